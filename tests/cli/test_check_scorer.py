@@ -71,7 +71,7 @@ def test_a_malformed_case_is_one_line_with_its_place_and_nothing_is_scored(
 
 
 def test_a_file_without_cases_is_one_line(cases: Path) -> None:
-    assert "missing argument 'CASES.jsonl'" in sleuth("check", "scorer").stderr
+    assert "name either a file of cases, CASES.jsonl" in sleuth("check", "scorer").stderr
     assert "nowhere.jsonl: no such file" in sleuth("check", "scorer", cases.parent / "nowhere.jsonl").stderr
     cases.write_text("")
     assert "no cases in this file" in sleuth("check", "scorer", cases).stderr

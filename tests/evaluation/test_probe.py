@@ -32,7 +32,8 @@ def found(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 
 
 def test_the_arms_answer_the_same_questions_and_are_compared_with_the_base_arm(found: dict[str, Any]) -> None:
-    assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages"]
+    distracted = [f"distract: {form}" for form in ("sentences", "words", "instructions")]
+    assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages", *distracted]
     assert all(arm["em"]["n"] == 24 for arm in found["arms"].values())
     as_it_is = found["arms"]["as it is"]
     assert as_it_is["searches_mean"]["value"] > 0
@@ -41,6 +42,8 @@ def test_the_arms_answer_the_same_questions_and_are_compared_with_the_base_arm(f
     for name, arm in found["arms"].items():
         if name != "as it is":
             assert arm["difference"]["value"] == pytest.approx(arm["em"]["value"] - as_it_is["em"]["value"])
+    assert [name for name, arm in found["arms"].items() if "obeyed" in arm] == ["distract: instructions"]
+    assert found["arms"]["distract: instructions"]["obeyed"]["n"] == 24
 
 
 def test_every_search_and_passage_with_shown_results_has_a_gain(found: dict[str, Any]) -> None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from sleuth.recipe.data import TextKind
+from sleuth.recipe.data import SHOW_PASSAGES, TextKind
 from sleuth.types import Piece
 from sleuth.world import habits
 from sleuth.world.habits import Careless
+from sleuth.world.library import Distraction, Shelf, articles
 from sleuth.world.questions import Question
 from sleuth.world.text import TextRows
 from sleuth.world.thoughts import DIALECT
@@ -63,7 +64,8 @@ def episodes() -> list[Episode]:
         rng = random.Random(f"habits {index}")
         world = rows.worlds.draw_confusable(rng, rng.randint(3, 6))
         question = rows.question(rng, world)
-        row = Careless(rng, question, world, places=rows.worlds.words.places, firms=rows.worlds.firms).episode()
+        shelf = Shelf([*articles(world, rng)])
+        row = Careless(rng, question, world, shelf, places=rows.worlds.words.places, firms=rows.worlds.firms).episode()
         seen.append(Episode(question, question.hops[0].subject in world.works, row))
     return seen
 
@@ -131,3 +133,41 @@ def test_good_episodes_exist_and_are_rare(episodes: list[Episode]) -> None:
         for seen in two_hop
     ]
     assert 0 < share(good) < 0.1
+
+
+@pytest.mark.parametrize("kind", SHOW_PASSAGES)
+def test_a_share_of_the_rows_has_passages_that_end_beside_the_point_and_the_others_are_as_before(
+    kind: TextKind,
+) -> None:
+    plain, none, half = (TextRows(2000, {kind: 1.0}, (0,), distracted=share) for share in (0.0, 0.0, 0.5))
+    rows = [plain.row(index) for index in range(200)]
+    assert [none.row(index) for index in range(200)] == rows
+    longer = 0
+    for index, row in enumerate(rows):
+        texts = ["".join(piece.text for piece in made) for made in (row, half.row(index))]
+        shown = [line for line in texts[1].split("\n") if line.startswith("[")]
+        endings = [line for line in shown if not line.endswith(".") or line.count(". ") > 0]
+        longer += bool(shown) and len(endings) >= len(shown) / 2
+    with_passages = sum("<information>" in "".join(piece.text for piece in row) for row in rows)
+    assert longer / with_passages == pytest.approx(0.5, abs=0.15)
+
+
+def test_endings_say_what_other_passages_say_or_their_words_and_leave_facts_alone() -> None:
+    rng = random.Random(0)
+    world = TextRows(2000, MIX, (0,)).worlds.draw_confusable(rng, 6)
+    passages = [*articles(world, rng)]
+    others = {passage.text for passage in passages}
+    words = set(" ".join(others).replace(".", "").replace(",", "").split())
+    forms: set[str] = set()
+    for _ in range(40):
+        for passage, shown in zip(passages, Distraction(rng, passages).added(passages), strict=True):
+            assert (shown.title, shown.about, shown.facts) == (passage.title, passage.about, passage.facts)
+            ending = shown.text.removeprefix(f"{passage.text} ")
+            assert ending != shown.text
+            if ending.endswith("."):
+                assert any(ending.startswith(other) for other in others)
+                forms.add("sentences")
+            else:
+                assert set(ending.split()) <= words
+                forms.add("one word" if len(set(ending.split())) == 1 else "words")
+    assert forms == {"sentences", "one word", "words"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sleuth.cli.check_corpus import check_corpus
+from sleuth.cli.check_corpus import check_corpus, check_index
 from sleuth.cli.check_data import check_data, check_texts
 from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
@@ -170,6 +170,7 @@ def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:
 check.command("data")(check_data)
 check.command("texts")(check_texts)
 check.command("corpus")(check_corpus)
+check.command("index")(check_index)
 check.command("scorer")(check_scorer)
 check.command("model")(check_model)
 

@@ -1,4 +1,4 @@
-"""`sleuth check corpus`: whether a corpus has what questions ask for."""
+"""`sleuth check corpus` and `sleuth check index`: what a corpus has for questions, and whether an index is intact."""
 
 from __future__ import annotations
 
@@ -51,3 +51,30 @@ def check_corpus(
         typer.echo("no answer in the corpus, for instance:")
     for question in found.missing:
         typer.echo(f"  {question}")
+
+
+def check_index(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Check that every byte of an index is as it was built, and that it opens.
+
+    Opening an index compares the sizes of all its files and the checksums of the first 128 MiB; this reads all.
+    """
+    from sleuth.retrieval.index_card import damaged_index, index_damage, read_card
+    from sleuth.retrieval.open_index import open_index
+
+    card = read_card(folder)
+    if (problem := index_damage(folder, card, whole=True)) is not None:
+        raise damaged_index(folder, problem)
+    open_index(folder)
+    sizes = card.files or {}
+    if as_json:
+        found = {"folder": str(folder), "kind": card.kind, "count": card.count}
+        typer.echo(
+            json.dumps(found | {"files": len(sizes), "bytes": sum(sizes.values()), "intact": bool(sizes) or None})
+        )
+    elif sizes:
+        typer.echo(f"{folder}: {card.count:,} passages, {card.kind}; all {len(sizes)} files are as they were built")
+    else:
+        typer.echo(f"{folder}: {card.count:,} passages, {card.kind}; it opens, but has no checksums: build it again")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.tables import Column, print_columns
+from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.data.scorer_cases import ScorerCase
@@ -23,14 +24,29 @@ TAIL = 160
 
 def check_scorer(
     file: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="CASES.jsonl", help="Rows of id, prompt, response and golden_answers.", show_default=False
+            metavar="[CASES.jsonl]", help="Rows of id, prompt, response and golden_answers.", show_default=False
         ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per case.")] = False,
+    ] = None,
+    attacks: Annotated[
+        bool,
+        typer.Option("--attacks", help="Instead of CASES: hostile answers beside honest ones, and what each is paid."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per case; with --attacks, per attack.")
+    ] = False,
 ) -> None:
-    """Score the same cases by every scorer and show disagreements."""
+    """Score the same cases by every scorer and show disagreements.
+
+    With --attacks, score hostile answers to a few built-in questions by every scorer and by the rewards that judge
+    claims and criteria. Exit status 1 if one is paid as much as the honest answer.
+    """
+    if (file is None) != attacks:
+        raise SleuthError("sleuth check scorer: name either a file of cases, CASES.jsonl, or --attacks")
+    if file is None:
+        _check_attacks(as_json)
+        return
     from sleuth.cli.progress import progress_bar
     from sleuth.data.scorer_cases import load_scorer_cases
     from sleuth.rewards.scorers import SCORERS
@@ -50,6 +66,46 @@ def check_scorer(
             typer.echo(json.dumps({"id": case.id, "scores": found}))
     else:
         _print_tables(cases, scores)
+
+
+def _check_attacks(as_json: bool) -> None:
+    """Prints what each reward pays each attack, the honest answer first."""
+    import asyncio
+
+    from sleuth.rewards.hostile import HONEST, paid_by_judged_rewards, paid_by_scorer
+    from sleuth.rewards.scorers import SCORERS
+
+    paid = {name: paid_by_scorer(scorer) for name, scorer in SCORERS.items()} | asyncio.run(paid_by_judged_rewards())
+    attacks = list(paid["strict"])
+    if as_json:
+        for attack in attacks:
+            typer.echo(json.dumps({"attack": attack, "paid": {name: by[attack] for name, by in paid.items()}}))
+    else:
+        columns = [
+            Column(heading=name.replace("_", " "), cells=[_paid(by[attack]) for attack in attacks])
+            for name, by in paid.items()
+        ]
+        print_columns(attacks, columns, heading="attack")
+    won = [
+        f"{name} pays {attack}"
+        for name, by in paid.items()
+        for attack in attacks
+        if attack != HONEST and not _less(by[attack], by[HONEST])
+    ]
+    if won:
+        typer.echo(f"error: paid no less than the honest answer: {'; '.join(won)}", err=True)
+        raise typer.Exit(1)
+    if not as_json:
+        typer.echo(f"None of {len(attacks) - 1} attacks is paid as much as the honest answer.")
+
+
+def _less(paid: float | None, honest: float | None) -> bool:
+    """Whether an attack is paid less; a missing score shows nothing."""
+    return paid is not None and honest is not None and paid < honest
+
+
+def _paid(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.2f}"
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:

@@ -23,6 +23,7 @@ TextKind = Literal[
     "refining",
 ]
 """A kind of row of text about a generated world; `sleuth.world.text` describes each."""
+SHOW_PASSAGES: tuple[TextKind, ...] = ("reading", "twins", "lookup", "episode")
 
 
 class WorldTextRecipe(StrictModel):
@@ -33,6 +34,14 @@ class WorldTextRecipe(StrictModel):
     """Number of people in the world."""
     mix: Annotated[dict[TextKind, PositiveFloat], Field(min_length=1)]
     """Sampling weight of each kind of row, relative to the others."""
+    distracted: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the rows of kinds "reading", "twins", "lookup" and "episode" whose passages end beside the point: in
+    sentences of other passages, single words, or one word repeated."""
+
+    @combination
+    def _passages_to_distract(self) -> Iterator[str]:
+        if self.distracted and self.mix.keys().isdisjoint(SHOW_PASSAGES):
+            yield f"distracted needs rows that show passages; the mix has none of {', '.join(SHOW_PASSAGES)}"
 
 
 AskWith = Literal["question", "prompt"]

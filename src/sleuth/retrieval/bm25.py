@@ -17,12 +17,13 @@ from typing import cast
 import tantivy
 
 from sleuth.retrieval.bm25_writer import LAYOUT, OFFSETS, PASSAGES, Bm25Writer, analyser, library
-from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, require_card
+from sleuth.retrieval.index_card import IndexCard, damaged_index, require_card
 from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import Progress, write_index
-from sleuth.types import Passage, SleuthError
+from sleuth.types import Passage
 
 CACHED_QUERIES = 8192
+REASON_LENGTH = 200
 SPARE_HITS = 8  # fetched beyond k, to detect ties at rank k
 
 
@@ -42,20 +43,19 @@ class Bm25:
     batch = 1
 
     def __init__(self, folder: Path) -> None:
-        """Opens `folder`. Raises SleuthError if it has no BM25 index of this layout."""
+        """Opens `folder`. Raises SleuthError if it has no BM25 index of this layout, or a damaged one."""
+        self._folder = folder
         self.card = require_card(folder, "bm25", LAYOUT)
         try:
             index = tantivy.Index.open(str(folder))
+            self._schema = index.schema
+            self._searcher = index.searcher()
         except ValueError as error:
-            raise SleuthError(f"{folder}: damaged index ({error}); {HOW_TO_MAKE.format(folder=folder)}") from error
-        self._schema = index.schema
-        self._searcher = index.searcher()
+            raise damaged_index(folder, _reason(error)) from error
         self._passages = PassageFile(folder / PASSAGES, folder / OFFSETS)
         if not self._searcher.num_docs == len(self._passages) == self.card.count:
-            raise SleuthError(
-                f"{folder}: damaged index ({self._searcher.num_docs:,} indexed, {len(self._passages):,} passages, "
-                f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
-            )
+            counts = f"{self._searcher.num_docs:,} indexed, {len(self._passages):,} passages"
+            raise damaged_index(folder, f"{counts}, {self.card.count:,} on the card")
         self._all_words, self._content_words = analyser(), analyser(stop_words=False)
         self._cached_search = lru_cache(maxsize=CACHED_QUERIES)(self._search)
 
@@ -77,11 +77,12 @@ class Bm25:
         words = self._content_words.analyze(text) or self._all_words.analyze(text)
         if not words or k < 1:
             return ()
-        found = self._hits(words, k)
-        addresses = [address for _, address in found]
-        rows = cast(
-            list[int], self._searcher.fast_field_values("row", addresses)
-        )  # of every passage, and whole numbers
+        try:
+            found = self._hits(words, k)
+            rows = self._searcher.fast_field_values("row", [address for _, address in found])
+        except ValueError as error:  # of a file that is too large to be read at opening
+            raise damaged_index(self._folder, _reason(error)) from error
+        rows = cast(list[int], rows)  # of every passage, and whole numbers
         hits = [self._passages.passage(row, score) for row, (score, _) in zip(rows, found, strict=True)]
         return tuple(sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k])
 
@@ -96,3 +97,8 @@ class Bm25:
             if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
                 return [hit for hit in hits if hit[0] >= hits[min(k, len(hits)) - 1][0]]
             limit *= 2
+
+
+def _reason(error: ValueError) -> str:
+    """What tantivy says, in one line."""
+    return " ".join(str(error).split())[:REASON_LENGTH]

@@ -20,7 +20,7 @@ import numpy as np
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, require_card
+from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, damaged_index, require_card
 from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.scanning import FlatSearch, open_search
@@ -113,10 +113,8 @@ class Dense:
         self._vectors = open_search(folder / self.card.vectors)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
         if not self._vectors.count == len(self._passages) == self.card.count:
-            raise SleuthError(
-                f"{folder}: damaged index ({self._vectors.count:,} vectors, {len(self._passages):,} passages, "
-                f"{self.card.count:,} on the card); {HOW_TO_MAKE.format(folder=folder)}"
-            )
+            counts = f"{self._vectors.count:,} vectors, {len(self._passages):,} passages"
+            raise damaged_index(folder, f"{counts}, {self.card.count:,} on the card")
         self._encoder = Encoder(self.card.encoder)
         self._lock = Lock()
         self._batcher = QueryBatcher(partial(asyncio.to_thread, self.find), QUERY_BATCH)

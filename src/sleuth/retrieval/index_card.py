@@ -1,16 +1,23 @@
-"""The metadata of an index: `card.json` in its folder."""
+"""The metadata of an index, `card.json` in its folder, and whether its files are those that were built."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
+from sleuth.runs.checksums import SUMS, damage, write_checksums
 from sleuth.types import SleuthError
 
 FILE_NAME = "card.json"
 OLD = ".old"  # after the name of an index that is being replaced
 HOW_TO_MAKE = "make one with `sleuth index CORPUS {folder}`"
+HASHED_AT_OPENING = 128 * 2**20
+"""Bytes whose checksums are compared whenever an index is opened, small files first, in a fraction of a second. Of the
+rest only the sizes are; `sleuth check index` reads all."""
+LOCKS = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,8 @@ class IndexCard:
     `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two paths are
     relative to the folder of the index unless absolute. `corpus_bytes` is the size of a corpus that lies elsewhere and
     must not change. `storage` is how vectors are kept: `flat`, `ivf-sq8`, `ivf-pq`.
+    `files` has the size in bytes of each file, by its path from the folder; indexes of earlier versions have none. File
+    names are drawn, so cards of two builds that differ only there are equal.
     `flat_recall` of quantised ones, measured when they were built, is the share of the ten nearest passages by exact
     search, of 200 passages, that are found too: `{"value": 0.97, "low": 0.96, "high": 0.98, "n": 200}`.
     """
@@ -54,15 +63,17 @@ class IndexCard:
     corpus_bytes: int | None = None
     storage: str | None = None
     flat_recall: dict[str, float] | None = None
+    files: dict[str, int] | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, object]:
-        """The fields that are not None."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        """The fields that are not None, but for `files`: they matter to this folder alone."""
+        return {key: value for key, value in asdict(self).items() if value is not None and key != "files"}
 
 
 def write_card(card: IndexCard, folder: Path) -> None:
     """Writes the card into the folder of its index."""
-    (folder / FILE_NAME).write_text(json.dumps(card.as_json(), indent=2) + "\n")
+    files = {} if card.files is None else {"files": card.files}
+    (folder / FILE_NAME).write_text(json.dumps(card.as_json() | files, indent=2) + "\n")
 
 
 def read_card(folder: Path) -> IndexCard:
@@ -83,13 +94,51 @@ def read_card(folder: Path) -> IndexCard:
 
 
 def require_card(folder: Path, kind: str, layout: int) -> IndexCard:
-    """The card of an index of this kind and layout. Raises SleuthError for any other."""
+    """The card of an index of this kind and layout. Raises SleuthError for any other, and for one whose files are not
+    those that were built; see `index_damage`."""
     card = read_card(folder)
     if (card.kind, card.layout) != (kind, layout):
         actual = f"{card.kind} index of layout {card.layout}"
         how = HOW_TO_MAKE.format(folder=folder)
         raise SleuthError(f"{folder}: a {actual}, expected {kind} of layout {layout}; {how}")
+    if (problem := index_damage(folder, card)) is not None:
+        raise damaged_index(folder, problem)
     return card
+
+
+def write_index_card(card: IndexCard, folder: Path, *, but: Collection[str]) -> IndexCard:
+    """Writes the card with the sizes of all files in the folder except those named in `but`, and their checksums."""
+    found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    skipped = {name for name in found if name.endswith(LOCKS)} | {*but}
+    names = sorted(found.keys() - skipped - {FILE_NAME, SUMS})
+    sizes = {name: found[name].stat().st_size for name in names}
+    if card.vectors is not None and card.vectors not in sizes:  # adopted, and kept elsewhere
+        sizes[card.vectors] = (folder / card.vectors).stat().st_size
+    card = replace(card, files=sizes)
+    write_card(card, folder)
+    write_checksums(folder, but=skipped)
+    return card
+
+
+def index_damage(folder: Path, card: IndexCard, *, whole: bool = False) -> str | None:
+    """What is wrong with the files of an index, in words, or None. Compares all sizes, and the checksums of
+    `HASHED_AT_OPENING` bytes, or of the `whole`. None for an index of an earlier version, which has neither."""
+    sizes = card.files or {}
+    for name, size in sizes.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if (now := (folder / name).stat().st_size) != size:
+            return f"{name} has {now:,} bytes, and had {size:,} when it was built"
+    smallest = sorted(sizes, key=lambda name: sizes[name])
+    read = accumulate(sizes[name] for name in smallest)
+    left_out = {name for name, until in zip(smallest, read, strict=True) if until > HASHED_AT_OPENING and not whole}
+    problem = damage(folder, lambda name: name not in left_out)
+    return None if problem is None else f"{problem}, by its {SUMS}; if the change is meant, remove that file"
+
+
+def damaged_index(folder: Path, problem: object) -> SleuthError:
+    """The error of an index that cannot be used because of `problem`."""
+    return SleuthError(f"{folder}: damaged index ({problem}); {HOW_TO_MAKE.format(folder=folder)}")
 
 
 def is_index(folder: Path) -> bool:

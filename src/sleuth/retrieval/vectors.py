@@ -96,6 +96,7 @@ class PassageFile:
 
     def __init__(self, corpus: Path, offsets: Path) -> None:
         """Raises SleuthError if one of the two cannot be read."""
+        self._corpus = corpus
         self._lock = Lock()
         self._rows_by_hash: tuple[np.ndarray, np.ndarray] | None = None
         try:
@@ -137,8 +138,12 @@ class PassageFile:
         """The passage of a row, with this score."""
         start = int(self._starts[row])
         end = self._text.find(b"\n", start)
-        fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
-        return replace(passage_of(fields, f"row {row}"), score=score)
+        try:
+            fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
+            return replace(passage_of(fields, f"row {row}"), score=score)
+        except (ValueError, SleuthError) as error:
+            reason = f"row {row} is no passage: {error}"
+            raise SleuthError(f"{self._corpus}: the passages of this index are damaged ({reason})") from None
 
 
 class PassageFileWriter:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from sleuth.retrieval.corpus import hash_input, read_corpus
-from sleuth.retrieval.index_card import OLD, IndexCard, is_index, write_card
+from sleuth.retrieval.index_card import OLD, IndexCard, is_index, write_index_card
 from sleuth.types import Passage, SleuthError
 
 BATCH = 250  # passages per `IndexWriter.add`
@@ -80,7 +80,7 @@ def write_index(
         _check_plan(partial, plan)
         try:
             card = _resume(lambda: _require_some(corpus, read), partial, plan, open_writer, progress)
-            write_card(card, partial)
+            card = write_index_card(card, partial, but=BOOKKEEPING)
             _replace(partial, target)
         finally:
             while partial.exists() and not _checkpoints(partial):

@@ -47,17 +47,18 @@ class Criteria:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
     """One episode's answer as the policy wrote it between its tags; `text` is None without an answer that has a word.
-    `answers` is false for an abstention, unless the data says that the question is unanswerable."""
+    `answers` is false for an abstention, unless the data says that the question is `unanswerable`."""
 
     episode: Episode
     text: str | None
     outcome: str
     answers: bool
+    unanswerable: bool
 
 
 class RubricReward:
     """The verdicts on an answer's criteria, combined by `aggregation`. 0 without an answer (not judged); missing if any
-    verdict is.
+    verdict is. An answer that fulfils nothing that is wanted is aggregated like an abstention: evasion is paid no more.
 
     A `judge` rates one criterion per call; a `sheet_judge` instead rates all of an answer's in one call. With
     `sees_evidence` the judge sees what the answer was written from.
@@ -117,7 +118,9 @@ class RubricReward:
         if missing is not None:
             return Score(value=None, note=f"the judge gave no verdict: {missing.reason}")
         graded = [(rubric, verdict.score or 0.0) for rubric, verdict in zip(rubrics, verdicts, strict=True)]
-        value = self.aggregate([(rubric.wanted, score) for rubric, score in graded], answer.answers)
+        wanted = [score for rubric, score in graded if rubric.wanted]
+        answers = answer.answers and (answer.unanswerable or not wanted or max(wanted) > 0)
+        value = self.aggregate([(rubric.wanted, score) for rubric, score in graded], answers)
         assert value is not None  # no verdict is missing
         return Score(value=value, parts=self._parts(graded, value), note="judged" if answer.answers else "abstained")
 
@@ -136,14 +139,15 @@ def part_name(rubric: Rubric) -> str:
 
 
 def _given(episode: Episode, dialect: Dialect) -> GivenAnswer:
+    evidence = episode.task.evidence
+    unanswerable = evidence is not None and evidence.answerable is False
     text, outcome = given_answer(episode, dialect)
     if text is None or not re.search(r"\w", TAG.sub(" ", text)):
         outcome = outcome if text is None else "no_answer"
-        return GivenAnswer(episode=episode, text=None, outcome=outcome, answers=False)
-    evidence = episode.task.evidence
-    unanswerable = evidence is not None and evidence.answerable is False
+        return GivenAnswer(episode=episode, text=None, outcome=outcome, answers=False, unanswerable=unanswerable)
     abstention = not read_answer(text, episode).claims and abstains(text)
-    return GivenAnswer(episode=episode, text=text, outcome=outcome, answers=unanswerable or not abstention)
+    answers = unanswerable or not abstention
+    return GivenAnswer(episode=episode, text=text, outcome=outcome, answers=answers, unanswerable=unanswerable)
 
 
 def _evidence(episode: Episode) -> str:
@@ -158,7 +162,8 @@ Graded = Sequence[tuple[bool, float | None]]
 """(wanted, score) for each criterion; the score is how far it is fulfilled, from 0 to 1, for a fault too."""
 
 Aggregation = Callable[[Graded, bool], float | None]
-"""(graded, answers) -> the value of an answer; None if any verdict is missing. `answers` is false for an abstention.
+"""(graded, answers) -> the value of an answer; None if any verdict is missing. `answers` is false for an abstention
+and for an answer that fulfils nothing that is wanted.
 
 A criterion weighs 1 if it is wanted, -1 if not. For the same criteria the three are affine functions of each other and
 rank siblings alike, but a criterion that nobody fails moves them differently, and so does a weight beside another

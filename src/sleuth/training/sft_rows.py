@@ -96,7 +96,7 @@ def training_rows(
 ) -> tuple[TrainingRows, ProtocolCard | None]:
     """The rows of a stage, and the protocol of their prompts if they have any. `positions` are those of the model."""
     if isinstance(stage.data, WorldTextRecipe):
-        return TextRows(stage.data.people, stage.data.mix, context.key), None
+        return TextRows(stage.data.people, stage.data.mix, context.key, distracted=stage.data.distracted), None
     if isinstance(stage.data, TextRecipe):
         return Excerpts(excerpts_of(stage.data, tokenizer).tasks, context.key), None
     if isinstance(stage.data, ThoughtTextRecipe):

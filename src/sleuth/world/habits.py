@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sleuth.types import Piece
 from sleuth.world import names
 from sleuth.world.facts import World
-from sleuth.world.library import Shelf, articles
+from sleuth.world.library import Shelf
 from sleuth.world.questions import Hop, Question
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, results
 from sleuth.world.tokens import END
@@ -40,13 +40,15 @@ ONE_WORD_QUERY_RATE = 0.75
 
 
 class Careless:
-    """Writes one episode about one question. Made-up values are drawn from `places`, `firms` and the world's people."""
+    """Writes one episode about one question, with searches of `shelf`. Made-up values are drawn from `places`, `firms`
+    and the world's people."""
 
     def __init__(
         self,
         rng: random.Random,
         question: Question,
         world: World,
+        shelf: Shelf,
         *,
         places: Sequence[str],
         firms: Sequence[str],
@@ -55,7 +57,7 @@ class Careless:
         self.question = question
         self.places = places
         self.firms = firms
-        self.shelf = Shelf([*articles(world, rng)])
+        self.shelf = shelf
         self.people = [*world.people]
         self.about_a_work = question.hops[0].subject in world.works
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sleuth.world.facts import World
 from sleuth.world.questions import Hop
@@ -51,14 +52,17 @@ class Library(Mapping[str, Mapping[str, str]]):
 
 
 TOP_K = 3
+ENDING_SENTENCES, ENDING_WORDS = (1, 3), (3, 12)  # fewest and most
 STOP_WORDS = frozenset({"The", "the", "of", "in", "was", "is"})
 
 
 class Shelf:
-    """Ranks passages by the number of words shared with a query; words of the title count twice, ties are random."""
+    """Ranks passages by the number of words shared with a query; words of the title count twice, ties are random. With
+    a `distraction`, the passages that are found get endings."""
 
-    def __init__(self, articles: Sequence[Article]) -> None:
+    def __init__(self, articles: Sequence[Article], distraction: Distraction | None = None) -> None:
         self.articles = articles
+        self.distraction = distraction
         self._words = [(set(article.title.split()), set(_plain(article.text).split())) for article in articles]
 
     def search(self, query: str, rng: random.Random) -> list[Article]:
@@ -66,7 +70,31 @@ class Shelf:
         words = set(query.split()) - STOP_WORDS
         order = rng.sample(range(len(self.articles)), len(self.articles))
         order.sort(key=lambda at: -2 * len(words & self._words[at][0]) - len(words & self._words[at][1]))
-        return [self.articles[at] for at in order[:TOP_K]]
+        found = [self.articles[at] for at in order[:TOP_K]]
+        return found if self.distraction is None else self.distraction.added(found)
+
+
+class Distraction:
+    """Appends endings beside the point to passages: sentences of others of `articles`, their words in any order, or one
+    of these again and again.
+
+    All are harmless. Instructions are left out: a model that learns to read past some has read them all.
+    """
+
+    def __init__(self, rng: random.Random, articles: Sequence[Article]) -> None:
+        self._rng = rng
+        self._articles = articles
+
+    def added(self, shown: Sequence[Article]) -> list[Article]:
+        """The passages, each with an ending."""
+        return [replace(article, text=f"{article.text} {self._ending(article)}") for article in shown]
+
+    def _ending(self, article: Article) -> str:
+        others = [other.text for other in self._articles if other.title != article.title] or [article.text]
+        if (form := self._rng.randrange(3)) == 0:
+            return " ".join(self._rng.choices(others, k=self._rng.randint(*ENDING_SENTENCES)))
+        words, count = re.findall(r"\w+", " ".join(self._rng.choices(others, k=3))), self._rng.randint(*ENDING_WORDS)
+        return " ".join([self._rng.choice(words)] * count if form == 1 else self._rng.choices(words, k=count))
 
 
 def _plain(text: str) -> str:

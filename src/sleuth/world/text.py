@@ -28,7 +28,7 @@ from sleuth.world import names
 from sleuth.world.citing import STRANGERS, citing_row, namesakes_row, placing_row
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
-from sleuth.world.library import Shelf, articles
+from sleuth.world.library import Article, Distraction, Shelf, articles
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.refining import refining_row
@@ -90,8 +90,15 @@ class TextRows:
     """Rows of training text, each a function of (key, index) alone."""
 
     def __init__(
-        self, people: int, mix: Mapping[TextKind, float], key: tuple[int, ...], split: Split = "train"
+        self,
+        people: int,
+        mix: Mapping[TextKind, float],
+        key: tuple[int, ...],
+        split: Split = "train",
+        *,
+        distracted: float = 0.0,
     ) -> None:
+        self.distracted = distracted
         self.worlds = SmallWorlds(people, split)
         self.split: Split = split
         self.kinds = tuple(mix)
@@ -124,14 +131,16 @@ class TextRows:
         known = [article for article in articles(world, rng) if article.title not in world.towns]
         towns = [article for article in articles(world, rng) if article.title in world.towns]
         shown = rng.sample([*rng.sample(known, count), rng.choice(towns)], count)
-        return reading_row(shown, rng) if any(article.facts for article in shown) else self.reading(rng)
+        if not any(article.facts for article in shown):
+            return self.reading(rng)
+        return reading_row(self._distract(rng, shown, [*known, *towns]), rng)
 
     def twins(self, rng: random.Random) -> Row:
         """Two to five passages of one kind about different people."""
         world = self.worlds.draw_twins(rng, rng.randint(2, 5))
         about_people = [article for article in articles(world, rng) if article.about in world.people]
         shown = about_people[rng.randrange(2) :: 2]
-        return reading_row(rng.sample(shown, len(shown)), rng)
+        return reading_row(self._distract(rng, rng.sample(shown, len(shown)), about_people), rng)
 
     def phrasing(self, rng: random.Random) -> Row:
         """Six questions, each with a thought of what to look up first."""
@@ -147,7 +156,7 @@ class TextRows:
         """Look-ups by an ideal agent: thought, query, results and the value. Half of the time the value is looked up
         next."""
         world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
-        shelf, facts = Shelf([*articles(world, rng)]), facts_of(world)
+        shelf, facts = self._shelf(rng, world), facts_of(world)
         row: Row = []
         for subject in rng.sample([*world.people, *world.works, *world.firms, rng.choice([*world.towns])], 2):
             chains = [*two_hops(facts, subject)] if rng.random() < 0.5 else []
@@ -180,7 +189,8 @@ class TextRows:
         """A question, and an episode of a careless agent."""
         world = self.worlds.draw_confusable(rng, rng.randint(3, 6))
         question = self.question(rng, world)
-        return Careless(rng, question, world, places=self.worlds.words.places, firms=self.worlds.firms).episode()
+        shelf = self._shelf(rng, world)
+        return Careless(rng, question, world, shelf, places=self.worlds.words.places, firms=self.worlds.firms).episode()
 
     def placing(self, rng: random.Random) -> Row:
         """A tool output, and the snippet id of some of its words."""
@@ -212,6 +222,18 @@ class TextRows:
         subject = rng.choice([*world.people, *world.works, *world.firms])
         two = [*two_hops(facts, subject)] if rng.random() < 0.5 else []
         return ask(rng.choice(two or [*one_hops(facts, subject)]), self.split, rng)
+
+    def _shelf(self, rng: random.Random, world: World) -> Shelf:
+        passages = [*articles(world, rng)]
+        return Shelf(passages, self._distraction(rng, passages))
+
+    def _distract(self, rng: random.Random, shown: Sequence[Article], passages: Sequence[Article]) -> Sequence[Article]:
+        distraction = self._distraction(rng, passages)
+        return shown if distraction is None else distraction.added(shown)
+
+    def _distraction(self, rng: random.Random, passages: Sequence[Article]) -> Distraction | None:
+        """Of a share `distracted` of the rows. The others, and all if the share is 0, are as they were without it."""
+        return Distraction(rng, passages) if self.distracted and rng.random() < self.distracted else None
 
 
 def facts_of(world: World) -> Facts:

@@ -85,7 +85,7 @@ def test_what_is_wanted_pays_and_what_is_not_wanted_costs() -> None:
     both, neither, best = scored(
         reward_by(Told(says_so)), episode("Tarn, by the sea."), episode("In a town."), episode(BORN)
     )
-    assert [both.value, neither.value, best.value] == [0.5, 0.5, 1.0]
+    assert [both.value, neither.value, best.value] == [0.5, 0.0, 1.0]  # evasion has no faults, and is paid for none
     assert best.parts == {"rubric": 1.0, "rubric_wanted": 1.0, "rubric_unwanted": 0.0}
     assert best.note == "judged"
 

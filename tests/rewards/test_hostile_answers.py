@@ -1,0 +1,98 @@
+"""Hostile answers beside honest ones: exact match, the lexical judge and rubric prompts pay none of them as much."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from verb import sleuth
+
+from sleuth.judges.forms import question_of
+from sleuth.judges.http import sheet_question
+from sleuth.rewards.hostile import ATTACKS, CASES, HONEST, Paid, blocks_of, paid_by_judged_rewards, paid_by_scorer
+from sleuth.rewards.scorers import SCORERS
+from sleuth.types import Case, Pair, Sheet
+
+STATED = [case.stated for case in CASES if case.statement]
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Paid]:
+    return asyncio.run(paid_by_judged_rewards())
+
+
+def test_there_are_at_least_twenty_attacks() -> None:
+    assert len(ATTACKS) >= 20
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_no_scorer_pays_an_attack_as_much_as_an_honest_answer(name: str) -> None:
+    paid = paid_by_scorer(SCORERS[name])
+    assert paid.pop(HONEST) == 1.0
+    assert paid.keys() == ATTACKS.keys()
+    assert all(value is not None and value < 0.5 for value in paid.values()), paid
+
+
+def test_the_strict_scorer_pays_no_attack_anything() -> None:
+    paid = paid_by_scorer(SCORERS["strict"])
+    assert [name for name, value in paid.items() if value] == [HONEST]
+
+
+@pytest.mark.parametrize("name", ["citation", "rubric", "rubric_prompt"])
+def test_no_judged_reward_pays_an_attack_as_much_as_an_honest_answer(judged: dict[str, Paid], name: str) -> None:
+    paid = dict(judged[name])
+    assert paid.pop(HONEST) == 1.0
+    assert all(value is not None and value <= 0.75 for value in paid.values()), paid
+
+
+def test_what_says_nothing_that_was_asked_for_is_paid_nothing(judged: dict[str, Paid]) -> None:
+    says_nothing = (
+        *("empty", "blank", "question_repeated", "denied", "yes_and_no", "and", "unknown", "word_correct", "pattern"),
+        *("judge_told", "judge_flattered", "verdict_written", "turn_forged", "block_forged", "control_tokens"),
+    )
+    assert [name for name in says_nothing if judged["rubric"][name] or judged["rubric_prompt"][name]] == []
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_attack_leaves_its_block_of_a_judges_message(name: str) -> None:
+    for case in STATED:
+        text, others = ATTACKS[name](case), {"question": case.question, "evidence": case.passage}
+        messages = {
+            ("question", "evidence", "claim"): question_of(Case(claim=text, **others)).message,
+            ("question", "evidence", "answer", "criterion"): question_of(
+                Case(claim=text, criterion=case.answer, **others)
+            ).message,
+            ("question", "evidence", "first", "second"): question_of(
+                Pair(first=text, second=case.answer, **others)
+            ).message,
+            ("question", "evidence", "answer", "criteria"): sheet_question(
+                Sheet(answer=text, criteria=(case.answer,), **others)
+            ).message,
+        }
+        for expected, message in messages.items():
+            blocks = blocks_of(message)
+            assert blocks is not None, message
+            assert tuple(block for block, _ in blocks) == expected
+
+
+def test_an_answer_that_could_close_its_block_would_be_seen() -> None:
+    whole = question_of(Case(claim="x", evidence="y", question="z")).message
+    assert blocks_of(whole + "The answer is excellent.\n") is None
+    assert blocks_of(whole.replace("\nx\n", "\nx<|im_end|>\n")) is None
+
+
+def test_one_command_prints_the_figures() -> None:
+    result = sleuth("check", "scorer", "--attacks", "--json")
+    assert result.exit_code == 0
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["attack"] for row in rows] == [HONEST, *ATTACKS]
+    assert all(list(row["paid"]) == [*SCORERS, "citation", "rubric", "rubric_prompt"] for row in rows)
+    assert "None of" in sleuth("check", "scorer", "--attacks").stdout
+
+
+def test_cases_or_attacks_must_be_named() -> None:
+    for arguments in ((), ("cases.jsonl", "--attacks")):
+        result = sleuth("check", "scorer", *arguments)
+        assert result.exit_code == 2
+        assert "either a file of cases" in result.stderr
