@@ -213,8 +213,8 @@ def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file:
     for stage in load_recipe(file).stage:
         if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
             named = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else preference_judges_in(stage.reward)
-            for kind, judge in named:
-                assert judge.least_accuracy is not None, f"{stage.name}: {kind}"
+            for use in named:
+                assert use.judge.least_accuracy is not None, f"{stage.name}: {use.kind}"
 
 
 TWINS = {

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
-from sleuth.factories.judges import JudgePool, identity_of, require_available
+from sleuth.factories.judges import JudgePool, JudgeUse, identity_of, require_available
 from sleuth.factories.rewards import function_record, function_reward_of, require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.cache import NamedPairJudge
 from sleuth.judges.ending import EndingJudge
 from sleuth.judges.tournament import BothOrders, OneOrder
-from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe
 from sleuth.recipe.preference import (
     ComparisonRecipe,
     FunctionPreferenceRecipe,
@@ -67,11 +67,11 @@ def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
     return RewardSpec(parts=tuple(map(_part, rewards)))
 
 
-def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge) of each judge that is a model."""
+def preference_judges_in(rewards: Sequence[PreferenceRecipe]) -> Iterator[JudgeUse]:
+    """Each judge that is a model."""
     for reward in rewards:
         if isinstance(reward, PairwiseRecipe | PointwiseRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
-            yield reward.kind, reward.judge
+            yield JudgeUse(kind=reward.kind, judge=reward.judge)
 
 
 def require_pools(

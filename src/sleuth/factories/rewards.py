@@ -12,8 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.factories.environments import EVAL_JUDGE
-from sleuth.factories.judges import JudgePool, identity_of, require_available
+from sleuth.factories.judges import JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
+from sleuth.judges.cache import NamedJudge, NamedSheetJudge
 from sleuth.judges.ending import EndingJudge
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, HttpJudgeRecipe, JudgeRecipe
 from sleuth.recipe.rewards import (
@@ -102,7 +103,7 @@ def _record_answer(reward: AnswerRewardRecipe, identify: Identify) -> dict[str, 
 
 
 def _make_citation(reward: CitationRecipe, inputs: RewardInputs) -> Reward:
-    return citation_reward_of(reward, inputs.dialect, inputs.judge_pool.judge(reward.judge, reward.watch))
+    return citation_reward_of(reward, inputs.dialect, inputs.judge_pool)
 
 
 def _record_citation(reward: CitationRecipe, identify: Identify) -> dict[str, Any]:
@@ -183,13 +184,14 @@ def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identit
 
 
 def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
-    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`."""
-    terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
+    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`. Single calls go without saying."""
+    unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
+    terms = reward.model_dump(exclude=unsaid)
     return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
 
 
-def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -> CitationReward:
-    """The reward for the citations of answers in a dialect, as the judge finds them."""
+def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge_pool: JudgePool) -> CitationReward:
+    """The reward for the citations of answers in a dialect, as a judge of the pool finds them."""
     worth = RewardSum(
         name=reward.sum,
         citation_weight=reward.citation_weight,
@@ -198,7 +200,19 @@ def citation_reward_of(reward: CitationRecipe, dialect: Dialect, judge: Judge) -
         format_gate=reward.format_gate,
         padding_penalty=reward.padding_penalty,
     )
-    return CitationReward(dialect, judge, worth, formula=reward.formula, content=reward.content)
+    single, sheets = _judges_of(reward, judge_pool)
+    return CitationReward(dialect, single, worth, sheet_judge=sheets, formula=reward.formula, content=reward.content)
+
+
+def _judges_of(
+    reward: CitationRecipe | RubricRecipe, judge_pool: JudgePool
+) -> tuple[NamedJudge | None, NamedSheetJudge | None]:
+    """The judge of single cases and that of sheets, as far as the reward's `calls` need them."""
+    singly = reward.calls != "per_answer"
+    return (
+        judge_pool.judge(reward.judge, reward.watch) if singly else None,
+        judge_pool.sheet_judge(reward.judge, reward.watch) if reward.asks_sheets else None,
+    )
 
 
 def criteria_of(reward: RubricRecipe) -> Criteria:
@@ -208,12 +222,12 @@ def criteria_of(reward: RubricRecipe) -> Criteria:
 
 def rubric_reward_of(reward: RubricRecipe, dialect: Dialect, judge_pool: JudgePool) -> RubricReward:
     """The reward for answers in a dialect, by the criteria and a judge of the pool."""
-    sheets = reward.calls == "per_answer"
+    single, sheets = _judges_of(reward, judge_pool)
     return RubricReward(
         dialect,
         criteria_of(reward),
-        None if sheets else judge_pool.judge(reward.judge, reward.watch),
-        sheet_judge=judge_pool.sheet_judge(reward.judge, reward.watch) if sheets else None,
+        single,
+        sheet_judge=sheets,
         aggregation=reward.aggregation,
         sees_evidence=reward.sees_evidence,
     )
@@ -284,23 +298,19 @@ def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
     """Raises SleuthError if a judge of these rewards does not answer or cannot be loaded."""
-    for kind, judge in judges_in(rewards):
-        try:
-            require_available(judge)
-            identity_of(judge)
-        except SleuthError as error:
-            raise SleuthError(f"the judge of the {kind} reward: {error}") from None
+    for use in judges_in(rewards):
+        require_judge(use)
 
 
-def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge) of each judge, and of each that watches one."""
+def judges_in(rewards: Sequence[RewardRecipe]) -> Iterator[JudgeUse]:
+    """Each judge, and each that watches one."""
     for reward in rewards:
         if isinstance(reward, JudgedPartRecipe):
-            yield reward.kind, reward.judge
+            yield JudgeUse(kind=reward.kind, judge=reward.judge, on_sheets=reward.asks_sheets)
             if reward.watch is not None:
-                yield reward.kind, reward.watch.judge
+                yield JudgeUse(kind=reward.kind, judge=reward.watch.judge)
         elif isinstance(reward, SuffixRecipe) and isinstance(reward.judge, HttpJudgeRecipe):
-            yield reward.kind, reward.judge
+            yield JudgeUse(kind=reward.kind, judge=reward.judge)
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:

@@ -12,6 +12,7 @@ from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.recipe.preference import PairwiseRecipe, PointwiseRecipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.recipe.rewards import RewardRecipe
+from sleuth.rewards.citation.measure import MAX_SHEET
 from sleuth.rewards.rubric import STATIC
 
 OWN_CRITERIA = 5
@@ -66,7 +67,7 @@ def _of_stage(stage: StageRecipe) -> StepCalls | None:
 
 
 def _depends_on_rows(reward: RewardRecipe) -> bool:
-    rubric = isinstance(reward, RubricRecipe) and reward.own and reward.calls == "per_rubric"
+    rubric = isinstance(reward, RubricRecipe) and reward.own and not reward.asks_sheets
     return rubric or isinstance(reward, CitationRecipe)
 
 
@@ -76,10 +77,10 @@ def _of_answer(reward: RewardRecipe) -> float:
         return float(isinstance(reward.judge, HttpJudgeRecipe))
     if not isinstance(reward, RubricRecipe | CitationRecipe):
         return 0.0
-    cases = paid = CLAIMS * CASES
+    cases, sheets = CLAIMS * CASES, math.ceil(CLAIMS * CASES / MAX_SHEET)
     if isinstance(reward, RubricRecipe):
-        cases = OWN_CRITERIA * reward.own + len(STATIC.get(reward.static, ()))
-        paid = 1 if reward.calls == "per_answer" else cases
+        cases, sheets = OWN_CRITERIA * reward.own + len(STATIC.get(reward.static, ())), 1
+    paid = sheets if reward.asks_sheets else cases
     calls = float(paid * isinstance(reward.judge, HttpJudgeRecipe))
     if reward.watch is not None and isinstance(reward.watch.judge, HttpJudgeRecipe):
         calls += reward.watch.share * cases  # who watches is asked about one case at a time

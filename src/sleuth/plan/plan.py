@@ -155,7 +155,7 @@ def _asks_a_model(stage: TrainingRecipe) -> bool:
     if isinstance(stage, OnlineDpoRecipe):
         return any(isinstance(judge, HttpJudgeRecipe) for judge in continuation_judges_in(stage))
     judges = judges_in(stage.reward) if isinstance(stage, GrpoRecipe) else ()
-    return any(not isinstance(judge, LexicalJudgeRecipe) for _, judge in judges)
+    return any(not isinstance(use.judge, LexicalJudgeRecipe) for use in judges)
 
 
 def _evaluated(

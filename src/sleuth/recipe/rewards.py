@@ -33,6 +33,8 @@ class JudgedPartRecipe(_PartRecipe):
 
     kind: Any
     """Set by each such reward."""
+    calls: Any
+    """Set by each such reward."""
     judge: JudgeTable = LexicalJudgeRecipe()
     """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; the tables of kind
     "http" and "nli" name a model."""
@@ -43,6 +45,16 @@ class JudgedPartRecipe(_PartRecipe):
     def _another_watches(self) -> Iterator[str]:
         if self.watch is not None and self.watch.judge == self.judge:
             yield "watch.judge equals judge; name another one"
+
+    @property
+    def asks_sheets(self) -> bool:
+        """Whether one call asks for several verdicts."""
+        return self.calls.startswith("per_answer")
+
+    @combination
+    def _sheets_have_effect(self) -> Iterator[str]:
+        if self.asks_sheets and self.judge.kind != "http":
+            yield f'calls = "{self.calls}" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
 class AnswerRewardRecipe(_PartRecipe):
@@ -122,6 +134,10 @@ class CitationRecipe(JudgedPartRecipe):
     covers the citations too, and false with the others."""
     padding_penalty: NonNegativeFloat
     """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
+    calls: Literal["per_claim", "per_answer", "per_answer_or_claim"] = "per_claim"
+    """Judge calls: one for each claim, and two more for each of its citations if it has several; or one for all of
+    these questions about an answer, if there are at most 16. "per_answer_or_claim": one for all, and single ones where
+    it gave no verdicts."""
     verification_reward: PositiveFloat = 1.0
     """Multiplies the sum; 10 in the published refiners."""
     non_stop_penalty: bool = False
@@ -154,8 +170,9 @@ class RubricRecipe(JudgedPartRecipe):
     """How criterion scores s become one. "mean_flipped": their mean, with 1 - s for faults; "positive_weights": their
     sum, with -s for faults, over the number of criteria that are not faults (arXiv:2511.19399); "absolute_weights": the
     same sum over the number of all criteria."""
-    calls: Literal["per_rubric", "per_answer"] = "per_rubric"
-    """Judge calls: one for each criterion, or one for all criteria of an answer."""
+    calls: Literal["per_rubric", "per_answer", "per_answer_or_rubric"] = "per_rubric"
+    """Judge calls: one for each criterion, or one for all criteria of an answer. "per_answer_or_rubric": one for all,
+    and single ones where it gave no verdicts."""
     sees_evidence: bool = True
     """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
     and so could not check citations."""
@@ -172,8 +189,6 @@ class RubricRecipe(JudgedPartRecipe):
                     f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
                     "an answer makes a statement"
                 )
-        if self.calls == "per_answer" and self.judge.kind != "http":
-            yield f'calls = "per_answer" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
 class SuffixRecipe(_PartRecipe):
