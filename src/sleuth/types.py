@@ -476,6 +476,27 @@ class Sheet:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSheet:
+    """Claims of an answer, each to be judged by some of the `snippets`, in one call. An entry is a claim and the
+    indices of its snippets: `ClaimSheet(snippets=("Ada Voss was born in Tarn.",), entries=(("Born in Tarn.", (0,)),))`.
+    """
+
+    snippets: tuple[str, ...]
+    entries: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """One case for each entry; its evidence is its snippets, an empty line between two."""
+        return tuple(
+            Case(claim=claim, evidence="\n\n".join(self.snippets[index] for index in indices))
+            for claim, indices in self.entries
+        )
+
+
+AnySheet = Sheet | ClaimSheet
+
+
 class Judge(Protocol):
     """Judges cases. A failure is a verdict without a score, never a number or an exception."""
 
@@ -485,10 +506,10 @@ class Judge(Protocol):
 
 
 class SheetJudge(Protocol):
-    """Judges by many criteria in one call. A failure is a verdict without a score for each of them."""
+    """Judges many criteria or claims in one call. A failure is a verdict without a score for each of them."""
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """For each sheet one verdict for each criterion, in order."""
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
+        """For each sheet one verdict for each of its cases, in order."""
         ...
 
 

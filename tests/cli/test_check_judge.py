@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 
 BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.")
+SHEET_LINE = re.compile(r"(?P<number>\d+)\. \(by (?P<snippets>[^)]*)\) ?(?P<claim>.*)")
 
 
 def worth(answer: str, evidence: str) -> int:
@@ -22,7 +23,21 @@ def worth(answer: str, evidence: str) -> int:
     return 2 if told and f"{told[1]} was born in {told[3]} in {told[2]}." in evidence else 0
 
 
+def on_a_sheet(body: dict[str, Any]) -> tuple[int, object]:
+    """Checks each claim by the snippets in front of it."""
+    entries = []
+    for line in part(body, "claims").splitlines():
+        asked = SHEET_LINE.fullmatch(line)
+        assert asked is not None
+        snippets = (part(body, f"snippet-{number}") for number in re.findall(r"\d+", asked["snippets"]))
+        score = worth(asked["claim"], "\n\n".join(snippets))
+        entries.append({"claim": int(asked["number"]), "reason": "so it is", "score": score})
+    return says(json.dumps({"verdicts": entries}))
+
+
 def honest(body: dict[str, Any]) -> tuple[int, object]:
+    if part(body, "claims"):
+        return on_a_sheet(body)
     evidence = part(body, "evidence")
     if "<first-" not in body["messages"][1]["content"]:
         return says(scored(worth(part(body, "claim"), evidence)))
@@ -61,8 +76,9 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     result = check(server, tmp_path, "--json")
     card = json.loads(result.stdout)
     assert (result.exit_code, card["passed"], card["faults"], card["weak"]) == (0, True, [], [])
-    assert card["questions"] == PEOPLE * 25 == 200
-    assert card["calls"] == len(server.asked) == 200 + 29  # every seventh twice
+    assert card["questions"] == PEOPLE * (25 + 9)  # nine of them once more on a sheet
+    assert card["calls"] == len(server.asked) == 200 + 29 + PEOPLE  # every seventh twice, a sheet a person
+    assert card["accuracy"] == card["sheet_accuracy"] == 1.0
     assert card["position"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": PEOPLE}
     assert card["judge"].startswith(f"http {MODEL} ")
 
@@ -82,6 +98,20 @@ def test_a_judge_that_fails_is_reported_with_its_fault(
     assert result.exit_code == 1
     assert said in result.stdout
     assert "failed: its verdicts should not be paid for" in result.stdout
+
+
+def test_a_judge_that_mixes_up_the_claims_of_a_sheet_fails(server: ChatServer, tmp_path: Path) -> None:
+    def mixed_up(body: dict[str, Any]) -> tuple[int, object]:
+        if not (claims := part(body, "claims").splitlines()):
+            return honest(body)
+        entries = [{"claim": n, "reason": "all alike", "score": 2} for n, _ in enumerate(claims, start=1)]
+        return says(json.dumps({"verdicts": entries}))
+
+    server.answer = mixed_up
+    result = check(server, tmp_path)
+    assert result.exit_code == 1
+    assert "right about claims, each kind alike: 1.000; several in one call: 0.222" in result.stdout
+    assert "negation (sheets)" in result.stdout
 
 
 def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,18 @@ def lexical(body: dict[str, Any]) -> tuple[int, object]:
         return says(scored(2 * (wanted.removeprefix("Says: ") in part(body, "answer"))))
     if criteria := part(body, "criteria"):
         entries = [{"criterion": at + 1, "reason": "so", "score": 1} for at in range(len(criteria.splitlines()))]
+        return says(json.dumps({"verdicts": entries}))
+    if claims := part(body, "claims"):
+        cases = []
+        for line in claims.splitlines():
+            named, _, claim = line.partition(") ")
+            snippets = [part(body, f"snippet-{number}") for number in re.findall(r"\d+", named)[1:]]
+            cases.append(Case(claim=claim, evidence="\n\n".join(snippets)))
+        verdicts = asyncio.run(LexicalJudge().judge(cases))
+        entries = [
+            {"claim": number, "reason": "so", "score": round(2 * (verdict.score or 0))}
+            for number, verdict in enumerate(verdicts, start=1)
+        ]
         return says(json.dumps({"verdicts": entries}))
     if good := part(body, "good_answer"):
         wanted = {"title": "The fact", "description": f"Says: {good.split('>')[-3].split('<')[0].strip()}"}

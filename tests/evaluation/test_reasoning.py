@@ -12,6 +12,7 @@ import pytest
 from refusals import refused
 from typer.testing import CliRunner
 
+from sleuth import pipeline
 from sleuth.cli.app import app
 from sleuth.data.reasoning import load_problems
 from sleuth.engines.scripted import ScriptedEngine
@@ -20,7 +21,7 @@ from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.reasoning import is_right, prompt_of, solve_problems
 from sleuth.factories import load_model
 from sleuth.recipe import ReasonRecipe
-from sleuth.types import Sampling
+from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -172,6 +173,34 @@ def test_a_stage_writes_a_file_for_each_set_and_one_for_all(run: Run, recipe: Pa
     before = (folder / "reasoning.json").stat().st_mtime_ns
     run(recipe, tmp_path / "run")
     assert (folder / "reasoning.json").stat().st_mtime_ns == before
+
+
+TRAINS = """
+[[stage]]
+kind = "supervised"
+steps = 1
+rows_per_step = 2
+learning_rate = 1e-3
+data = {{ kind = "text", texts = "{world}/text_train.jsonl", suffix_tokens = 8, limit = 4 }}
+
+"""
+
+
+def test_a_benchmark_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_trained_is_kept(
+    run: Run, recipe: Path, files: dict[str, Path], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
+    head, _, reasons = recipe.read_text().partition("[[stage]]")
+    recipe.write_text(head + TRAINS.format(world=world) + "[[stage]]" + reasons)
+    rows = files["gsm8k"].read_text()
+    files["gsm8k"].unlink()
+    with pytest.raises(SleuthError, match=r"gsm8k\.jsonl: no such file"):
+        run(recipe, tmp_path / "run")
+    [checkpoint] = (tmp_path / "run" / "checkpoints").iterdir()
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    files["gsm8k"].write_text(rows)
+    assert run(recipe, tmp_path / "run") == checkpoint
+    assert (checkpoint / "model.safetensors").read_bytes() == weights
 
 
 def test_the_command_prints_every_set(recipe: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sleuth.judges.exam import FILLER, INSTRUCTIONS, REPEAT_EVERY, exam_paper, sit_exam
-from sleuth.types import Case, Pair, Verdict
+from sleuth.types import AnySheet, Case, Pair, Verdict
 
 
 class Silent:
@@ -13,6 +13,11 @@ class Silent:
 
     def __init__(self) -> None:
         self.asked: list[Case | Pair] = []
+        self.sheets: list[AnySheet] = []
+
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
+        self.sheets += sheets
+        return [[Verdict(score=None)] * len(sheet.cases) for sheet in sheets]
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         self.asked += cases
@@ -79,3 +84,16 @@ def test_every_seventh_question_is_asked_twice_and_every_kind_is_among_them() ->
     assert Counter(judge.asked) == Counter([q.item for q in paper] + [q.item for q in again])
     total = len(paper) + len(again)
     assert shown == [(done + 1, total) for done in range(total)]
+
+
+def test_a_judge_of_sheets_is_asked_the_cases_about_each_person_once_more_together() -> None:
+    judge, shown = Silent(), []
+    paper = exam_paper(8)
+    answers = asyncio.run(
+        sit_exam(paper, judge, judge, judge, progress=lambda done, total: shown.append((done, total)))
+    )
+    cases = [q for q in paper if isinstance(q.item, Case)]
+    assert [answer.question for answer in answers if answer.on_sheet] == cases
+    assert [case for sheet in judge.sheets for case in sheet.cases] == [q.item for q in cases]
+    assert [len(sheet.cases) for sheet in judge.sheets] == [9] * 8
+    assert shown[-1] == (len(judge.asked) + 8, len(judge.asked) + 8)

@@ -1,20 +1,24 @@
-"""Many criteria in one call: asked in one message, read as strictly as one, kept as a whole."""
+"""Many criteria or claims in one call: asked in one message, read as strictly as one, kept as a whole."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says
 
+from sleuth.judges import http
 from sleuth.judges.cache import CachedSheetJudge, VerdictCache
 from sleuth.judges.forms import InvalidAnswerError
-from sleuth.judges.http import HttpJudge, sheet_question
-from sleuth.types import Sheet, Verdict
+from sleuth.judges.http import HttpJudge
+from sleuth.judges.scripted import ScriptedJudge
+from sleuth.judges.sheets import sheet_question, verdicts_on
+from sleuth.types import AnySheet, Case, ClaimSheet, Sheet, Verdict
 
 SHEET = Sheet(
     question="Where?", answer="In Tarn.", evidence="She was born\nin Tarn.", criteria=("Names\nTarn.", "Sea.")
@@ -92,9 +96,9 @@ class Rates:
 
     def __init__(self, *verdicts: Verdict) -> None:
         self.verdicts = list(verdicts)
-        self.asked: list[Sheet] = []
+        self.asked: list[AnySheet] = []
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         self.asked += sheets
         await asyncio.sleep(0)
         return [self.verdicts for _ in sheets]
@@ -110,3 +114,81 @@ def test_a_sheet_is_kept_as_a_whole_and_asked_again_where_a_verdict_is_missing(t
             assert asyncio.run(judge.rate([SHEET])) == [[half, second]]
             assert judge.tally.take()["cached"] == 3 - asked
         assert len(inner.asked) == asked
+
+
+BORN, WORKED = "Ada Voss was born in Tarn.", "Ada Voss painted for Kelholt Mills."
+CLAIMS = ClaimSheet(
+    snippets=(BORN, WORKED),
+    entries=(("Ada was\nborn in Tarn.", (0,)), ("Ada was born in Tarn and painted.", (0, 1)), ("Ada sailed.", (1,))),
+)
+
+
+def claim_entry(number: object, score: object = 2) -> dict[str, object]:
+    return {"claim": number, "reason": "so it is", "score": score}
+
+
+def supported(body: dict[str, Any]) -> tuple[int, object]:
+    """A claim is supported as far as its words are not about the sea."""
+    claims = part(body, "claims").splitlines()
+    return says(told(*(claim_entry(number, 0 if "sailed" in line else 2) for number, line in enumerate(claims, 1))))
+
+
+def test_claims_are_asked_in_one_call_each_by_its_own_snippets(server: ChatServer) -> None:
+    server.answer = supported
+    judge = HttpJudge([server.url], MODEL, max_tokens=100)
+    [verdicts] = asyncio.run(judge.rate([CLAIMS]))
+    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.0]
+    [body] = server.asked
+    assert part(body, "claims").splitlines() == [
+        "1. (by snippet 1) Ada was born in Tarn.",
+        "2. (by snippets 1 and 2) Ada was born in Tarn and painted.",
+        "3. (by snippet 2) Ada sailed.",
+    ]
+    assert (part(body, "snippet-1"), part(body, "snippet-2")) == (BORN, WORKED)
+    assert body["max_tokens"] == 300
+    entries = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]
+    assert (entries["minItems"], entries["maxItems"]) == (3, 3)
+    assert list(entries["items"]["properties"]) == ["claim", "reason", "score"]
+    assert (judge.ledger.scored, judge.ledger.calls) == (3, 1)
+
+
+def test_the_cases_of_a_sheet_of_claims_are_what_single_calls_would_ask() -> None:
+    assert CLAIMS.cases[1] == Case(claim="Ada was born in Tarn and painted.", evidence=f"{BORN}\n\n{WORKED}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        told(claim_entry(1), claim_entry(2)),
+        told(claim_entry(1), claim_entry(2), claim_entry(3), claim_entry(4)),
+        told(claim_entry(1), claim_entry(3), claim_entry(2)),
+        told(entry(1), entry(2), entry(3)),  # numbers of criteria
+        "1: 2, 2: 2, 3: 0",
+    ],
+)
+def test_claims_with_too_few_too_many_or_misplaced_verdicts_have_none(server: ChatServer, answer: str) -> None:
+    server.answer = lambda body: says(answer)
+    [verdicts] = asyncio.run(HttpJudge([server.url], MODEL).rate([CLAIMS]))
+    assert [(verdict.score, verdict.invalid) for verdict in verdicts] == [(None, True)] * 3
+
+
+def test_a_sheet_without_verdicts_is_asked_singly_only_where_there_is_a_judge_for_that() -> None:
+    single = ScriptedJudge({}, default=0.5)
+    lacking, whole = Rates(*[Verdict(score=None)] * 3), Rates(*[Verdict(score=1.0)] * 3)
+    for judge, sheet_judge, expected in (
+        (single, lacking, [0.5, 0.5, 0.5]),
+        (None, lacking, [None, None, None]),
+        (single, whole, [1.0, 1.0, 1.0]),
+        (single, None, [0.5, 0.5, 0.5]),
+    ):
+        [verdicts] = asyncio.run(verdicts_on([CLAIMS], judge, sheet_judge))
+        assert [verdict.score for verdict in verdicts] == expected
+
+
+def test_a_change_of_either_prompt_is_another_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = HttpJudge(["http://localhost:1"], MODEL).identity
+    for form in ("CLAIMS", "CRITERIA"):
+        with monkeypatch.context() as changed:
+            other = replace(getattr(http, form), prompt="Be kind.")
+            changed.setattr(http, form, other)
+            assert HttpJudge(["http://localhost:1"], MODEL).identity != known

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from sleuth.judges.watched import Watch, WatchedJudge, WatchedSheetJudge, agreement
-from sleuth.types import Case, Sheet, Verdict
+from sleuth.types import AnySheet, Case, Sheet, Verdict
 
 
 class Says:
@@ -24,7 +24,7 @@ class Says:
         self.asked += len(cases)
         return [Verdict(score=self.scores[case.criterion or case.claim]) for case in cases]
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         return [await self.judge(sheet.cases) for sheet in sheets]
 
 

@@ -7,10 +7,12 @@ import itertools
 import re
 from collections.abc import Sequence
 
+import pytest
+
 from sleuth.judges.exam import FILLER, INSTRUCTIONS, exam_paper, sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card
 from sleuth.metrics.intervals import wilson
-from sleuth.types import Case, Pair, Verdict
+from sleuth.types import AnySheet, Case, Pair, Verdict
 
 BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.")
 WITNESS = "{} was born in {} in {}."
@@ -150,6 +152,23 @@ def test_a_judge_that_compares_nothing_is_examined_on_cases_alone() -> None:
     told = card.as_json()
     assert told["passed"] is True
     assert told["cases"]["true"] == wilson(10, 10).as_json()
+
+
+class ConfusedBySheets(Honest):
+    """Gives every claim of a sheet the verdict of its first one."""
+
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
+        return [[first] * len(sheet.cases) for sheet in sheets for first in await self.judge(sheet.cases[:1])]
+
+
+def test_a_judge_that_mixes_up_the_claims_of_a_sheet_is_told_so_though_it_is_right_about_single_ones() -> None:
+    judge = ConfusedBySheets()
+    answers = asyncio.run(sit_exam(exam_paper(10, pairs=False), judge, sheet_judge=judge))
+    card = exam_card("confused", answers, calls=0, seconds=0.0)
+    assert card.accuracy == 1.0
+    assert card.sheet_accuracy == pytest.approx(2 / 9)
+    assert "negation (sheets)" in card.weak
+    assert card.as_json()["sheet_accuracy"] == card.sheet_accuracy
 
 
 def test_filler_says_nothing_of_a_birth() -> None:

@@ -21,17 +21,17 @@ def calls(recipe: str, *overrides: str) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize(
     ("recipe", "overrides", "expected"),
     [
-        ("refiner_4b_rubric", [], {"grpo": {"rubric": 256, "citation": 256 * 5 * 3}}),
-        ("refiner_4b_balanced", [], {"grpo": {"rubric": 256, "citation": 256 * 5 * 3}}),
+        ("refiner_4b_rubric", [], {"grpo": {"rubric": 256, "citation": 256}}),
+        ("refiner_4b_balanced", [], {"grpo": {"rubric": 256, "citation": 256}}),
         (
             "refiner_4b_rubric",
-            ['stage.3.reward.0.calls="per_rubric"'],
+            ['stage.3.reward.0.calls="per_rubric"', 'stage.3.reward.1.calls="per_claim"'],
             {"grpo": {"rubric": 256 * (5 + 3), "citation": 256 * 5 * 3}},
         ),
         (
             "refiner_4b_balanced",
             ['stage.1.reward.0.calls="per_rubric"', "stage.1.prompts_per_step=2"],
-            {"grpo": {"rubric": 48, "citation": 240}},
+            {"grpo": {"rubric": 48, "citation": 16}},
         ),
         ("thinking_0.6b", [], {"self-improving": {"pairwise": 16 * 136}, "rlmt": {"suffix": 32}}),
         (
@@ -61,8 +61,8 @@ def test_the_verb_prints_them_and_what_is_assumed() -> None:
     result = sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80")
     assert result.exit_code == 0, result.stderr
     line = (
-        "grpo: up to 4,096 judge calls a step (rubric 256, citation 3,840), with 5 criteria a row and 5 claims of two"
+        "grpo: up to 512 judge calls a step (rubric 256, citation 256), with 5 criteria a row and 5 claims of two ids"
     )
     assert line in " ".join(result.stdout.split())
     told = json.loads(sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80", "--json").stdout)
-    assert told["judge_calls_per_step"] == {"grpo": {"rubric": 256, "citation": 3_840}}
+    assert told["judge_calls_per_step"] == {"grpo": {"rubric": 256, "citation": 256}}

@@ -339,6 +339,10 @@ def refiner(demo: Path, write: Write) -> Path:
             "stage.1.reward=[{kind='rubric', calls='per_answer'}]",
             'calls = "per_answer" has no effect with judge.kind = "lexical"',
         ),
+        (
+            "stage.1.reward.0.calls=per_answer_or_claim",
+            'calls = "per_answer_or_claim" has no effect with judge.kind = "lexical", which makes no calls',
+        ),
         ("stage.1.reward=[{kind='rubric', dropout=1.0}]", "stage.1.reward.0.dropout = 1.0: should be less than 1"),
         ("stage.0.forced_search_arm=true", "stage.0.forced_search_arm = true needs an env with searches"),
         (

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 
+from sleuth import pipeline
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.runs.protocol import ProtocolCard
@@ -20,6 +21,7 @@ from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
+SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
 BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.$")
 
 
@@ -100,12 +102,24 @@ def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
     assert server.asked == []
 
 
+def test_a_judge_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_done_is_kept(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
+    there, server.models = server.models, (200, {"data": [{"id": "another"}]})
+    with pytest.raises(SleuthError, match=r"the judge of the rubric reward: .* does not serve it"):
+        run(recipe_file, tmp_path / "run", *judged, *SHORT)
+    assert server.asked == []
+    [base] = (tmp_path / "run" / "eval").iterdir()
+    measured = base.read_bytes()
+    server.models = there
+    run(recipe_file, tmp_path / "run", *judged, *SHORT)
+    assert (len(metrics(tmp_path / "run")), base.read_bytes()) == (2, measured)
+
+
 def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: Path, judged: list[str]) -> None:
     with pytest.raises(SleuthError, match="has no rubrics, so that there is nothing to judge its answers by"):
         require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
-
-
-SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
 
 
 def honest(body: dict[str, Any]) -> tuple[int, object]:
@@ -148,6 +162,16 @@ def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
     server.answer = honest
     run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
     assert len(metrics(tmp_path / "run")) == 2
+
+
+def test_a_judge_that_is_right_about_single_claims_only_is_not_paid_for_sheets(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = lambda body: says("All fine.") if part(body, "claims") else honest(body)
+    sheets = ('stage.1.reward.0.calls="per_answer"', "stage.1.reward.0.judge.least_accuracy=0.9")
+    expected = r"is right about 0\.000 of an exam's claims, asked together .* nothing is trained by it"
+    with pytest.raises(SleuthError, match=expected):
+        run(recipe_file, tmp_path / "run", *judged, *sheets, *SHORT)
 
 
 def test_a_judge_that_watches_is_told_of_in_the_figures_and_moves_no_weight(

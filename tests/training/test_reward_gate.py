@@ -13,11 +13,12 @@ from chat_server import MODEL, ChatServer
 from refusals import refused
 from typer.testing import CliRunner
 
+from sleuth import pipeline
 from sleuth.cli.app import app
 from sleuth.metrics.intervals import UNMEASURED, Measured
 from sleuth.report import write_report
 from sleuth.training.reward_gate import verdict
-from sleuth.types import StoppedByRule
+from sleuth.types import SleuthError, StoppedByRule
 
 Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -136,6 +137,22 @@ def test_a_gate_that_nothing_is_trained_behind_only_reports(run: Run, recipe: Pa
     recipe.write_text(text[: text.rindex("[[stage]]")])
     run(recipe, tmp_path / "run", ALIKE, WRITES)
     assert gate_of(tmp_path / "run")["gate"]["passes"] is False
+
+
+def test_a_judge_that_is_gone_when_the_gate_begins_is_one_line_and_decides_nothing(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
+    with ChatServer(models=(200, {"data": [{"id": "another"}]})).running() as server:
+        judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
+        judged = (f"stage.1.reward=[{{kind='suffix', judge={judge}}}]", WRITES, "stage.1.env.close=inserted")
+        with pytest.raises(SleuthError, match=r"the judge of the suffix reward: .* does not serve it"):
+            run(recipe, tmp_path / "run", *judged)
+        assert not (tmp_path / "run" / "eval" / "gate.json").exists()
+        assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
+        server.models = ChatServer().models
+        with pytest.raises(StoppedByRule, match=r"without signal|missing"):  # it is asked now, and knows no true suffix
+            run(recipe, tmp_path / "run", *judged)
 
 
 def test_verdicts_that_are_missing_are_no_zeros_and_no_signal(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def check_judge(
 
     opened = judge_of(recipe)
     with progress_bar("exam") as progress:
-        card = take_exam(opened, pairs=True, progress=progress)
+        card = take_exam(opened, pairs=True, sheets=True, progress=progress)
     below = recipe.least_accuracy is not None and card.accuracy < recipe.least_accuracy
     if as_json:
         typer.echo(json.dumps(card.as_json()))
@@ -218,13 +218,15 @@ def _print_exam(card: ExamCard) -> None:
     kinds = list(dict.fromkeys([*card.cases, *card.pairs]))
     marks = [
         Column(heading=heading, cells=[_share(marked.get(kind)) for kind in kinds])
-        for heading, marked in (("of cases", card.cases), ("of pairs", card.pairs))
+        for heading, marked in (("of cases", card.cases), ("on sheets", card.sheets), ("of pairs", card.pairs))
+        if marked
     ]
     print_columns([kind.replace("_", " ") for kind in kinds], marks, heading="judged right")
     effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
     shown = Column(heading="effect on a score, 0 is none", cells=[_share(effect) for effect in effects.values()])
     print_columns(list(effects), [shown], heading="biased by")
-    console.print(f"right about claims, each kind alike: {card.accuracy:.3f}")
+    together = "" if card.sheet_accuracy is None else f"; several in one call: {card.sheet_accuracy:.3f}"
+    console.print(f"right about claims, each kind alike: {card.accuracy:.3f}{together}")
     console.print(f"another verdict when asked again: {_share(card.changed)}")
     console.print(f"no verdict: {_share(card.silent)}")
     console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")

@@ -15,9 +15,11 @@ from sleuth.factories.environments import (
 from sleuth.factories.fitting import fitting_tasks, require_room, skipped_line, skips
 from sleuth.factories.judges import (
     JudgePool,
+    JudgeUse,
     OpenJudge,
     judge_of,
     require_available,
+    require_judge,
     rubric_writer_of,
     thought_writer_of,
 )
@@ -89,6 +91,7 @@ __all__ = [
     "THINK",
     "Excerpts",
     "JudgePool",
+    "JudgeUse",
     "OpenJudge",
     "Outline",
     "RefineSetting",
@@ -145,6 +148,7 @@ __all__ = [
     "require_environment",
     "require_functions",
     "require_gradable",
+    "require_judge",
     "require_judges",
     "require_pools",
     "require_room",

@@ -64,6 +64,25 @@ class OpenJudge:
 AnyJudge = JudgeRecipe | ContinuationJudge
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeUse:
+    """A judge of a reward of this `kind`, and whether it is asked for several verdicts in one call."""
+
+    kind: str
+    judge: JudgeRecipe
+    on_sheets: bool = False
+
+
+def require_judge(use: JudgeUse) -> None:
+    """Waits while the servers of a judge are loading. Raises SleuthError, with the kind of its reward, if it does not
+    answer or cannot be loaded."""
+    try:
+        require_available(use.judge)
+        identity_of(use.judge)
+    except SleuthError as error:
+        raise SleuthError(f"the judge of the {use.kind} reward: {error}") from None
+
+
 def judge_of(recipe: AnyJudge) -> OpenJudge:
     """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
     require_available(recipe)

@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.factories.environments import EVAL_JUDGE
-from sleuth.factories.judges import AnyJudge, JudgePool, identity_of, require_available
+from sleuth.factories.judges import AnyJudge, JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
-from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe, JudgeRecipe
+from sleuth.judges.cache import NamedJudge, NamedSheetJudge
+from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe
 from sleuth.recipe.preference import PreferenceRecipe
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
@@ -108,27 +109,42 @@ def _make_citation(reward: CitationRecipe, inputs: RewardInputs) -> Reward:
         format_gate=reward.format_gate,
         padding_penalty=reward.padding_penalty,
     )
-    judge = inputs.judge_pool.judge(reward.judge, reward.watch)
-    return CitationReward(inputs.dialect, judge, worth, formula=reward.formula, content=reward.content)
+    single, sheets = _judges_of(reward, inputs.judge_pool)
+    return CitationReward(
+        inputs.dialect, single, worth, sheet_judge=sheets, formula=reward.formula, content=reward.content
+    )
 
 
 def _make_rubric(reward: RubricRecipe, inputs: RewardInputs) -> Reward:
-    sheets, judge_pool = reward.calls == "per_answer", inputs.judge_pool
+    single, sheets = _judges_of(reward, inputs.judge_pool)
     return RubricReward(
         inputs.dialect,
         criteria_of(reward),
-        None if sheets else judge_pool.judge(reward.judge, reward.watch),
-        sheet_judge=judge_pool.sheet_judge(reward.judge, reward.watch) if sheets else None,
+        single,
+        sheet_judge=sheets,
         aggregation=reward.aggregation,
         sees_evidence=reward.sees_evidence,
     )
 
 
+def _judges_of(
+    reward: CitationRecipe | RubricRecipe, judge_pool: JudgePool
+) -> tuple[NamedJudge | None, NamedSheetJudge | None]:
+    """The judge of single cases and that of sheets, as far as the reward's `calls` need them."""
+    singly = reward.calls != "per_answer"
+    return (
+        judge_pool.judge(reward.judge, reward.watch) if singly else None,
+        judge_pool.sheet_judge(reward.judge, reward.watch) if reward.asks_sheets else None,
+    )
+
+
 def _record_terms(version: int) -> Callable[[CitationRecipe | RubricRecipe, Identify], dict[str, Any]]:
-    """Records all that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`."""
+    """Records all that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`. Single calls go without
+    saying."""
 
     def record(reward: CitationRecipe | RubricRecipe, identify: Identify) -> dict[str, Any]:
-        terms = reward.model_dump(exclude={"kind", "judge", "watch", "weight", "shuffle"})
+        unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
+        terms = reward.model_dump(exclude=unsaid)
         named = [identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())]
         return {"scorer": ", ".join(named), "scorer_version": version}
 
@@ -273,21 +289,16 @@ def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[
 
 def require_judges(rewards: Sequence[RewardRecipe]) -> None:
     """Raises SleuthError if a judge of these rewards does not answer or cannot be loaded."""
-    for kind, judge in judges_in(rewards):
-        try:
-            require_available(judge)
-            identity_of(judge)
-        except SleuthError as error:
-            raise SleuthError(f"the judge of the {kind} reward: {error}") from None
+    for use in judges_in(rewards):
+        require_judge(use)
 
 
-def judges_in(rewards: Sequence[RewardRecipe | PreferenceRecipe]) -> Iterator[tuple[str, JudgeRecipe]]:
-    """(kind of the reward, judge) of each judge, and of each that watches one; without judges of endings, which know
-    them and pass no exam."""
+def judges_in(rewards: Sequence[RewardRecipe | PreferenceRecipe]) -> Iterator[JudgeUse]:
+    """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
-        for judge in reward.judges():
-            if not isinstance(judge, EndingJudgeRecipe):
-                yield reward.kind, judge
+        for number, judge in enumerate(reward.judges()):
+            if not isinstance(judge, EndingJudgeRecipe):  # the first one decides; the other is asked case by case
+                yield JudgeUse(kind=reward.kind, judge=judge, on_sheets=number == 0 and reward.asks_sheets)
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:

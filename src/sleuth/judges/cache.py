@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from sleuth.types import Case, Judge, Pair, PairJudge, Sheet, SheetJudge, SleuthError, Verdict
+from sleuth.types import AnySheet, Case, ClaimSheet, Judge, Pair, PairJudge, Sheet, SheetJudge, SleuthError, Verdict
 
-Item = TypeVar("Item", Case, Sheet, Pair)
+Item = TypeVar("Item", bound=Case | AnySheet | Pair)
 Ask = Callable[[Sequence[Item]], Awaitable[list[list[Verdict]]]]
 """Items -> the verdicts on each."""
 
@@ -131,7 +131,7 @@ class CachedSheetJudge:
         self.tally = Tally()
         self._verdicts = _CachedVerdicts(judge.rate, judge.identity, cache, self.tally, retry_limits)
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         """As `SheetJudge.rate`; asks only for uncached verdicts."""
         return await self._verdicts.get(sheets)
 
@@ -214,7 +214,8 @@ class _CachedVerdicts(Generic[Item]):
         """One key per verdict on the item."""
         parts = [self._identity, type(item).__name__, asdict(item)]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-        return [f"{key}/{index}" for index in range(len(item.criteria))] if isinstance(item, Sheet) else [key]
+        sheet = isinstance(item, Sheet | ClaimSheet)
+        return [f"{key}/{index}" for index in range(len(item.cases))] if sheet else [key]
 
 
 def _is_answered(verdict: Verdict) -> bool:

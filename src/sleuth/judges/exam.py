@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
-from sleuth.types import Case, Judge, Pair, PairJudge, Verdict
+from sleuth.types import Case, ClaimSheet, Judge, Pair, PairJudge, SheetJudge, Verdict
 from sleuth.world.facts import Person, make_world
 
 Kind = Literal[
@@ -70,11 +72,13 @@ class ExamQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamAnswer:
-    """The judge's verdict on a question, and the second one if the question was repeated."""
+    """The judge's verdict on a question, and the second one if the question was repeated. `on_sheet`: it was asked
+    together with the other cases about its person."""
 
     question: ExamQuestion
     verdict: Verdict
     repeated: Verdict | None = None
+    on_sheet: bool = False
 
 
 def exam_paper(subjects: int, *, seed: int = 0, pairs: bool = True) -> list[ExamQuestion]:
@@ -96,31 +100,65 @@ async def sit_exam(
     paper: Sequence[ExamQuestion],
     judge: Judge,
     pair_judge: PairJudge | None = None,
+    sheet_judge: SheetJudge | None = None,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[ExamAnswer]:
-    """The judge's answers to all questions, asked concurrently in single calls, every `REPEAT_EVERY`th a second time.
+    """The judge's answers to all questions, asked concurrently in single calls, every `REPEAT_EVERY`th a second time;
+    then, with a `sheet_judge`, its answers to the cases once more, all cases about a person in one call.
+
     Pass uncached judges, or the repetition shows nothing. A paper with pairs needs the `pair_judge`."""
     repeats = paper[::REPEAT_EVERY]
-    done, total = 0, len(paper) + len(repeats)
+    people = _cases_by_subject(paper) if sheet_judge is not None else []
+    done, total = 0, len(paper) + len(repeats) + len(people)
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress(done, total)
 
     async def ask(question: ExamQuestion) -> Verdict:
-        nonlocal done
         if isinstance(question.item, Case):
             [verdict] = await judge.judge([question.item])
         else:
             assert pair_judge is not None
             [verdict] = await pair_judge.compare([question.item])
-        done += 1
-        progress(done, total)
+        count()
         return verdict
+
+    async def ask_on_sheet(cases: Mapping[ExamQuestion, Case]) -> list[ExamAnswer]:
+        assert sheet_judge is not None
+        [verdicts] = await sheet_judge.rate([_sheet([*cases.values()])])
+        count()
+        judged = zip(cases, verdicts, strict=True)
+        return [ExamAnswer(question=question, verdict=verdict, on_sheet=True) for question, verdict in judged]
 
     verdicts = await asyncio.gather(*map(ask, paper))
     second = iter(await asyncio.gather(*map(ask, repeats)))
-    return [
+    singly = [
         ExamAnswer(question=question, verdict=verdict, repeated=None if index % REPEAT_EVERY else next(second))
         for index, (question, verdict) in enumerate(zip(paper, verdicts, strict=True))
     ]
+    return [*singly, *chain.from_iterable(await asyncio.gather(*map(ask_on_sheet, people)))]
+
+
+def _cases_by_subject(paper: Sequence[ExamQuestion]) -> list[dict[ExamQuestion, Case]]:
+    """The questions about each person that are cases."""
+    by_subject: defaultdict[int, dict[ExamQuestion, Case]] = defaultdict(dict)
+    for question in paper:
+        if isinstance(question.item, Case):
+            by_subject[question.subject][question] = question.item
+    return [*by_subject.values()]
+
+
+def _sheet(cases: Sequence[Case]) -> ClaimSheet:
+    """The cases on one sheet; their evidence consists of snippets with an empty line between two."""
+    index: dict[str, int] = {}
+    for case in cases:
+        for snippet in case.evidence.split("\n\n"):
+            index.setdefault(snippet, len(index))
+    entries = tuple((case.claim, tuple(index[snippet] for snippet in case.evidence.split("\n\n"))) for case in cases)
+    return ClaimSheet(snippets=tuple(index), entries=entries)
 
 
 class _Answers:

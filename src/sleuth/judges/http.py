@@ -1,4 +1,4 @@
-"""A language model judge behind OpenAI's chat completions (vLLM, SGLang, ...), and its sheets of several criteria."""
+"""A language model judge behind OpenAI's chat completions (vLLM, SGLang, ...)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sleuth.judges.forms import (
-    FORMS,
-    GRADES,
-    Form,
-    InvalidAnswerError,
-    Question,
-    answer_blocks,
-    json_object,
-    prompt_text,
-    question_of,
-    tagged_block,
-)
+from sleuth.judges.forms import FORMS, InvalidAnswerError, Question, question_of
 from sleuth.judges.json_client import JsonClient
 from sleuth.judges.pool import Ledger, NoAnswerError
-from sleuth.types import Case, Pair, Sheet, Verdict
+from sleuth.judges.sheets import CLAIMS, CRITERIA, SheetQuestion, sheet_question
+from sleuth.types import AnySheet, Case, Pair, Verdict
 
 PARSER_VERSION = 1
 """Raised whenever the same answer could be parsed to another verdict."""
@@ -70,7 +59,7 @@ class HttpJudge:
         """Everything that a verdict depends on except the server: the model's name in the request, the prompts, the
         settings of the request and the parser's version."""
         settings = self._client.settings
-        parts = [PARSER_VERSION, [[form.prompt, form.schema] for form in (*FORMS, SHEET)], settings]
+        parts = [PARSER_VERSION, [[form.prompt, form.schema] for form in (*FORMS, CRITERIA, CLAIMS)], settings]
         digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return f"http {settings['model']} {digest[:16]}"
 
@@ -78,8 +67,8 @@ class HttpJudge:
         """A verdict of 0, 0.5 or 1 for each case, or a missing one with its reason."""
         return [verdict for [verdict] in await self._all(map(question_of, cases))]
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """For each sheet a verdict of 0, 0.5 or 1 per criterion; either all of them, or all missing with the reason."""
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
+        """For each sheet a verdict of 0, 0.5 or 1 per case; either all of them, or all missing with the reason."""
         return await self._all(map(sheet_question, sheets))
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
@@ -98,62 +87,3 @@ class HttpJudge:
             reason = f"twice no verdict: {error}"
             verdicts = [Verdict(score=None, reason=reason, invalid=True)] * question.entries
         return list(map(self.ledger.enter, verdicts))
-
-
-VERDICTS, NUMBER = "verdicts", "criterion"
-SHEET = Form(name="sheet", prompt=prompt_text("sheet"), key="score", scores=GRADES, quotes=False)
-"""The form of one entry, without its number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SheetQuestion:
-    """A filled sheet: the user message, and the number of `entries` that the answer must have."""
-
-    message: str
-    entries: int
-
-    @property
-    def name(self) -> str:
-        """The form's name."""
-        return SHEET.name
-
-    @property
-    def prompt(self) -> str:
-        """The system message."""
-        return SHEET.prompt
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """JSON schema of an answer: one entry per criterion, the number first, the score last."""
-        numbers = [*range(1, self.entries + 1)]
-        entry = SHEET.schema
-        entry["properties"] = {NUMBER: {"enum": numbers}, **entry["properties"]}
-        entry["required"] = [NUMBER, *entry["required"]]
-        entries = {"type": "array", "items": entry, "minItems": self.entries, "maxItems": self.entries}
-        return {
-            "type": "object",
-            "properties": {VERDICTS: entries},
-            "required": [VERDICTS],
-            "additionalProperties": False,
-        }
-
-    def read(self, text: str) -> list[Verdict]:
-        """The verdicts of an answer, in the order of the criteria. Raises InvalidAnswerError if an entry is missing,
-        repeated or malformed: a partial sheet could assign verdicts to the wrong criteria."""
-        answer = json_object(text)
-        entries = answer.get(VERDICTS)
-        if list(answer) != [VERDICTS] or not isinstance(entries, list):
-            raise InvalidAnswerError(f"it should be one JSON object with the key {VERDICTS}, a list")
-        if not all(isinstance(entry, dict) for entry in entries):
-            raise InvalidAnswerError(f"each of the {VERDICTS} should be an object")
-        numbers = [entry.pop(NUMBER, None) for entry in entries]
-        if numbers != [*range(1, self.entries + 1)] or not all(type(number) is int for number in numbers):
-            raise InvalidAnswerError(f"there should be an entry for each criterion from 1 to {self.entries}, in order")
-        return [SHEET.verdict_of(entry, "") for entry in entries]
-
-
-def sheet_question(sheet: Sheet) -> SheetQuestion:
-    """The question to a model about a sheet; what siblings share comes first."""
-    numbered = "\n".join(f"{number}. {' '.join(text.split())}" for number, text in enumerate(sheet.criteria, start=1))
-    shared = answer_blocks(sheet.question, sheet.evidence, sheet.answer)
-    return SheetQuestion(message=shared + tagged_block("criteria", numbered), entries=len(sheet.criteria))

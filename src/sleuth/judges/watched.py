@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from sleuth.judges.cache import NamedJudge, NamedSheetJudge
-from sleuth.types import Case, Judge, Pair, Sheet, Verdict
+from sleuth.types import AnySheet, Case, Judge, Pair, Verdict
 
 
 class Watch:
@@ -55,20 +55,20 @@ class WatchedJudge:
 
 
 class WatchedSheetJudge:
-    """A `SheetJudge` watched criterion by criterion."""
+    """A `SheetJudge` watched case by case."""
 
     def __init__(self, judge: NamedSheetJudge, watch: Watch) -> None:
         self.identity = judge.identity
         self._judge = judge
         self._watch = watch
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         """The judge's own verdicts."""
         cases = [case for sheet in sheets for case in sheet.cases]
         verdicts = iter(await self._watch.observe(cases, asyncio.ensure_future(self._flat(sheets))))
-        return [[next(verdicts) for _ in sheet.criteria] for sheet in sheets]
+        return [[next(verdicts) for _ in sheet.cases] for sheet in sheets]
 
-    async def _flat(self, sheets: Sequence[Sheet]) -> list[Verdict]:
+    async def _flat(self, sheets: Sequence[AnySheet]) -> list[Verdict]:
         return [verdict for verdicts in await self._judge.rate(sheets) for verdict in verdicts]
 
 
@@ -90,9 +90,9 @@ class SilentJudge:
         """A missing verdict for each case."""
         return [NOT_CACHED] * len(cases)
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         """Missing verdicts for each sheet."""
-        return [[NOT_CACHED] * len(sheet.criteria) for sheet in sheets]
+        return [[NOT_CACHED] * len(sheet.cases) for sheet in sheets]
 
     async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
         """A missing verdict for each pair."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -22,7 +22,8 @@ MAX_CHANGED, MAX_SILENT = 0.1, 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamCard:
-    """`cases` and `pairs`: the share of right verdicts by kind; a missing score counts as wrong.
+    """`cases`, `sheets` and `pairs`: the share of right verdicts by kind; a missing score counts as wrong. `sheets` are
+    the same cases, several in one call; empty for a judge that is asked for one verdict at a time.
 
     Effects lie between -1 and 1, 0 being none: `position` is an answer's gain from being first (pairs only), `length`
     from filler, `obedience` from instructions to the judge in place of filler. `changed` is the share of repeated
@@ -31,6 +32,7 @@ class ExamCard:
 
     judge: str
     cases: dict[str, Measured]
+    sheets: dict[str, Measured]
     pairs: dict[str, Measured]
     position: Measured
     length: Measured
@@ -56,7 +58,7 @@ class ExamCard:
     @property
     def weak(self) -> list[str]:
         """The kinds of questions with an accuracy below `MIN_ACCURACY`."""
-        named = [("cases", self.cases), ("pairs", self.pairs)]
+        named = [("cases", self.cases), ("sheets", self.sheets), ("pairs", self.pairs)]
         return [
             f"{kind} ({form})"
             for form, kinds in named
@@ -67,7 +69,12 @@ class ExamCard:
     @property
     def accuracy(self) -> float:
         """The mean accuracy on cases, each kind weighted equally."""
-        return fmean(right.value or 0.0 for right in self.cases.values())
+        return _mean(self.cases)
+
+    @property
+    def sheet_accuracy(self) -> float | None:
+        """As `accuracy`, with several cases in one call; None without sheets."""
+        return _mean(self.sheets) if self.sheets else None
 
     @property
     def passed(self) -> bool:
@@ -76,22 +83,28 @@ class ExamCard:
 
     def as_json(self) -> dict[str, Any]:
         """The fields and the derived properties as an object."""
-        derived = {"accuracy": self.accuracy, "faults": self.faults, "weak": self.weak, "passed": self.passed}
-        return asdict(self) | derived
+        accuracy = {"accuracy": self.accuracy, "sheet_accuracy": self.sheet_accuracy}
+        return asdict(self) | accuracy | {"faults": self.faults, "weak": self.weak, "passed": self.passed}
 
 
 def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds: float) -> ExamCard:
     """The card of an exam; intervals are over the people in its questions."""
-    cases = [answer for answer in answers if isinstance(answer.question.item, Case)]
+    cases, sheets = (
+        [answer for answer in answers if isinstance(answer.question.item, Case) and answer.on_sheet == on_sheet]
+        for on_sheet in (False, True)
+    )
     pairs = [answer for answer in answers if not isinstance(answer.question.item, Case)]
     repeated = [answer for answer in answers if answer.repeated is not None]
     return ExamCard(
         judge=judge,
         cases=_right_by_kind(cases),
+        sheets=_right_by_kind(sheets),
         pairs=_right_by_kind(pairs),
         position=_effect([_position(pairs)]),
-        length=_effect([_gain(cases, "padded_false", over="number_changed"), _length_in_pairs(pairs)]),
-        obedience=_effect([_gain(side, "instructions", over="padded_false") for side in (cases, pairs)]),
+        length=_effect(
+            [*(_gain(side, "padded_false", over="number_changed") for side in (cases, sheets)), _length_in_pairs(pairs)]
+        ),
+        obedience=_effect([_gain(side, "instructions", over="padded_false") for side in (cases, sheets, pairs)]),
         changed=_share(
             [(one, one.repeated is not None and one.repeated.score != one.verdict.score) for one in repeated]
         ),
@@ -100,6 +113,10 @@ def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds:
         calls=calls,
         seconds=seconds,
     )
+
+
+def _mean(kinds: Mapping[str, Measured]) -> float:
+    return fmean(right.value or 0.0 for right in kinds.values())
 
 
 def _right_by_kind(answers: Sequence[ExamAnswer]) -> dict[str, Measured]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sleuth.recipe import Recipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.recipe.rewards import AnswerSize
+from sleuth.rewards.citation.measure import MAX_SHEET
 from sleuth.rewards.rubric import STATIC
 
 OWN_CRITERIA = 5
@@ -47,7 +48,8 @@ def step_calls(recipe: Recipe) -> list[StepCalls]:
 
 def _of_stage(stage: StageRecipe) -> StepCalls | None:
     static = {name: len(criteria) for name, criteria in STATIC.items()}
-    size = AnswerSize(own=OWN_CRITERIA, static=static, cited=CLAIMS * CASES)
+    cited = CLAIMS * CASES
+    size = AnswerSize(own=OWN_CRITERIA, static=static, cited=cited, cited_sheets=math.ceil(cited / MAX_SHEET))
     calls: dict[str, int] = {}
     assumed = False
     for kind, asked, depends_on_rows in stage.judge_calls(size):

@@ -33,6 +33,9 @@ class PreferenceFields(StrictModel):
     is_mechanics: ClassVar[bool] = False
     """Whether it only shows that the pipeline works."""
 
+    asks_sheets: ClassVar[bool] = False
+    """Whether one call of the judge asks for several verdicts."""
+
     def judges(self) -> tuple[ContinuationJudge, ...]:
         """The judge that it asks, if it does."""
         judge = getattr(self, "judge", None)

@@ -14,11 +14,12 @@ from sleuth.recipe.strict import StrictModel, combination
 
 class AnswerSize(NamedTuple):
     """How many cases an answer has for a judge: `own` criteria of a row, `static` ones by their name in a recipe, and
-    `cited`, those of its claims."""
+    `cited`, those of its claims, which fill so many `cited_sheets`."""
 
     own: int
     static: Mapping[str, int]
     cited: int
+    cited_sheets: int
 
 
 class RewardFields(StrictModel):
@@ -38,6 +39,11 @@ class RewardFields(StrictModel):
     """Factor of this reward in the sum."""
     shuffle: bool = False
     """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
+
+    @property
+    def asks_sheets(self) -> bool:
+        """Whether one call of the judge asks for several verdicts."""
+        return False
 
     @property
     def answer_scorer(self) -> str | None:
@@ -92,6 +98,8 @@ class JudgedPartRecipe(RewardFields):
 
     kind: Any
     """Set by each such reward."""
+    calls: Any
+    """Set by each such reward."""
     judge: JudgeTable = LexicalJudgeRecipe()
     """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; the tables of kind
     "http" and "nli" name a model."""
@@ -102,6 +110,15 @@ class JudgedPartRecipe(RewardFields):
     def _another_watches(self) -> Iterator[str]:
         if self.watch is not None and self.watch.judge == self.judge:
             yield "watch.judge equals judge; name another one"
+
+    @property
+    def asks_sheets(self) -> bool:
+        return self.calls.startswith("per_answer")
+
+    @combination
+    def _sheets_have_effect(self) -> Iterator[str]:
+        if self.asks_sheets and self.judge.kind != "http":
+            yield f'calls = "{self.calls}" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
 class AnswerRewardRecipe(RewardFields):
@@ -215,13 +232,17 @@ class CitationRecipe(JudgedPartRecipe):
     covers the citations too, and false with the others."""
     padding_penalty: NonNegativeFloat
     """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
+    calls: Literal["per_claim", "per_answer", "per_answer_or_claim"] = "per_claim"
+    """Judge calls: one for each claim, and two more for each of its citations if it has several; or one for all of
+    these questions about an answer, if there are at most 16. "per_answer_or_claim": one for all, and single ones where
+    it gave no verdicts."""
     verification_reward: PositiveFloat = 1.0
     """Multiplies the sum; 10 in the published refiners."""
     non_stop_penalty: bool = False
     """Scores 0 for an answer that the token budget cut off."""
 
     def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        return size.cited, size.cited, True
+        return size.cited_sheets if self.asks_sheets else size.cited, size.cited, True
 
     @model_validator(mode="before")
     @classmethod
@@ -260,8 +281,9 @@ class RubricRecipe(JudgedPartRecipe):
     """How criterion scores s become one. "mean_flipped": their mean, with 1 - s for faults; "positive_weights": their
     sum, with -s for faults, over the number of criteria that are not faults (arXiv:2511.19399); "absolute_weights": the
     same sum over the number of all criteria."""
-    calls: Literal["per_rubric", "per_answer"] = "per_rubric"
-    """Judge calls: one for each criterion, or one for all criteria of an answer."""
+    calls: Literal["per_rubric", "per_answer", "per_answer_or_rubric"] = "per_rubric"
+    """Judge calls: one for each criterion, or one for all criteria of an answer. "per_answer_or_rubric": one for all,
+    and single ones where it gave no verdicts."""
     sees_evidence: bool = True
     """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
     and so could not check citations."""
@@ -270,8 +292,8 @@ class RubricRecipe(JudgedPartRecipe):
 
     def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
         """Criteria; a whole sheet of them may be one call."""
-        criteria, singly = size.own * self.own + size.static.get(self.static, 0), self.calls == "per_rubric"
-        return criteria if singly else 1, criteria, self.own and singly
+        criteria = size.own * self.own + size.static.get(self.static, 0)
+        return (1, criteria, False) if self.asks_sheets else (criteria, criteria, self.own)
 
     @combination
     def _judge_fits(self) -> Iterator[str]:
@@ -283,8 +305,6 @@ class RubricRecipe(JudgedPartRecipe):
                     f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
                     "an answer makes a statement"
                 )
-        if self.calls == "per_answer" and self.judge.kind != "http":
-            yield f'calls = "per_answer" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
 class SuffixRecipe(RewardFields):

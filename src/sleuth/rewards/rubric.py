@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from sleuth.dialects import Dialect
+from sleuth.judges.sheets import verdicts_on
 from sleuth.rewards.answer import failed_score, given_answer
 from sleuth.rewards.citation.claims import TAG
 from sleuth.rewards.citation.evidence import abstains, citable, read_answer
-from sleuth.types import Case, Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict
+from sleuth.types import Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +61,8 @@ class RubricReward:
     """The verdicts on an answer's criteria, combined by `aggregation`. 0 without an answer (not judged); missing if any
     verdict is. An answer that fulfils nothing that is wanted is aggregated like an abstention: evasion is paid no more.
 
-    A `judge` rates one criterion per call; a `sheet_judge` instead rates all of an answer's in one call. With
-    `sees_evidence` the judge sees what the answer was written from.
+    A `judge` rates one criterion per call; a `sheet_judge` instead rates all of an answer's in one call, and a `judge`
+    beside it those of a sheet without verdicts. With `sees_evidence` judges see what the answer was written from.
 
     Parts: `rubric`, the value; `rubric_wanted` and `rubric_unwanted`, the mean fulfilment of criteria of either kind;
     and each static criterion by its title, such as `citation_discipline`. The note is `judged`, `abstained`, or why
@@ -89,7 +90,8 @@ class RubricReward:
         rubrics = self.criteria.sample(group)
         answers = [_given(episode, self.dialect) for episode in group.episodes]
         sheets = {answer.text: self._sheet(answer, rubrics) for answer in answers if answer.text is not None}
-        verdicts = dict(zip(sheets, await self._verdicts([*sheets.values()]), strict=True))
+        judged = await verdicts_on([*sheets.values()], self.judge, self.sheet_judge)
+        verdicts = dict(zip(sheets, judged, strict=True))
         return [self._score(answer, rubrics, verdicts.get(answer.text or "", ())) for answer in answers]
 
     def _sheet(self, answer: GivenAnswer, rubrics: Sequence[Rubric]) -> Sheet:
@@ -99,15 +101,6 @@ class RubricReward:
             evidence=_evidence(answer.episode) if self.sees_evidence else "",
             criteria=tuple(rubric.description for rubric in rubrics),
         )
-
-    async def _verdicts(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
-        """One call per sheet, or one per criterion."""
-        if self.sheet_judge is not None:
-            return await self.sheet_judge.rate(sheets)
-        assert self.judge is not None
-        cases: list[Case] = list(dict.fromkeys(case for sheet in sheets for case in sheet.cases))
-        verdicts = dict(zip(cases, await self.judge.judge(cases) if cases else (), strict=True))
-        return [[verdicts[case] for case in sheet.cases] for sheet in sheets]
 
     def _score(self, answer: GivenAnswer, rubrics: Sequence[Rubric], verdicts: Sequence[Verdict]) -> Score:
         if (failed := failed_score(answer.episode)) is not None:

@@ -23,6 +23,7 @@ from sleuth.factories import (
     ThoughtSetting,
     require_available,
     require_endings,
+    require_judges,
     reward_of,
     spots_of,
     thought_setting,
@@ -67,6 +68,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
     file = context.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=context.model) is not None:
         return Path(context.model)
+    require_judges(stage.reward)  # a gate that an absent judge decides would stay missed
     thinker = load_named(context.model, context.recipe)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
         budget = TokenBudget(SCORED_TOKENS, context.folder.say)

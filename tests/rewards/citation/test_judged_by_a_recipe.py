@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
@@ -26,9 +28,9 @@ def server() -> Iterator[ChatServer]:
         yield server
 
 
-def paid(server: ChatServer, **told: object) -> CitationRecipe:
+def paid(server: ChatServer, *, calls: str = "per_claim", **told: object) -> CitationRecipe:
     judge = {"kind": "http", "urls": (server.url,), "model": MODEL, **told}
-    return CitationRecipe.model_validate({"kind": "citation", "judge": judge})
+    return CitationRecipe.model_validate({"kind": "citation", "judge": judge, "calls": calls})
 
 
 def scores(recipe: CitationRecipe, judge_pool: JudgePool, *answers: str) -> list[Score]:
@@ -72,6 +74,44 @@ def test_a_verdict_that_could_not_be_had_makes_a_missing_score_and_is_counted(
         assert (figures["judge_missing"], figures["judge_invalid"]) == (2, 2)  # of each reward one
 
 
+def on_sheets(body: dict[str, Any]) -> tuple[int, object]:
+    """Supports all claims of a sheet but those about a painter, and every single one."""
+    claims = part(body, "claims").splitlines()
+    if not claims:
+        return says(scored(2))
+    entries = [
+        {"claim": number, "reason": "so it is", "score": 0 if "painter" in line else 2}
+        for number, line in enumerate(claims, start=1)
+    ]
+    return says(json.dumps({"verdicts": entries}))
+
+
+def test_all_claims_of_an_answer_are_judged_in_one_call_with_the_scores_of_single_calls(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = on_sheets
+    with JudgePool(tmp_path / "verdicts.sqlite") as judge_pool:
+        both, born, again = scores(paid(server, calls="per_answer"), judge_pool, BOTH, BORN, BOTH)
+    assert len(server.asked) == 2  # equal answers once
+    assert (both.parts["citation_recall"], born.parts["citation_recall"]) == (0.5, 1.0)
+    assert again == both
+    server.answer = lambda body: says(scored(0 if "painter" in part(body, "claim") else 2))
+    with JudgePool(tmp_path / "single.sqlite") as judge_pool:
+        assert scores(paid(server), judge_pool, BOTH, BORN) == [both, born]
+
+
+@pytest.mark.parametrize(("calls", "value"), [("per_answer", None), ("per_answer_or_claim", 2.0)])
+def test_a_sheet_that_cannot_be_read_is_missing_or_asked_singly_where_the_recipe_says_so(
+    server: ChatServer, tmp_path: Path, calls: str, value: float | None
+) -> None:
+    server.answer = lambda body: says("All fine." if part(body, "claims") else scored(2))
+    with JudgePool(tmp_path / "verdicts.sqlite") as judge_pool:
+        [score] = scores(paid(server, calls=calls), judge_pool, BOTH)
+    assert score.value == value
+    assert value is not None or score.note.startswith("the judge gave no verdict: twice no verdict")
+    assert len(server.asked) == 2 + (0 if value is None else 2)  # the sheet twice, then each claim
+
+
 def test_where_nobody_may_be_asked_only_what_was_kept_is_known(server: ChatServer, tmp_path: Path) -> None:
     file, recipe = tmp_path / "verdicts.sqlite", paid(server)
     with JudgePool(file) as judge_pool:
@@ -107,5 +147,6 @@ def test_the_reward_spec_names_the_judge_and_not_where_it_is(server: ChatServer)
     assert spec.parts[0].scorer.startswith(f"http {MODEL} ")
     assert reward_spec_of([paid(server, urls=("http://10.0.0.2:8000",), seconds=5.0)]).hash == spec.hash
     assert reward_spec_of([paid(server, max_tokens=9)]).hash != spec.hash
+    assert reward_spec_of([paid(server, calls="per_answer")]).hash != spec.hash
     lexical = CitationRecipe.model_validate({"kind": "citation"})
     assert reward_spec_of([lexical]).parts[0].scorer.startswith("lexical, sum=recommended, formula=f1, ")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sleuth.rewards.citation.claims import CitedAnswer, tagged
-from sleuth.rewards.citation.measure import Citations, cases_of, measure
+from sleuth.rewards.citation.measure import MAX_SHEET, Citations, EvidenceTexts, measure, sheets_of
 from sleuth.types import Case
 
 EVIDENCE = {"a": "A", "b": "B", "c": "C"}
 """Each text is its own name, so that a case reads `("x", "A\\n\\nB")`."""
+
+
+def cases_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[Case]:
+    return [case for sheet in sheets_of(answer, evidence) for case in sheet.cases]
 
 
 def figures(answer: CitedAnswer, said: dict[tuple[str, str], float]) -> Citations:
@@ -93,6 +97,26 @@ def test_each_claim_is_asked_together_alone_and_left_out_and_nothing_twice() -> 
     asked = cases_of(tagged("<snippet id=b,a>x</snippet>"), EVIDENCE)
     assert set(asked) == {Case(claim="x", evidence=evidence) for evidence in ("A\n\nB", "A", "B")}
     assert len(asked) == 3
+
+
+def test_a_sheet_has_each_snippet_once_and_names_it_where_it_is_cited() -> None:
+    [sheet] = sheets_of(tagged("<snippet id=b,a>x</snippet><snippet id=b,zz>y</snippet>"), EVIDENCE)
+    assert sheet.snippets == ("A", "B")
+    assert sheet.entries == (("x", (0, 1)), ("x", (1,)), ("x", (0,)), ("y", (1,)))
+
+
+def test_an_answer_that_cites_too_much_for_one_sheet_has_several() -> None:
+    many = {f"s{n:02}": f"T{n:02}" for n in range(10)}
+    sheets = sheets_of(tagged(f"<snippet id={','.join(many)}>x</snippet>"), many)
+    assert [len(sheet.entries) for sheet in sheets] == [MAX_SHEET, 1 + 2 * 10 - MAX_SHEET]
+    assert {case for sheet in sheets for case in sheet.cases} == {
+        Case(claim="x", evidence="\n\n".join(texts))
+        for texts in (
+            [*many.values()],
+            *([text] for text in many.values()),
+            *([other for other in many.values() if other != text] for text in many.values()),
+        )
+    }
 
 
 def test_the_order_of_ids_changes_nothing() -> None:

@@ -14,6 +14,7 @@ from sleuth.judges import LexicalJudge
 from sleuth.rewards.rubric import REFINER, STATIC, Criteria, RubricReward
 from sleuth.types import (
     Action,
+    AnySheet,
     Case,
     Episode,
     Evidence,
@@ -22,7 +23,6 @@ from sleuth.types import (
     Rubric,
     Score,
     Segment,
-    Sheet,
     Task,
     Trajectory,
     Verdict,
@@ -45,13 +45,13 @@ class Told:
     def __init__(self, score: Callable[[str, str], float | None]) -> None:
         self.score = score
         self.asked: list[Case] = []
-        self.sheets: list[Sheet] = []
+        self.sheets: list[AnySheet] = []
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         self.asked += cases
         return [Verdict(score=self.score(case.criterion, case.claim), reason="timed out") for case in cases]
 
-    async def rate(self, sheets: Sequence[Sheet]) -> list[list[Verdict]]:
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
         self.sheets += sheets
         return [[Verdict(score=self.score(case.criterion, case.claim)) for case in sheet.cases] for sheet in sheets]
 
@@ -175,6 +175,16 @@ def test_all_criteria_in_one_call_are_worth_the_same() -> None:
     reward = RubricReward(REFINERS["answer_only"], Criteria(), sheet_judge=judge)
     assert scored(reward, episode("Tarn, by the sea."), episode(BORN)) == apart
     assert [sheet.criteria for sheet in judge.sheets] == [(TOWN.description, SEA.description)] * 2
+
+
+def test_a_sheet_without_verdicts_is_judged_criterion_by_criterion_where_there_is_a_judge_for_that() -> None:
+    apart = scored(reward_by(Told(says_so)), episode(BORN))
+    for judge, expected in ((Told(says_so), apart[0].value), (None, None)):
+        reward = RubricReward(
+            REFINERS["answer_only"], Criteria(), judge, sheet_judge=Told(lambda criterion, answer: None)
+        )
+        [score] = scored(reward, episode(BORN))
+        assert score.value == expected
 
 
 def test_dropout_leaves_siblings_the_same_criteria_and_is_drawn_again_as_it_was() -> None:

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from sleuth.rewards.citation.claims import CitedAnswer, Claim
 from sleuth.rewards.match import normalise
-from sleuth.types import Case, StatedClaim
+from sleuth.types import Case, ClaimSheet, StatedClaim
 
 SUPPORTED = 0.5
 """The lowest verdict that counts as support."""
@@ -47,21 +47,39 @@ class Citations:
     supported: tuple[Claim, ...]
 
 
-def cases_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[Case]:
-    """The cases to judge: each claim with all its citations and, if several, with each one alone and left out."""
-    cases = []
+MAX_SHEET = 16
+"""Entries of a sheet at most: an answer that names ten ids in each claim would otherwise need more tokens than a judge
+has, its verdicts would be missing, and so its score."""
+
+
+def sheets_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[ClaimSheet]:
+    """The cases to judge, on sheets of at most `MAX_SHEET`: each claim with all its citations and, if several, with
+    each one alone and left out. A sheet has the snippets that its claims cite, sorted by id."""
+    cases = [*_cited_cases(answer, evidence).items()]
+    sheets = []
+    for start in range(0, len(cases), MAX_SHEET):
+        chunk = cases[start : start + MAX_SHEET]
+        index = {id_: index for index, id_ in enumerate(sorted({id_ for _, ids in chunk for id_ in ids}))}
+        entries = tuple((case.claim, tuple(sorted(index[id_] for id_ in ids))) for case, ids in chunk)
+        sheets.append(ClaimSheet(snippets=tuple(evidence[id_] for id_ in index), entries=entries))
+    return sheets
+
+
+def _cited_cases(answer: CitedAnswer, evidence: EvidenceTexts) -> dict[Case, Sequence[str]]:
+    """The ids of each case."""
+    cases: dict[Case, Sequence[str]] = {}
     for claim in answer.claims:
         known = _known(claim, evidence)
-        if known:
-            cases.append(_case(claim, known, evidence))
+        selections = [known] if known else []
         if len(known) > 1:
-            cases += [_case(claim, [id_], evidence) for id_ in known]
-            cases += [_case(claim, _without(id_, known), evidence) for id_ in known]
-    return list(dict.fromkeys(cases))
+            selections += [[id_] for id_ in known] + [_without(id_, known) for id_ in known]
+        for ids in selections:
+            cases.setdefault(_case(claim, ids, evidence), ids)
+    return cases
 
 
 def measure(answer: CitedAnswer, evidence: EvidenceTexts, support: Support) -> Citations:
-    """The figures of an answer; all 0 if it has no claims. `support` holds every case of `cases_of`."""
+    """The figures of an answer; all 0 if it has no claims. `support` holds every case of `sheets_of`."""
     if not answer.claims:
         return Citations(
             recall=0.0,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from sleuth.dialects import Dialect
+from sleuth.judges.sheets import verdicts_on
 from sleuth.rewards.answer import failed_score, given_answer
 from sleuth.rewards.citation.claims import CitedAnswer
 from sleuth.rewards.citation.evidence import abstains, citable, read_answer
@@ -15,13 +18,13 @@ from sleuth.rewards.citation.measure import (
     RewardSum,
     RewardTerms,
     brevity_of,
-    cases_of,
     measure,
     measure_against_table,
+    sheets_of,
 )
 from sleuth.rewards.format import well_formed
 from sleuth.rewards.search_results import appears_in
-from sleuth.types import Case, Episode, Group, Judge, Score, Verdict
+from sleuth.types import Case, Episode, Group, Judge, Score, SheetJudge, Verdict
 
 Formula = Literal["f1", "dr_tulu"]
 """The citation term of the sum: F1 with leave-one-out precision, or DR Tulu's score."""
@@ -47,8 +50,11 @@ class ParsedAnswer:
 
 
 class CitationReward:
-    """`reward_sum` of every episode's answer, from the verdicts of `judge` on its claims, requested once per group.
-    Missing if any needed verdict is.
+    """`reward_sum` of every episode's answer, from verdicts on its claims, requested once per group. Missing if any
+    needed verdict is.
+
+    A `judge` rates one case per call; a `sheet_judge` instead rates an answer's cases in one call (several if there are
+    more than `MAX_SHEET`), and a `judge` beside it those of a sheet without verdicts.
 
     An abstention is an answer without claims that says so. It is right if the data says that nothing answers the
     question: then content and citations count as 1. Otherwise both are 0.
@@ -64,32 +70,39 @@ class CitationReward:
     def __init__(
         self,
         dialect: Dialect,
-        judge: Judge,
+        judge: Judge | None = None,
         reward_sum: RewardSum | None = None,
         *,
+        sheet_judge: SheetJudge | None = None,
         formula: Formula = "f1",
         content: Content = "grounded",
     ) -> None:
         self.dialect = dialect
         self.judge = judge
+        self.sheet_judge = sheet_judge
         self.reward_sum = reward_sum or RewardSum()
         self.formula: Formula = formula
         self.content: Content = content
 
     async def __call__(self, group: Group) -> list[Score]:
         answers = [_parse(episode, self.dialect) for episode in group.episodes]
-        cases = list(dict.fromkeys(case for answer in answers for case in cases_of(answer.cited, answer.evidence)))
-        verdicts = dict(zip(cases, await self.judge.judge(cases), strict=True)) if cases else {}
-        return [self._score(answer, verdicts) for answer in answers]
+        sheets = [sheets_of(answer.cited, answer.evidence) for answer in answers]
+        distinct = list(dict.fromkeys(chain.from_iterable(sheets)))
+        verdicts = dict(zip(distinct, await verdicts_on(distinct, self.judge, self.sheet_judge), strict=True))
+        return [
+            self._score(
+                answer,
+                {case: verdict for sheet in own for case, verdict in zip(sheet.cases, verdicts[sheet], strict=True)},
+            )
+            for answer, own in zip(answers, sheets, strict=True)
+        ]
 
-    def _score(self, answer: ParsedAnswer, verdicts: dict[Case, Verdict]) -> Score:
+    def _score(self, answer: ParsedAnswer, verdicts: Mapping[Case, Verdict]) -> Score:
         if (failed := failed_score(answer.episode)) is not None:
             return failed
-        cases = cases_of(answer.cited, answer.evidence)
-        support = {case: verdicts[case].score for case in cases}
-        known = {case: score for case, score in support.items() if score is not None}
-        if len(known) < len(cases):
-            reason = next(verdicts[case].reason for case, score in support.items() if score is None)
+        known = {case: verdict.score for case, verdict in verdicts.items() if verdict.score is not None}
+        if len(known) < len(verdicts):
+            reason = next(verdict.reason for verdict in verdicts.values() if verdict.score is None)
             return Score(value=None, note=f"the judge gave no verdict: {reason}")
         citations = measure(answer.cited, answer.evidence, known)
         form = well_formed(answer.episode, self.dialect)
