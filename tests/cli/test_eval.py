@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.runs.checksums import write_checksums
-from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.runs.protocol import OwnCode, ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = "Asked: {question}\n"
@@ -61,6 +62,19 @@ def test_a_checkpoint_is_asked_under_its_own_protocol(checkpoint: Path) -> None:
         shown = "".join(segment["text"] for segment in record["segments"])
         assert shown.startswith("Asked: Where was Ada born?\n")
     assert max(segment["tokens"] for segment in segments if segment["author"] == "policy") <= 5
+
+
+def test_a_card_that_names_a_server_of_tools_and_a_module_starts_and_imports_neither(checkpoint: Path) -> None:
+    started = checkpoint.parent / "started"
+    server = checkpoint.parent / "server.py"
+    server.write_text(f"open({str(started)!r}, 'w').close()\n")
+    code = OwnCode(functions=(f"{sys.executable} {server}", f"{server}:convert"), parameters={}, sources={})
+    CARD.model_copy(update={"env": code}).write(checkpoint)
+    for verb in (["eval", checkpoint, "--questions", checkpoint.parent / "q.jsonl"], ["serve", checkpoint]):
+        refused = CliRunner().invoke(app, list(map(str, verb)))
+        assert refused.exit_code == 2
+        assert "code of your own that its card does not start" in refused.stderr.replace("\n", " ")
+    assert not started.exists()
 
 
 def test_another_prompt_is_noted_and_keeps_the_budgets(checkpoint: Path) -> None:
