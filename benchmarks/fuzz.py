@@ -1,8 +1,11 @@
-"""`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, or `... serve CHECKPOINT --index DIR`.
+"""`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, `... serve CHECKPOINT --index DIR`, or
+`... serve CHECKPOINT --emulate vllm`.
 
 Starts that server and sends requests that Schemathesis generates from its OpenAPI description, valid and invalid ones,
-from several clients at once. Exit status 1: a 5xx, no answer in time, an answer that the description does not allow, or
-more than 16 MB of memory growth in the second half.
+from several clients at once. An emulated engine has no description of its own: it is fuzzed by the one below, for 5xx,
+hangs and memory, without the endpoints that by their contract fail (weights from memory that is not set up) or let
+completions wait (pause, sleep, injected faults). Exit status 1: a 5xx, no answer in time, an answer that the
+description does not allow, or more than 16 MB of memory growth in the second half.
 """
 
 from __future__ import annotations
@@ -14,17 +17,18 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.strategies import SearchStrategy
+from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
 
 from benchmarks.memory import resident_bytes
@@ -36,6 +40,36 @@ TIMEOUT = 300.0  # seconds; who has not answered by then hangs: the servers them
 MEMORY_AT = (0.1, 0.5, 1.0)  # of the requests: a server that has answered nothing holds less
 GROWTH = 16 * 2**20  # bytes of memory in the second half; less may be a cache that fills up, and a longer run tells
 NO_ANSWER = 0  # instead of a status
+LEFT_OUT = (
+    *("/pause", "/sleep", "/pause_generation", "/release_memory_occupation", "/collective_rpc"),
+    *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
+)
+IDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}, "minItems": 1, "maxItems": 64}
+PARAMETERS = {
+    "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
+    "stop": {"type": ["array", "null"], "items": {"type": "string"}},
+    "top_p": {"enum": [1, None]},
+}
+NEW_TOKENS = {"type": ["integer", "null"], "minimum": 1, "maximum": 16}
+SEED, NAME = {"type": ["integer", "null"]}, {"type": "string", "maxLength": 64}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": PARAMETERS
+    | {"prompt": IDS, "max_tokens": NEW_TOKENS, "seed": SEED, "return_token_ids": {"type": ["boolean", "null"]}},
+    "/generate": {
+        "input_ids": IDS,
+        "sampling_params": {
+            "type": "object",
+            "properties": PARAMETERS | {"max_new_tokens": NEW_TOKENS, "sampling_seed": SEED},
+            "additionalProperties": False,
+        },
+        "return_logprob": {"type": ["boolean", "null"]},
+    },
+    "/tokenize": {"prompt": {"type": "string"}},
+    "/abort_requests": {"request_ids": {"type": ["array", "null"], "items": {"type": "string"}}},
+    "/update_weight_version": {"new_version": {"type": "string"}},
+}
+"""The fields of a body, by path; other paths take none."""
+REQUIRED = ("prompt", "input_ids", "new_version")
 SHOWN = 5  # findings
 
 
@@ -51,8 +85,9 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Results:
     """The answers so far, from any number of threads. A finding is a missing answer, or one that the description does
-    not allow."""
+    not allow; with a description of ours, `described`, one of 5xx."""
 
+    described: bool
     answers: list[Answer] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
@@ -60,7 +95,7 @@ class Results:
 def main() -> int:
     """Print one table; Ctrl-C ends it early."""
     options = read_options()
-    results = Results()
+    results = Results(described="--emulate" in options.command)
     started = time.perf_counter()
     with (
         served(*options.command) as (url, process),
@@ -68,7 +103,7 @@ def main() -> int:
         suppress(KeyboardInterrupt),
     ):
         memory = [resident_bytes(process.pid)]  # and after each round
-        for count in rounds(url, options.clients, results):
+        for count in rounds(described(url, options.command), options.clients, results):
             bar.advance(count)
             if process.poll() is not None:
                 results.findings.append(f"the server ended with status {process.returncode}")
@@ -122,10 +157,41 @@ def as_table(figures: dict[str, Any]) -> str:
     return "\n".join(f"{name:40}{value}" for name, value in lines.items())
 
 
-def rounds(url: str, clients: int, results: Results) -> Iterator[int]:
-    """Endless rounds in which `clients` clients send valid and invalid requests of every operation of the server at
-    `url`; yields the number of requests of each round."""
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+def described(url: str, command: Sequence[str]) -> schemathesis.BaseSchema:
+    """The operations of the server at `url`, which was started by `command`."""
+    if "--emulate" not in command:
+        return schemathesis.openapi.from_url(f"{url}/openapi.json")
+    from sleuth.serve.emulator.app import EMULATORS
+
+    emulator = EMULATORS[command[command.index("--emulate") + 1]]
+    routes = emulator("fuzzed", cast(Any, None), cast(Any, None)).routes()  # of which no handler is called
+    methods = {route.path: route.methods or {"GET"} for route in routes if route.path not in LEFT_OUT}
+    paths = {
+        path: {method.lower(): _operation(path, method) for method in sorted(of_path - {"HEAD"})}
+        for path, of_path in (methods | {"/v1/models": {"GET"}, "/tokenize": {"POST"}}).items()
+    }
+    schema = schemathesis.openapi.from_dict(
+        {"openapi": "3.1.0", "info": {"title": "emulated", "version": "1"}, "paths": paths}
+    )
+    schema.config.update(base_url=url)
+    return schema
+
+
+def _operation(path: str, method: str) -> dict[str, Any]:
+    fields = BODIES.get(path)
+    operation: dict[str, Any] = {"responses": {"default": {"description": "an answer"}}}
+    if method != "POST" or fields is None:
+        return operation
+    body = {"type": "object", "properties": fields, "additionalProperties": False}
+    body["required"] = [name for name in fields if name in REQUIRED]
+    return operation | {
+        "requestBody": {"required": bool(body["required"]), "content": {"application/json": {"schema": body}}}
+    }
+
+
+def rounds(schema: schemathesis.BaseSchema, clients: int, results: Results) -> Iterator[int]:
+    """Endless rounds in which `clients` clients send valid and invalid requests of every operation of a server; yields
+    the number of requests of each round."""
     kinds = [
         found.ok().as_strategy(generation_mode=mode)
         for mode in schemathesis.GenerationMode
@@ -173,7 +239,7 @@ def answer(case: schemathesis.Case, results: Results) -> None:
         return
     results.answers.append(Answer(name, response.status_code, time.perf_counter() - started))
     try:
-        case.validate_response(response)
+        case.validate_response(response, checks=[not_a_server_error] if results.described else None)
     except FailureGroup as problems:
         results.findings.append(f"{name}: {problems}")
 

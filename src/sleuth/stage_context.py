@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -233,11 +233,12 @@ class StageContext:
     def saved(self) -> Saved | None:
         """This stage's last intact checkpoint that it can resume from, if it has saved one. Sets damaged ones aside and
         prints what they lack, and which rows and rollouts of the steps before are lost; raises SleuthError if all are
-        damaged."""
+        damaged. Removes those that it replaces, if a kill came between."""
         last = self.ranks.broadcast(self._last_intact)
         if last is None:
             return None
         self.ranks.broadcast(lambda: self._say_lost(range(self.first_step + 1, step_of(last) + 1)))
+        self.ranks.broadcast(lambda: self._remove_replaced(last))
         state = load_state(last, mapped=not self.ranks.alone)
         return Saved(checkpoint=last, steps=step_of(last) - self.first_step, state=state)
 
@@ -398,6 +399,13 @@ class StageContext:
                 "again from where it is whole, or remove it to train the stage again from its start"
             )
         return None
+
+    def _remove_replaced(self, last: Path) -> None:
+        """Removes the checkpoints that are not needed beside `last`, as `save` does. None if rows are lost: they choose
+        the best one."""
+        if {*range(self.first_step + 1, step_of(last) + 1)} <= {row["step"] for row in self.rows()}:
+            retention = replace(self._retention(best=self.best(), saved=last), until=step_of(last))
+            prune_checkpoints(self.folder.checkpoints, last, retention)
 
     def _card(self, checkpoint: Path, protocol: ProtocolCard | None) -> str:
         return model_card(

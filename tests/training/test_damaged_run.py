@@ -222,3 +222,25 @@ def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
     recipe = load_recipe(recipe_file, BRIEF)
     with RunFolder.open(folder, recipe) as place, pytest.raises(SleuthError, match="--exact: the run began with numba"):
         run_recipe(recipe, place, exact=True)
+
+
+def test_what_a_kill_between_saving_and_removing_left_is_removed_by_the_next_session(
+    run: Run, recipe_file: Path, folder: Path
+) -> None:
+    checkpoints = folder / "checkpoints"
+    expected = sorted(place.name for place in checkpoints.iterdir())
+    for left in ("step-000001", "step-000003", "step-000002.removed.partial"):
+        shutil.copytree(checkpoints / "step-000004", checkpoints / left)
+    run(recipe_file, folder)
+    assert sorted(place.name for place in checkpoints.iterdir()) == expected
+
+
+def test_no_checkpoint_is_removed_by_a_session_that_lacks_the_rows_which_choose_the_best(
+    run: Run, recipe_file: Path, folder: Path
+) -> None:
+    checkpoints = folder / "checkpoints"
+    shutil.copytree(checkpoints / "step-000004", checkpoints / "step-000003")
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[1:]))
+    run(recipe_file, folder)
+    assert (checkpoints / "step-000003").exists()
