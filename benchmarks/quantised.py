@@ -3,7 +3,7 @@
 Vectors of 768 numbers lie around 10,000 centres in 64 directions (so do sentences: their vectors fill few of their
 directions), with a little noise in all. A query is a row moved by half of the spread around a centre. Each storage
 answers the same queries on one thread, one by one and `--together` at once, as merged queries are; recall is the share
-of the exact first three. FOLDER keeps the vectors, so that a second call only measures.
+of the exact first three. Times are of the processor. FOLDER keeps the vectors, so that a second call only measures.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ def rows_found(search: VectorSearch, queries: np.ndarray, together: int) -> list
 def report(
     storage: str, path: Path, built: float, search: VectorSearch, queries: np.ndarray, together: int, recall: float
 ) -> None:
-    """Prints bytes, building, recall, and the rate and times of queries by one and together."""
+    """Prints bytes, building, recall, and the rate and times of queries by one and together, all of the processor."""
     seconds = []
     for query in queries:
-        started = time.perf_counter()
+        started = time.process_time()
         search.search(query[None], K)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
     worked = time.process_time()
     rows_found(search, queries, together)
     worked = time.process_time() - worked

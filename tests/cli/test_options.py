@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from verb import sleuth
+
+from sleuth.cli import index
+from sleuth.retrieval import dense, encoder
+from sleuth.retrieval.index_card import EncoderCard, IndexCard
 
 AGENT = [
     ("--index", "i"),
@@ -57,6 +63,22 @@ def test_a_bm25_index_has_no_options_of_vectors(option: tuple[str, ...]) -> None
 def test_an_index_of_vectors_takes_all_of_theirs(kind: str) -> None:
     options = [word for option in DENSE for word in option]
     assert refusal("index", "c.jsonl", "i", "--kind", kind, *options) == "c.jsonl: no such file"
+
+
+def test_vectors_are_quantised_by_default_unless_there_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = list[str]()
+
+    def build(corpus: Path, folder: Path, encoder: EncoderCard, storage: str, progress: object) -> IndexCard:
+        built.append(storage)
+        return IndexCard(kind="dense", count=3, corpus_sha256="", layout=1, library="", encoder=encoder)
+
+    monkeypatch.setattr(dense, "build_dense", build)
+    monkeypatch.setattr(encoder, "encoder_card", lambda model, **settings: EncoderCard(model=model, width=8))
+    (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "a"}\n' * 3)
+    for few in (4, 3):
+        monkeypatch.setattr(index, "FEW_PASSAGES", few)
+        assert sleuth("index", tmp_path / "c.jsonl", tmp_path / "i", "--kind", "dense", *ENCODER).exit_code == 0
+    assert built == ["flat", "ivf-sq8"]
 
 
 def test_vectors_of_faiss_are_not_encoded_and_not_hybrid() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Author, Episode, Group, Score, Segment, Task, Trajectory
-from tools import draw_demo
+from tools import draw_demo, draw_index_sizes
 from tools.code_blocks import ROOT
 from tools.draw_concepts import DARK, FOLDER, LIGHT, PICTURES, SIBLINGS
 
@@ -99,3 +99,15 @@ def test_the_readme_shows_the_picture_and_its_figures(name: str) -> None:
     before, after = re.findall(r">(0\.\d{3})<", drawn)[:2]
     assert f"from {before} (" in readme
     assert f"to {after} (" in readme
+
+
+def test_sizes_of_indexes_are_drawn_and_printed_from_the_same_figures() -> None:
+    rows = draw_index_sizes.read_rows()
+    page = (ROOT / "docs" / "how-to" / "retrieval.md").read_text()
+    for name, svg in draw_index_sizes.pictures(rows).items():
+        assert (draw_index_sizes.FOLDER / name).read_text() == svg
+        assert f"../assets/{name}" in page
+        assert_text_fits(svg)
+        guessed = sum(isinstance(row[key], dict) for row in rows for key, _ in draw_index_sizes.PANELS)
+        assert svg.count('fill="var(--page)"') == guessed
+    assert "\n".join(draw_index_sizes.table(rows)) in page

@@ -17,6 +17,9 @@ from corpora import WriteCorpus
 from sleuth.retrieval import bm25, bm25_writer
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
 from sleuth.retrieval.corpus import corpus_hash, read_corpus
+from sleuth.retrieval.dense import adopt_vectors, build_dense
+from sleuth.retrieval.hybrid import build_hybrid
+from sleuth.retrieval.index_card import EncoderCard
 from sleuth.types import Passage, SleuthError
 
 MANY = {str(number): f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in range(4000)}
@@ -135,6 +138,20 @@ def test_an_unfinished_index_of_another_corpus_is_restarted(
     assert card.corpus_sha256 == corpus_hash(read_corpus(write_corpus(other)))
 
 
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError, OSError])
+def test_a_full_disk_is_an_error_of_the_system_that_names_the_folder(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def commit(part: bm25_writer._Part) -> None:
+        raise kind("An IO error occurred: 'No space left on device (os error 28)'")
+
+    monkeypatch.setattr(bm25_writer._Part, "commit", commit)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        build_index(write_corpus(MANY), tmp_path / "index")
+    assert (caught.value.errno, caught.value.filename) == (28, str(tmp_path / "index.partial"))
+    assert not (tmp_path / "index.partial").exists()
+
+
 @pytest.mark.usefixtures("often")
 def test_an_unfinished_index_of_other_settings_is_kept(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,3 +199,19 @@ build_index(Path({str(path)!r}), Path({str(tmp_path / "index")!r}), lambda done:
         assert len([json.loads(line) for line in checkpoints.read_text().splitlines()]) >= wanted
     assert build_index(path, tmp_path / "index") == build_index(path, tmp_path / "whole")
     assert answers(tmp_path / "index") == answers(tmp_path / "whole")
+
+
+def test_without_faiss_every_verb_of_vectors_is_one_line_that_says_how_to_install_it(
+    write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    encoder, corpus = EncoderCard(model="m", width=8), write_corpus({"1": "a"})
+    for build in (
+        lambda: build_dense(corpus, tmp_path / "index", encoder),
+        lambda: build_hybrid(corpus, tmp_path / "index", encoder),
+        lambda: adopt_vectors(corpus, tmp_path / "index", encoder, tmp_path / "v.faiss"),
+    ):
+        with pytest.raises(SleuthError) as caught:
+            build()
+        assert str(caught.value) == "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
+        assert [path.name for path in tmp_path.iterdir()] == [corpus.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -64,7 +65,7 @@ def write_index(
     The index grows in `folder` + ".partial" and is renamed when complete, replacing an existing one. An unfinished
     earlier call is resumed if plan and corpus are the same: the corpus is read again and its hash compared at the
     checkpoints, but nothing is indexed twice. Raises SleuthError for a malformed corpus, for a folder with other
-    content, and for an unfinished index of another plan.
+    content, and for an unfinished index of another plan; OSError, whatever library met it, for a full disk.
     """
     if folder.exists() and not is_index(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise SleuthError(f"{folder}: exists and is not an index; name a new or empty folder")
@@ -82,6 +83,11 @@ def write_index(
             card = _resume(lambda: _require_some(corpus, read), partial, plan, open_writer, progress)
             card = write_index_card(card, partial, but=BOOKKEEPING)
             _replace(partial, target)
+        except (OSError, ValueError, RuntimeError) as error:
+            full = os.strerror(errno.ENOSPC)
+            if full not in str(error):  # tantivy raises ValueError, faiss RuntimeError
+                raise
+            raise OSError(errno.ENOSPC, full, str(partial)) from error
         finally:
             while partial.exists() and not _checkpoints(partial):
                 with suppress(FileNotFoundError):  # threads of a writer that failed remove files of their own

@@ -18,7 +18,7 @@ import pytest
 from sleuth.retrieval.remote import Remote
 from sleuth.types import Passage
 
-REQUESTS, CLIENTS = 1200, 32
+CLIENTS = 32
 
 
 def started(folder: Path, port: int) -> subprocess.Popen[bytes]:
@@ -54,8 +54,9 @@ def pair(towns: Path) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[int]
         process.wait()
 
 
+@pytest.mark.parametrize(("requests", "kills"), [(1200, 1), pytest.param(10_000, 3, marks=pytest.mark.slow)])
 def test_no_search_fails_while_one_of_two_replicas_is_killed_and_restarted(
-    pair: tuple[list[subprocess.Popen[bytes]], list[int]], towns: Path
+    pair: tuple[list[subprocess.Popen[bytes]], list[int]], towns: Path, requests: int, kills: int
 ) -> None:
     processes, ports = pair
     pool = Remote([f"http://127.0.0.1:{port}" for port in ports], 10)
@@ -64,17 +65,19 @@ def test_no_search_fails_while_one_of_two_replicas_is_killed_and_restarted(
         return [(await pool.search([f"Town {number}"], 1))[0] for number in numbers]
 
     async def everybody() -> list[list[Passage]]:
-        numbers = iter(range(REQUESTS))
+        numbers = iter(range(requests))
 
         async def disturb() -> None:
-            await asyncio.sleep(0.1)
-            os.kill(processes[0].pid, signal.SIGKILL)
-            processes[0].wait()
-            processes[0] = started(towns, ports[0])
+            for _ in range(kills):
+                await asyncio.sleep(0.1)
+                os.kill(processes[0].pid, signal.SIGKILL)
+                processes[0].wait()
+                processes[0] = started(towns, ports[0])
+                await asyncio.to_thread(wait, f"http://127.0.0.1:{ports[0]}")
 
         answers, _ = await asyncio.gather(asyncio.gather(*(client(numbers) for _ in range(CLIENTS))), disturb())
         return [found for part in answers for found in part]
 
     answers = asyncio.run(everybody())
-    assert len(answers) == REQUESTS
+    assert len(answers) == requests
     assert all(len(found) == 1 for found in answers)
