@@ -92,3 +92,13 @@ def test_a_named_recipe_is_checked_in_a_folder_that_has_only_a_world(empty: Path
     (empty / "runs/world").symlink_to(world)
     done = sleuth("check", "recipe", "demo")
     assert (done.exit_code, done.stdout) == (0, "ok: 3 stages, 220 steps\n"), done.output
+
+
+def test_what_is_set_is_checked_as_it_would_be_trained(empty: Path, world: Path) -> None:
+    (empty / "runs").mkdir()
+    (empty / "runs/world").symlink_to(world)
+    done = sleuth("check", "recipe", "demo", "--set", "grpo.steps=7")
+    assert done.stdout == "ok: 3 stages, 7 steps\n", done.output
+    wrong = sleuth("check", "recipe", "demo", "--set", "grpo.step=7")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    assert "no key here" in wrong.stderr

@@ -151,6 +151,17 @@ def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_t
     assert json.loads((last / "judges.json").read_text()) == [card]
 
 
+def test_a_judge_of_two_rewards_sits_one_exam(
+    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = honest
+    judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', least_accuracy=0.9}}"
+    rubric = f"kind='rubric', own=false, static='refiner', judge={judge}"
+    rewards = f"stage.1.reward=[{{{rubric}}}, {{{rubric}, sees_evidence=false}}]"
+    run(recipe_file, tmp_path / "run", *judged[:-1], rewards, *SHORT)
+    assert exam_questions(server) == 32 * 9 + 42
+
+
 def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
     run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
 ) -> None:

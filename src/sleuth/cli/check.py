@@ -59,6 +59,9 @@ def _check() -> None:
 @check.command("recipe")
 def check_recipe(
     recipe: RecipeFile,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
+    ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="Send the model's weights to the servers of its pools too.")
     ] = False,
@@ -72,7 +75,7 @@ def check_recipe(
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
 
-    resolved = load_recipe(recipe, look=missing_inputs)
+    resolved = load_recipe(recipe, overrides or (), look=missing_inputs)
 
     import_heavy()
     from sleuth.pipeline import require_inputs
