@@ -57,6 +57,14 @@ class Picture:
             f'stroke="var(--line)"{dash}/>'
         )
 
+    def dot(self, x: float, y: float, colour: str, *, hollow: bool = False) -> None:
+        """A point of a curve."""
+        fill = "page" if hollow else colour
+        self.parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" stroke-width="2" fill="var(--{fill})" '
+            f'stroke="var(--{colour})"/>'
+        )
+
     def band(self, x: float, y: float, width: float, height: float, colour: str) -> None:
         """A filled rectangle without a border."""
         self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="var(--{colour})"/>')
