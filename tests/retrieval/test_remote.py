@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +16,7 @@ import pytest
 
 from sleuth.dialects import DIALECTS
 from sleuth.envs.search import SearchEnv
-from sleuth.retrieval.remote import Remote, base_url, wait_until_ready
+from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.retrieval.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.types import Passage, RetrievalFailed, SleuthError, Task
 
@@ -331,3 +331,48 @@ def test_the_connections_of_one_event_loop_are_not_used_in_another(server: Serve
     retriever = Remote([server.url], 5)
     for number in range(3):
         assert searched(retriever, f"q{number}")[0][0].id == f"id of q{number}"
+
+
+class Fickle:
+    """Answers otherwise each time, and fails at first if it is `failing`."""
+
+    def __init__(self, failing: int = 0) -> None:
+        self.asked, self.failing = 0, failing
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.asked <= self.failing:
+            raise RetrievalFailed("gone")
+        return [[Passage(id=f"{query} {self.asked} {at}", title="", text="") for at in range(k)] for query in queries]
+
+
+def test_equal_queries_of_a_step_find_the_same_and_recorded_ones_are_not_asked_again() -> None:
+    before = {one: Passage(id=one, title="", text="") for one in "abcd"}
+    recorded = {"Ada": [before["a"]], "Ada\nTarn": [before[one] for one in "abcd"], "x\ny": [before["a"]]}
+    source = Fickle()
+    retriever = RecordedRetriever(source, recorded)
+
+    async def ask() -> None:
+        assert await retriever.search(["Ada"], 2) == [[before["a"]]]
+        assert await retriever.search(["Ada", "Tarn"], 2) == [[before["a"], before["b"]], [before["c"], before["d"]]]
+        assert source.asked == 0
+        await retriever.search(["x", "y"], 2)  # one passage does not say which query found it
+        assert source.asked == 1
+        one, other = await asyncio.gather(retriever.search(["new"], 2), retriever.search(["new"], 2))
+        assert one == other == await retriever.search(["new"], 2)
+        assert source.asked == 2
+
+    asyncio.run(ask())
+
+
+def test_a_failed_search_is_recorded_for_nobody() -> None:
+    retriever = RecordedRetriever(Fickle(failing=1), {})
+
+    async def ask() -> None:
+        failures = await asyncio.gather(*(retriever.search(["Ada"], 1) for _ in range(2)), return_exceptions=True)
+        assert [str(failure) for failure in failures] == ["gone", "gone"]
+        [[passage]] = await retriever.search(["Ada"], 1)
+        assert passage.id == "Ada 2 0"
+
+    asyncio.run(ask())

@@ -98,6 +98,39 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(
     assert records(tmp_path / "parts", "trained") == records(whole.parents[1], "trained")
 
 
+def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
+    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The retriever answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step
+    1."""
+    asked: list[str] = []
+
+    class Fickle:
+        def __init__(self, urls: Sequence[str], seconds: float) -> None: ...
+
+        async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+            asked.extend(queries)
+            return [[Passage(id=f"{len(asked)}", title="Ada", text=f"born {len(asked)}")] for _ in queries]
+
+    monkeypatch.setattr("sleuth.factories.environments.Remote", Fickle)
+    monkeypatch.setattr("sleuth.factories.environments.wait_until_ready", lambda urls, log: None)
+    env = "kind='search', dialect='sleuth', prompt='plain', retriever='remote', turn_tokens=20"
+    env += ", urls=['http://127.0.0.1:1']"
+    overrides = [f"stage.1.env={{ {env} }}", "stage.1.steps=2", "stage.1.save_every=1", *FEW]
+    overrides += ["stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.loss.old_logprobs=learner"]
+    whole = run(recipe_file, tmp_path / "run", *overrides)
+    file, weights_before, made = tmp_path / "run/rollouts/step-000002.parquet", weights(whole), len(asked)
+    before = read_rollouts(file)
+    assert any(action.passages for group in before for episode in group.episodes for action in episode.whole.actions)
+    for lost in ("checkpoints/step-000002", "eval/trained.json"):
+        path = tmp_path / "run" / lost
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = run(recipe_file, tmp_path / "run", *overrides)
+    assert read_rollouts(file) == before
+    assert weights(again) == weights_before
+    assert len(asked) - made < 4  # those of the one question that the evaluation asks again
+
+
 SECOND_STAGE = """
 [[stage]]
 kind = "supervised"

@@ -33,7 +33,7 @@ from sleuth.recipe.envs import (
 )
 from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
-from sleuth.retrieval.remote import Remote, wait_until_ready
+from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
 from sleuth.types import Env, Group, Retriever, SleuthError, Task
@@ -48,10 +48,12 @@ EVAL_JUDGE = LexicalJudge()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSetting(Setting):
-    """What the episodes of a searching stage share."""
+    """What the episodes of a searching stage share. With `asks_servers` the retriever may answer otherwise
+    the next time."""
 
     retriever: Retriever
     closed_book: bool = False
+    asks_servers: bool = False
 
     def env(self, task: Task) -> Env:
         return SearchEnv(
@@ -63,6 +65,19 @@ class SearchSetting(Setting):
             closed_book=self.closed_book,
             frame=self.frame(),
         )
+
+    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> SearchSetting:
+        """With servers, the setting in which the groups `played` before find what they found."""
+        if not self.asks_servers:
+            return self
+        found = {
+            action.text: action.passages
+            for group in played()
+            for episode in group.episodes
+            for action in episode.trajectory.actions
+            if action.kind == "search" and action.passages  # none: the search may not have been made
+        }
+        return dataclasses.replace(self, retriever=RecordedRetriever(self.retriever, found))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +252,7 @@ def _setting(
         retriever=retriever,
         corpus_sha256=corpus,
         forced_search=env.forced_search,
+        asks_servers=bool(env.urls),
     )
 
 

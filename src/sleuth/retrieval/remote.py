@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -14,7 +14,7 @@ from sleuth.retrieval.connections import Connections, bounded_client, key_header
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
-from sleuth.types import Passage, RetrievalFailed, SleuthError
+from sleuth.types import Passage, RetrievalFailed, Retriever, SleuthError
 
 ATTEMPTS = 4
 QUERY_BATCH = 32  # per request
@@ -128,6 +128,35 @@ class Remote:
             for replica in self._replicas.members:
                 replica.in_flight = 0
         return self._client, self._semaphore
+
+
+class RecordedRetriever:
+    """A `Retriever` for the episodes of one step: `source` is asked once for equal queries, and not at all for those
+    that it answered when the step was played before. `recorded` has the passages of all queries of an action, whose
+    text is the queries, one a line."""
+
+    def __init__(self, source: Retriever, recorded: Mapping[str, Sequence[Passage]]) -> None:
+        self.source = source
+        self._recorded = recorded
+        self._asked: dict[str, asyncio.Future[list[list[Passage]]]] = {}
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """See `Retriever`. A failure is not kept: the next search of these queries asks again."""
+        text = "\n".join(queries)
+        found = self._recorded.get(text)
+        if found is not None and len(queries) == 1:
+            return [list(found)]
+        if found is not None and len(found) == k * len(queries):  # fewer do not say which query found them
+            return [list(found[start : start + k]) for start in range(0, len(found), k)]
+        if text not in self._asked:
+            self._asked[text] = asyncio.ensure_future(self.source.search(queries, k))
+        asked = self._asked[text]
+        try:
+            return await asyncio.shield(asked)
+        except RetrievalFailed:
+            if self._asked.get(text) is asked:
+                del self._asked[text]
+            raise
 
 
 class _AttemptError(Exception):
