@@ -36,7 +36,8 @@ Shown = tuple[Callable[[], object], list[str]]
 def exam() -> Shown:
     kinds = {f"kind_{at}_of_a_question_with_a_long_name": MEASURED for at in range(3)}
     effects = dict.fromkeys(("position", "length", "obedience", "changed", "silent"), MEASURED)
-    card = ExamCard(judge="judge", cases=kinds, pairs=kinds, questions=BIG, calls=BIG, seconds=1.0, **effects)
+    accuracies = dict.fromkeys(("cases", "sheets", "pairs"), kinds)
+    card = ExamCard(judge="judge", questions=BIG, calls=BIG, seconds=1.0, **accuracies, **effects)
     return lambda: check._print_exam(card), ["-1234.57 (-2345.68 to 1098.76)"]
 
 

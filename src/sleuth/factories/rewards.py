@@ -52,7 +52,7 @@ from sleuth.user_code.functions import load_function
 
 CITATION_VERSION = 2
 FUNCTION_VERSION = 1
-RUBRIC_VERSION = 1
+RUBRIC_VERSION = 2
 SUFFIX_VERSION = 1
 GAIN_VERSION = 1
 """Increased whenever the same episode could get another score under that reward, by our own criteria, or by a judge
@@ -138,17 +138,19 @@ def _judges_of(
     )
 
 
-def _record_terms(version: int) -> Callable[[CitationRecipe | RubricRecipe, Identify], dict[str, Any]]:
-    """Records all that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`. Single calls go without
-    saying."""
+def _record_citation(reward: CitationRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": _terms(reward, identify), "scorer_version": CITATION_VERSION}
 
-    def record(reward: CitationRecipe | RubricRecipe, identify: Identify) -> dict[str, Any]:
-        unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
-        terms = reward.model_dump(exclude=unsaid)
-        named = [identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())]
-        return {"scorer": ", ".join(named), "scorer_version": version}
 
-    return record
+def _record_rubric(reward: RubricRecipe, identify: Identify) -> dict[str, Any]:
+    return {"scorer": _terms(reward, identify), "scorer_version": RUBRIC_VERSION}
+
+
+def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
+    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`. Single calls go without saying."""
+    unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
+    terms = reward.model_dump(exclude=unsaid)
+    return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
 
 
 def _make_suffix(reward: SuffixRecipe, inputs: RewardInputs) -> Reward:
@@ -198,10 +200,8 @@ REWARD_KINDS: dict[str, RewardKind] = {
     "searched": episode_reward("searched", 1, searched),
     "evidence_in_results": episode_reward("evidence_in_results", 1, evidence_in_results),
     "answer_from_evidence": episode_reward("answer_from_evidence", 1, answer_from_evidence),
-    "citation": RewardKind(
-        make=_make_citation, record=_record_terms(CITATION_VERSION), require_gradable=_require_facts
-    ),
-    "rubric": RewardKind(make=_make_rubric, record=_record_terms(RUBRIC_VERSION), require_gradable=_require_criteria),
+    "citation": RewardKind(make=_make_citation, record=_record_citation, require_gradable=_require_facts),
+    "rubric": RewardKind(make=_make_rubric, record=_record_rubric, require_gradable=_require_criteria),
     "suffix": RewardKind(make=_make_suffix, record=_record_suffix, is_measured_alone=True),
     "gain": RewardKind(make=None, record=_record_gain, is_measured_alone=True),
     "python": RewardKind(

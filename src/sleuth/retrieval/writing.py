@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol
@@ -19,6 +19,8 @@ from sleuth.retrieval.index_card import OLD, IndexCard, is_index, write_index_ca
 from sleuth.types import Passage, SleuthError
 
 BATCH = 250  # passages per `IndexWriter.add`
+REMOVALS, REMOVAL_PAUSE = 20, 0.05
+"""Attempts to remove a failed index, and seconds between them: threads of its writer may still write files."""
 PLAN, CHECKPOINTS, LOCK = "plan.json", "checkpoints.jsonl", "lock"
 BOOKKEEPING = (PLAN, CHECKPOINTS, LOCK)
 
@@ -89,10 +91,17 @@ def write_index(
                 raise
             raise OSError(errno.ENOSPC, full, str(partial)) from error
         finally:
-            while partial.exists() and not _checkpoints(partial):
-                with suppress(FileNotFoundError):  # threads of a writer that failed remove files of their own
-                    shutil.rmtree(partial)
+            if partial.exists() and not _checkpoints(partial):
+                _remove(partial)
     return card
+
+
+def _remove(partial: Path) -> None:
+    for _ in range(REMOVALS):
+        shutil.rmtree(partial, ignore_errors=True)
+        if not partial.exists():
+            return
+        time.sleep(REMOVAL_PAUSE)
 
 
 def restore(target: Path) -> None:
