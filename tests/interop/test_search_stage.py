@@ -120,6 +120,13 @@ def test_a_recipe_without_reinforcement_learning_is_refused(recipe: Path, tmp_pa
         load_search_stage(file, verdicts=tmp_path / "verdicts.sqlite")
 
 
+def test_a_stage_is_loaded_inside_a_running_event_loop(recipe: Path, tmp_path: Path) -> None:
+    async def load() -> None:
+        load_search_stage(recipe, verdicts=tmp_path / "verdicts.sqlite")
+
+    asyncio.run(load())
+
+
 def test_questions_that_the_recipe_skips_are_not_given_to_another_trainer(recipe: Path, tmp_path: Path) -> None:
     first = recipe.read_text().partition('questions = "')[2].partition('"')[0]
     row = json.loads(Path(first).read_text().partition("\n")[0])

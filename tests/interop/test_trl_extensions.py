@@ -92,7 +92,7 @@ def test_the_example_trains_the_example_recipe(
     (tmp_path / "runs" / "world").symlink_to(world)
     monkeypatch.chdir(tmp_path)
     write_model(tmp_path / "model", qwen3_chat_template)
-    overrides = ["model=model", "grpo.context=16", "grpo.env.turn_tokens=8", "grpo.data.limit=3"]
+    overrides = ["model=model", "grpo.context=1000", "grpo.env.turn_tokens=8", "grpo.data.limit=3"]
     monkeypatch.setattr(sys, "argv", ["search_in_trl.py", str(EXAMPLES / "other_trainers" / "chat.toml"), *overrides])
     runpy.run_path(str(EXAMPLES / "other_trainers" / "search_in_trl.py"))
     logged = [line for line in capsys.readouterr().out.splitlines() if "rewards/recipe_reward/mean" in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeGuard
@@ -88,7 +89,8 @@ def _too_long(
         return [sum(len(segment.tokens) for segment in renderer.render_all(one.pieces)) for one in openings]
 
     def prompt_tokens(asked: Sequence[Task]) -> list[int]:
-        return asyncio.run(prompts(asked))
+        with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine, as in verifiers
+            return thread.submit(asyncio.run, prompts(asked)).result()
 
     size = _prompt_bytes if setting.own_code is None else lambda task: 2**63  # what it makes of a task is not known
     for task, tokens in _over(tasks, size, prompt_tokens, context - setting.longest_answer, every=every):
