@@ -55,7 +55,7 @@ test: $(DEV)  ## all but the learning runs and those of several ranks
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
 	$(PYTEST) -m "quick and not slow and not servers and not ranks" --durations 5 --durations-min 2
 
-test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core each: two minutes
+test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core each: three minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "ranks and not slow"
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
