@@ -227,6 +227,7 @@ class LocalEngine:
         self._yields_left = ARRIVAL_YIELDS
         if self._loop_task is None:
             self._loop_task = asyncio.create_task(self._run_loop())
+            self._loop_task.add_done_callback(lambda task: task.cancelled() or task.exception())  # its callers have it
         return request
 
     def _update_request(self, request: Request, tokens: np.ndarray, logprobs: np.ndarray) -> None:
