@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 import torch
@@ -274,6 +275,19 @@ def test_a_failure_reaches_every_caller_and_the_engine_lives_on(make_model, toke
 
     assert [type(outcome) for outcome in gather(all_of_them())[0]] == [IndexError] * 6
     assert len(gather(engine.complete(words(5), Sampling(max_tokens=5)))[0].tokens) == 5
+
+
+def test_an_interruption_reaches_the_caller_and_is_reported_once(make_model, tokenizer, words, monkeypatch, caplog):
+    engine = engine_of(make_model(), tokenizer)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "_step", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(engine.complete(words(5), Sampling(max_tokens=5)))
+    gc.collect()  # asyncio reports a task whose exception nobody took when it is freed
+    assert "never retrieved" not in caplog.text
 
 
 def test_diverged_weights_are_a_clear_error(make_model, tokenizer, words):
