@@ -106,6 +106,7 @@ CHECKS = {
     "step": Planned(work="benchmarks.gpu.step:step", limit=180),
     "graphs": Planned(work="benchmarks.gpu.graphs:graphs", limit=75),
     "windows": Planned(work="benchmarks.gpu.learner:windows", limit=60),
+    "vectors": Planned(work="benchmarks.gpu.vectors:vectors", limit=45),
     "servers": Planned(work="benchmarks.gpu.servers:servers", limit=240),
 }
 """In the order in which they run."""

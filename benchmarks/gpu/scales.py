@@ -53,6 +53,7 @@ class Scale:
     people: int  # of the generated world
     searches: int  # tokens that are a whole search: with random weights, a turn ends at the first of them
     answers: int  # tokens that are a whole answer
+    vectors: int  # rows of a flat index
     changes: tuple[str, ...] = ()  # to the recipe of the whole step
 
     def config(self) -> Qwen3Config:
@@ -138,6 +139,7 @@ REAL = Scale(
     people=400,
     searches=1_050,
     answers=150,
+    vectors=500_000,
 )
 """Qwen3-0.6B, and the largest shapes of `recipes/search_0.6b_single_gpu.toml`."""
 
@@ -167,6 +169,7 @@ TINY = Scale(
     people=200,
     searches=100,
     answers=10,
+    vectors=2_000,
     changes=(
         "grpo.prompts_per_step=2",
         "grpo.samples_per_prompt=2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -43,6 +43,9 @@ def retriever(
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
     ] = 60.0,
+    device: Annotated[
+        Literal["cpu", "cuda"], typer.Option(help="Where flat vectors are searched: cuda splits them over all cards.")
+    ] = "cpu",
     api_key: ApiKey = None,
     insecure: Insecure = False,
     per_client: PerClient = None,
@@ -59,11 +62,11 @@ def retriever(
     if mcp and port is None:
         of_http = {"--host": None if host == LOOPBACK else host, "--api-key": api_key, "--per-client": per_client}
         require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
-        return _serve_stdio(IndexLoader(folder), limits)
+        return _serve_stdio(IndexLoader(folder, device), limits)
 
     from sleuth.serve.retriever.app import retriever_app
 
-    opening = IndexLoader(folder)
+    opening = IndexLoader(folder, device)
     listening = listen(host, PORT if port is None else port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     server = server_of(retriever_app(opening, limits, access, mcp=mcp))

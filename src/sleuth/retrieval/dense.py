@@ -23,7 +23,7 @@ from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, damaged_index, require_card
 from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.scanning import FlatSearch, open_search
+from sleuth.retrieval.scanning import Device, FlatSearch, open_search
 from sleuth.retrieval.vectors import (
     FlatWriter,
     PassageFile,
@@ -104,13 +104,14 @@ class Dense:
 
     batch = QUERY_BATCH
 
-    def __init__(self, folder: Path) -> None:
-        """Opens `folder`. Raises SleuthError if it has no dense index or a file that its card names is missing."""
+    def __init__(self, folder: Path, device: Device = "cpu") -> None:
+        """Opens `folder`, with flat vectors on `device`. Raises SleuthError if it has no dense index or a file that its
+        card names is missing."""
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
         _require_unchanged(folder / self.card.passages, self.card.corpus_bytes, folder)
-        self._vectors = open_search(folder / self.card.vectors)
+        self._vectors = open_search(folder / self.card.vectors, device)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
         if not self._vectors.count == len(self._passages) == self.card.count:
             counts = f"{self._vectors.count:,} vectors, {len(self._passages):,} passages"

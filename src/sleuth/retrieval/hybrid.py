@@ -20,6 +20,7 @@ from sleuth.retrieval.bm25 import Bm25, Bm25Writer
 from sleuth.retrieval.dense import Dense, DenseWriter, KeptVectors, dense_plan
 from sleuth.retrieval.index_card import EncoderCard, IndexCard, require_card, write_card
 from sleuth.retrieval.quantising import Storage
+from sleuth.retrieval.scanning import Device
 from sleuth.retrieval.vectors import load_faiss
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
@@ -66,10 +67,10 @@ class Hybrid:
 
     batch = dense.QUERY_BATCH
 
-    def __init__(self, folder: Path) -> None:
-        """Opens `folder`. Raises SleuthError if it has no hybrid index."""
+    def __init__(self, folder: Path, device: Device = "cpu") -> None:
+        """Opens `folder`, with flat vectors on `device`. Raises SleuthError if it has no hybrid index."""
         self.card = require_card(folder, "hybrid", LAYOUT)
-        self._words, self._vectors = Bm25(folder / "bm25"), Dense(folder / "dense")
+        self._words, self._vectors = Bm25(folder / "bm25"), Dense(folder / "dense", device)
         if self._words.card.corpus_sha256 != self._vectors.card.corpus_sha256:
             raise SleuthError(f"{folder}: its two indexes were made from different corpora; make it again")
 

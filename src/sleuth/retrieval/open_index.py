@@ -10,6 +10,7 @@ from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.dense import Dense
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, read_card
+from sleuth.retrieval.scanning import Device
 from sleuth.types import Passage, Retriever, SleuthError
 
 
@@ -29,14 +30,20 @@ class Index(Retriever, Protocol):
 
 
 INDEXES: dict[str, Callable[[Path], Index]] = {"bm25": Bm25, "dense": Dense, "hybrid": Hybrid}
+ON_CARDS: dict[str, Callable[[Path, Device], Index]] = {"dense": Dense, "hybrid": Hybrid}
 
 
-def open_index(folder: Path) -> Index:
-    """The index in a folder. Raises SleuthError if there is none that this version can open."""
+def open_index(folder: Path, device: Device = "cpu") -> Index:
+    """The index in a folder, its flat vectors on `device`. Raises SleuthError if there is none that this version can
+    open, or none with vectors for a card."""
     kind = read_card(folder).kind
     if kind not in INDEXES:
         known = ", ".join(INDEXES)
         raise SleuthError(
             f"{folder}: an index of kind {kind!r}; there are {known}; {HOW_TO_MAKE.format(folder=folder)}"
         )
-    return INDEXES[kind](folder)
+    if device == "cpu":
+        return INDEXES[kind](folder)
+    if kind not in ON_CARDS:
+        raise SleuthError(f"{folder}: an index of kind {kind!r} has no vectors for a card; leave --device out")
+    return ON_CARDS[kind](folder, device)

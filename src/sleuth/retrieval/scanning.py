@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from sleuth.retrieval.vectors import FLAT_INNER_PRODUCT, load_faiss, mapped_rows, open_vectors
+from sleuth.types import SleuthError
 
 SPARE_ROWS = 8  # fetched beyond k, to detect ties at rank k
 TIE = 1e-5  # difference of two scores below which a scan may order them wrongly; vectors have length 1
 MAX_CANDIDATES = 1024  # fetched at most while all tie with the k-th
+
+Device = Literal["cpu", "cuda"]
+"""Where vectors are searched."""
 
 Hits = list[tuple[int, float]]
 """(row, score) of a query's candidates, in no particular order; the best k are among them."""
@@ -36,16 +40,24 @@ class VectorSearch(Protocol):
         ...
 
 
-def open_search(path: Path) -> VectorSearch:
-    """The search of a faiss file. Raises SleuthError if it cannot be opened."""
+def open_search(path: Path, device: Device = "cpu") -> VectorSearch:
+    """The search of a faiss file; on `"cuda"` all visible devices share its rows. Raises SleuthError if it cannot be
+    opened, or be searched there."""
     index = open_vectors(path)
     with path.open("rb") as file:
         is_flat = file.read(4) == FLAT_INNER_PRODUCT
+    if device == "cuda":
+        if not is_flat:
+            raise SleuthError(f"{path}: quantised vectors are searched on the CPU; leave --device out")
+        from sleuth.retrieval.on_cards import VectorsOnCards, cuda_devices  # loads torch
+
+        rows = mapped_rows(path)
+        return FlatSearch(VectorsOnCards(rows, cuda_devices()), rows)
     return FlatSearch(index, mapped_rows(path)) if is_flat else QuantisedSearch(index)
 
 
 class FlatSearch:
-    """Exact search, with one scan of the file for all queries."""
+    """Exact search, with one scan for all queries by `index`: faiss' of the file, or `VectorsOnCards`."""
 
     def __init__(self, index: Any, rows: np.ndarray) -> None:
         self.count, self.width = rows.shape

@@ -9,6 +9,7 @@ from threading import Thread
 
 from sleuth.retrieval.index_card import read_card
 from sleuth.retrieval.open_index import Index, open_index
+from sleuth.retrieval.scanning import Device
 
 BLOCK = 8 * 2**20  # bytes
 
@@ -19,13 +20,14 @@ class IndexLoader:
     `index` is None until then; `progress` goes from 0 to 1; `error` says why it could not be opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, device: Device = "cpu") -> None:
         """Raises SleuthError if `folder` has no index."""
         self.card = read_card(folder)
         self.index: Index | None = None
         self.progress = 0.0
         self.error = ""
         self._folder = folder
+        self._device: Device = device
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
         """Starts the thread, a daemon, and calls `failed` if the index cannot be opened."""
@@ -42,7 +44,7 @@ class IndexLoader:
                     self.progress = min(0.99, read / total)
                     if read >= total:  # more would evict what was read first
                         break
-            index = open_index(self._folder)
+            index = open_index(self._folder, self._device)
             index.find(["warm up"], 1)
             self.index, self.progress = index, 1.0
         except Exception as error:  # of any kind: clients wait for the outcome
