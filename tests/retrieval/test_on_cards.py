@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from sleuth.retrieval import on_cards
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.on_cards import VectorsOnCards
-from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.quantising import quantise
 from sleuth.retrieval.scanning import FlatSearch, open_search
 from sleuth.retrieval.vectors import FlatWriter
+from sleuth.serve.retriever.index_loader import IndexLoader
 from sleuth.types import SleuthError
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def test_what_has_no_vectors_for_a_card_is_one_line(
 ) -> None:
     build_index(write_corpus(), tmp_path / "words")
     with pytest.raises(SleuthError, match="of kind 'bm25' has no vectors for a card; leave --device out"):
-        open_index(tmp_path / "words", "cuda")
+        IndexLoader(tmp_path / "words", "cuda")  # before it listens
     flat = FlatWriter(tmp_path / "flat.faiss", 12)
     flat.append(drawn(0, 3_000))
     flat.close()

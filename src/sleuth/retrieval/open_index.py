@@ -44,6 +44,17 @@ def open_index(folder: Path, device: Device = "cpu") -> Index:
         )
     if device == "cpu":
         return INDEXES[kind](folder)
+    require_device(folder, device)
+    return ON_CARDS[kind](folder, device)
+
+
+def require_device(folder: Path, device: Device) -> None:
+    """Raises SleuthError unless this machine has the device, and the index in `folder` vectors for it."""
+    if device == "cpu":
+        return
+    from sleuth.retrieval.on_cards import cuda_devices  # loads torch
+
+    kind = read_card(folder).kind
     if kind not in ON_CARDS:
         raise SleuthError(f"{folder}: an index of kind {kind!r} has no vectors for a card; leave --device out")
-    return ON_CARDS[kind](folder, device)
+    cuda_devices()

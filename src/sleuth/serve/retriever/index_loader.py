@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 
 from sleuth.retrieval.index_card import read_card
-from sleuth.retrieval.open_index import Index, open_index
+from sleuth.retrieval.open_index import Index, open_index, require_device
 from sleuth.retrieval.scanning import Device
 
 BLOCK = 8 * 2**20  # bytes
@@ -21,8 +21,9 @@ class IndexLoader:
     """
 
     def __init__(self, folder: Path, device: Device = "cpu") -> None:
-        """Raises SleuthError if `folder` has no index."""
+        """Raises SleuthError if `folder` has no index, or none for this device."""
         self.card = read_card(folder)
+        require_device(folder, device)
         self.index: Index | None = None
         self.progress = 0.0
         self.error = ""
