@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sleuth.retrieval import on_cards
 from sleuth.retrieval.bm25 import build_index
+from sleuth.retrieval.index_card import read_card, write_card
 from sleuth.retrieval.on_cards import VectorsOnCards
 from sleuth.retrieval.quantising import quantise
 from sleuth.retrieval.scanning import FlatSearch, open_search
@@ -72,6 +74,11 @@ def test_what_has_no_vectors_for_a_card_is_one_line(
     build_index(write_corpus(), tmp_path / "words")
     with pytest.raises(SleuthError, match="of kind 'bm25' has no vectors for a card; leave --device out"):
         IndexLoader(tmp_path / "words", "cuda")  # before it listens
+    card = replace(read_card(tmp_path / "words"), kind="dense", storage="ivf-sq8")
+    (tmp_path / "quantised").mkdir()
+    write_card(card, tmp_path / "quantised")
+    with pytest.raises(SleuthError, match="vectors of ivf-sq8 are searched on the CPU; leave --device out"):
+        IndexLoader(tmp_path / "quantised", "cuda")
     flat = FlatWriter(tmp_path / "flat.faiss", 12)
     flat.append(drawn(0, 3_000))
     flat.close()

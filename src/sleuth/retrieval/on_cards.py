@@ -16,7 +16,7 @@ SPARE_BYTES = 2**30  # of each device, for scores and what is sorted
 
 
 def cuda_devices() -> list[torch.device]:
-    """All that this process sees. Raises SleuthError if there is none."""
+    """The CUDA devices that this process may use. Raises SleuthError if this machine shows none."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
         raise SleuthError("--device cuda: this machine shows no CUDA device; leave it out to search on the CPU")

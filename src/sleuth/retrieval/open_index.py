@@ -34,8 +34,8 @@ ON_CARDS: dict[str, Callable[[Path, Device], Index]] = {"dense": Dense, "hybrid"
 
 
 def open_index(folder: Path, device: Device = "cpu") -> Index:
-    """The index in a folder, its flat vectors on `device`. Raises SleuthError if there is none that this version can
-    open, or none with vectors for a card."""
+    """Opens the index in a folder, with its flat vectors on `device`. Raises SleuthError if the folder has no index of
+    this version, or on `"cuda"` no vectors for a card."""
     kind = read_card(folder).kind
     if kind not in INDEXES:
         known = ", ".join(INDEXES)
@@ -54,7 +54,9 @@ def require_device(folder: Path, device: Device) -> None:
         return
     from sleuth.retrieval.on_cards import cuda_devices  # loads torch
 
-    kind = read_card(folder).kind
-    if kind not in ON_CARDS:
-        raise SleuthError(f"{folder}: an index of kind {kind!r} has no vectors for a card; leave --device out")
+    card = read_card(folder)
+    if card.kind not in ON_CARDS:
+        raise SleuthError(f"{folder}: an index of kind {card.kind!r} has no vectors for a card; leave --device out")
+    if card.storage not in {None, "flat"}:  # None: another tool's file, which `open_search` reads
+        raise SleuthError(f"{folder}: vectors of {card.storage} are searched on the CPU; leave --device out")
     cuda_devices()
