@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from sleuth import __version__
 from sleuth.cli.app import Verbs
 from sleuth.cli.progress import progress_bar
+from sleuth.runs.progress import ProgressBar
 from sleuth.types import RetrievalFailed, SleuthError
 
 
@@ -199,3 +200,13 @@ def test_slow_work_shows_plain_lines_on_stderr_where_there_is_no_terminal(
     assert captured.err == (
         "slow 1/4, 0:00:00 elapsed\nslow 3/4, 0:01:02 elapsed, 0:00:31 left\nslow 4/4, 0:01:33 elapsed, 0:00:00 left\n"
     )
+
+
+def test_more_than_the_total_leaves_no_time_rather_than_less_than_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bar = ProgressBar("fuzz", total=10)
+    later = time.monotonic() + 60
+    monkeypatch.setattr("time.monotonic", lambda: later)
+    bar.advance(12)
+    assert capsys.readouterr().err == "fuzz 12/10, 0:01:00 elapsed, 0:00:00 left\n"

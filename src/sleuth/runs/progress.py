@@ -91,7 +91,7 @@ class ProgressBar:
     def _times(self, now: float) -> str:
         """`, 0:04:10 elapsed, 0:21:30 left`, from the average of what was done since the bar began."""
         elapsed, done = now - self._begin, self.done - self._done_before
-        left = elapsed / done * (self.total - self.done) if done > 0 else None
+        left = elapsed / done * max(self.total - self.done, 0) if done > 0 else None
         times = [f"{timedelta(seconds=round(elapsed))} elapsed"]
         if left is not None:
             times.append(f"{timedelta(seconds=round(left))} left")
