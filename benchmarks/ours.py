@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
 from sleuth.factories.models import fit_threads
@@ -18,19 +21,27 @@ from sleuth.learn.policy import Policy, Update
 
 BUDGET = 4_096
 """Tokens of a micro-batch: the default of a recipe."""
+LIKELIEST = 8
+"""Tokens of a teacher that the policy follows, where it follows those."""
 
 
 class Ours:
     """Sleuth's learner. `last` has the statistics of its last update."""
 
     def __init__(self, terms: Terms) -> None:
-        reference = (
-            AutoModelForCausalLM.from_pretrained(terms.model).eval().requires_grad_(False) if terms.beta else None
-        )
+        frozen = partial(_frozen, terms.model)
         optimisation = Optimisation(steps=100, learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM)
         model = open_policy(terms)
         fit_threads(model)
-        self.policy = Policy(model, optimisation, reference, gradient_checkpointing=terms.recompute)
+        self.policy = Policy(
+            model,
+            optimisation,
+            frozen() if terms.beta else None,
+            teacher=frozen() if terms.teacher else None,
+            teacher_top_k=LIKELIEST if terms.teacher == "likeliest" else None,
+            gradient_checkpointing=terms.recompute,
+        )
+        self.guidance = float(terms.teacher is not None)
         self.loss = PolicyLoss(beta=terms.beta)
         self.budget = terms.setting
         self.last: Update | None = None
@@ -54,6 +65,11 @@ class Ours:
         return kept
 
     def _update(self, rows: Sequence[Row]) -> float:
+        rows = [replace(row, guidance=self.guidance) for row in rows]
         started = time.perf_counter()
         self.last = self.policy.update(collate(rows), self.loss, budget=self.budget)
         return time.perf_counter() - started
+
+
+def _frozen(folder: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder).eval().requires_grad_(False)

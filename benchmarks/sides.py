@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +27,8 @@ class Terms:
     """The arguments of a side. `model` is a folder. `setting` is ours a token budget, for padded batches and TRL the
     rows of a micro-batch, for PrefixGrouper its groups. `beta` weighs the KL (k3) to a frozen copy of the model. An
     update has `rows` rows in groups of `siblings`. `recompute` is gradient checkpointing, for ours and TRL, where it is
-    on by default."""
+    on by default. `teacher`, of ours alone: a frozen copy of the model that every row follows on its "sampled" tokens,
+    or on its own "likeliest"."""
 
     model: Path
     setting: int
@@ -35,6 +36,7 @@ class Terms:
     siblings: int
     beta: float = 0.0
     recompute: bool = False
+    teacher: Literal["sampled", "likeliest"] | None = None
 
 
 class Side(Protocol):
@@ -64,9 +66,9 @@ def open_side(name: str, terms: Terms) -> Side:
 
 
 def open_policy(terms: Terms) -> PreTrainedModel:
-    """The trained model. With a KL term, noise separates it from its reference, or the KL would have no gradient."""
+    """The trained model. Noise separates it from a reference or teacher, or a KL would have no gradient."""
     model = AutoModelForCausalLM.from_pretrained(terms.model)
-    if terms.beta:
+    if terms.beta or terms.teacher:
         torch.manual_seed(1)
         with torch.no_grad():
             for weight in model.parameters():
