@@ -19,7 +19,8 @@ from sleuth.data.questions import load_questions
 from sleuth.judges import LexicalJudge
 from sleuth.types import Case
 
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+MODELS = Path(__file__).parents[2] / "models"
+BASE, READER = MODELS / "tiny-base", MODELS / "tiny-reader"
 STUDENT = """
 name = "student"
 model = "{model}"
@@ -110,7 +111,7 @@ def a_refiner_for(rows: Path) -> Path:
             snippet = [*telling, *task.evidence.snippets][0]
             answer = f"<answer><snippet id={snippet.id}>{snippet.text.partition(' | ')[2]}</snippet></answer>"
             out.write(json.dumps(json.loads(line) | {"answer": answer}) + "\n")
-    Path("student.toml").write_text(STUDENT.format(model=BASE))
+    Path("student.toml").write_text(STUDENT.format(model=READER))
     sleuth("train", "student.toml", "--run", "student")
     return Path("student/checkpoints/step-000040")
 

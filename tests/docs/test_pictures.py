@@ -96,7 +96,7 @@ def test_the_readme_shows_the_picture_and_its_figures(name: str) -> None:
     readme, drawn = (ROOT / "README.md").read_text(), (draw_demo.FOLDER / name).read_text()
     assert f"docs/assets/{name}" in readme
     assert_text_fits(drawn)
-    before, after = re.findall(r">(0\.\d{3})<", drawn)[:2]
+    before, after = re.findall(r">([01]\.\d{3})<", drawn)[:2]
     assert f"from {before} (" in readme
     assert f"to {after} (" in readme
 

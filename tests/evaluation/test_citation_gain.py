@@ -25,7 +25,7 @@ from sleuth.rollout import Rollout
 from sleuth.training.credit.credit_assignment import assign_credit
 from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
 
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+BASE = Path(__file__).parents[2] / "models" / "tiny-reader"
 SNIPPETS = (
     Passage(id="a1", title="", text="Hedan Verridge was born in Hinheim."),
     Passage(id="b2", title="", text="Morburg is a town in Tersia."),
@@ -45,7 +45,7 @@ ANSWER = (
 def refined(
     task: Task, *answers: str, mode: str = "answer_only"
 ) -> tuple[PreTrainedModel, Renderer, RefineSetting, list[Episode]]:
-    """The tiny base, and an episode of the task for each answer."""
+    """The tiny reader, and an episode of the task for each answer."""
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     recipe = RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120, "mode": mode})
     setting, renderer, told = refine_setting(recipe, tokenizer, [task]), Renderer(tokenizer), iter(answers)

@@ -79,7 +79,7 @@ def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
 def test_what_the_judge_did_not_say_is_missing_and_never_zero(
     run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
 ) -> None:
-    server.answer = lambda body: (400, {"detail": "?"}) if len(part(body, "answer")) % 4 == 0 else by_length(body)
+    server.answer = lambda body: (400, {"detail": "?"}) if len(part(body, "answer")) % 7 == 0 else by_length(body)
     run(recipe_file, tmp_path / "run", *judged, "stage.1.steps=1", "stage.1.save_every=1")
     [row] = metrics(tmp_path / "run")
     assert row["judge_missing"] > 0

@@ -30,12 +30,13 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     people = [f"Ada {town} Voss" for town in TOWNS]
     with (folder / "corpus.jsonl").open("w") as lines:
         for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            contents = f'"{person}"\nThe birthplace of {person} is {town}.'
+            contents = f'"The Painted Valley of {town}"\nThe Painted Valley of {town} was written by {person}.'
             lines.write(json.dumps({"id": str(number), "contents": contents}) + "\n")
     build_index(folder / "corpus.jsonl", folder / "index")
     with (folder / "questions.jsonl").open("w") as lines:
         for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            row = {"id": str(number), "question": f"Where was {person} born?", "golden_answers": [town]}
+            question = f"The Painted Valley of {town} was written by whom?"  # the base looks up books
+            row = {"id": str(number), "question": question, "golden_answers": [person]}
             lines.write(json.dumps(row) + "\n")
     return folder / "questions.jsonl"
 
