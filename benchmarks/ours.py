@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -29,15 +28,14 @@ class Ours:
     """Sleuth's learner. `last` has the statistics of its last update."""
 
     def __init__(self, terms: Terms) -> None:
-        frozen = partial(_frozen, terms.model)
         optimisation = Optimisation(steps=100, learning_rate=LEARNING_RATE, max_grad_norm=MAX_GRAD_NORM)
         model = open_policy(terms)
         fit_threads(model)
         self.policy = Policy(
             model,
             optimisation,
-            frozen() if terms.beta else None,
-            teacher=frozen() if terms.teacher else None,
+            _frozen(terms.model) if terms.beta else None,
+            teacher=_frozen(terms.model) if terms.teacher else None,
             teacher_top_k=LIKELIEST if terms.teacher == "likeliest" else None,
             gradient_checkpointing=terms.recompute,
         )

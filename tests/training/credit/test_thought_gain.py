@@ -43,7 +43,7 @@ loss = { setting = "dr_grpo", constant = 48, old_logprobs = "learner" }
 
 @pytest.fixture(scope="module")
 def base():
-    return load_model(str(ROOT / "models" / "tiny-reader"), dtype="float32", device="cpu")
+    return load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def plain_nll(model, renderer: Renderer, story: str, behind: str = BEHIND) -> fl
     return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(first, tokens.shape[1])) / len(told[-1])
 
 
-THOUGHTS = (" Tamton is a town in Osmark", " Tamton is a town in Ulmark", " so")
+THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
 
 
 def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
@@ -327,7 +327,7 @@ def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage
             loss = loss - advantage * logprobs[at - 1, tokens[0, at]] / (48 * 3)
     loss.backward()
     expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
-    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert torch.allclose(found, expected, atol=1e-6)
     assert expected.abs().max() > 1e-5
 
 
@@ -357,4 +357,4 @@ def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(ba
     nll = -sum(logprobs[at - 1, tokens[0, at]] for at in range(first, first + len(thought.tokens)))
     (nll / batch.tokens_trained).backward()
     expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
-    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert torch.allclose(found, expected, atol=1e-6)
