@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-import httpx
 import pytest
 
 from sleuth.retrieval import connections
-from sleuth.retrieval.connections import Connections
+from sleuth.retrieval.connections import RequestFailedError, ask
 
 
 @dataclass
@@ -48,41 +48,36 @@ class Echo:
                 return writer.close()
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[httpx.AsyncClient]:
-        talking: list[asyncio.Task[None] | None] = []
-
+    async def running(self) -> AsyncIterator[str]:
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            talking.append(asyncio.current_task())
             self.open += 1
             try:
                 await self.talk(reader, writer)
-            except (asyncio.IncompleteReadError, ConnectionError):
+            except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):  # cancelled with the loop
                 writer.close()
             finally:
                 self.open -= 1
 
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with httpx.AsyncClient(transport=Connections(), base_url=self.url, trust_env=False) as client:
-            yield client
+        yield self.url
         server.close()
-        await asyncio.gather(*filter(None, talking))
 
 
-async def told(client: httpx.AsyncClient, *paths: str) -> list[str]:
-    return [answer.text for answer in await asyncio.gather(*map(client.get, paths))]
+async def told(url: str, *paths: str) -> list[str]:
+    return [answer.body.decode() for answer in await asyncio.gather(*(ask("GET", url + path) for path in paths))]
 
 
-def test_concurrent_requests_have_separate_connections_and_the_latest_is_reused() -> None:
+def test_concurrent_requests_have_separate_connections_which_are_used_again() -> None:
     async def talk() -> None:
         echo = Echo(at_once=5)
-        async with echo.running() as client:
+        async with echo.running() as url:
             paths = [f"/{number}" for number in range(5)]
-            assert await told(client, *paths) == paths
+            assert await told(url, *paths) == paths
             echo.at_once = 1
             for path in paths:
-                assert await told(client, path) == [path]
-            assert sorted(echo.seen.values()) == [1, 1, 1, 1, 6]
+                assert await told(url, path) == [path]
+            assert (len(echo.seen), sum(echo.seen.values())) == (5, 10)
 
     asyncio.run(talk())
 
@@ -90,28 +85,29 @@ def test_concurrent_requests_have_separate_connections_and_the_latest_is_reused(
 def test_a_broken_or_long_idle_connection_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def talk() -> None:
         echo = Echo(drops_after=2)
-        async with echo.running() as client:
-            assert await told(client, "/1") == ["/1"]
-            with pytest.raises(httpx.RemoteProtocolError):
-                await client.get("/2")
-            assert await told(client, "/3") == ["/3"]
-            monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
-            assert await told(client, "/4") == ["/4"]
+        async with echo.running() as url:
+            assert await told(url, "/1") == ["/1"]
+            with pytest.raises(RequestFailedError):
+                await ask("GET", url + "/2")
+            assert await told(url, "/3") == ["/3"]
+            await asyncio.sleep(0.4)
+            assert await told(url, "/4") == ["/4"]
             assert list(echo.seen.values()) == [2, 1, 1]
 
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
     asyncio.run(talk())
 
 
 def test_a_cancelled_request_does_not_affect_the_next() -> None:
     async def talk() -> None:
         echo = Echo(at_once=2)
-        async with echo.running() as client:
+        async with echo.running() as url:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
-                    await client.get("/never")
+                    await ask("GET", url + "/never")
             echo.at_once = 1
             echo.waiting.pop().set_result(None)
-            assert await told(client, "/next") == ["/next"]
+            assert await told(url, "/next") == ["/next"]
             assert len(echo.seen) == 2
 
     asyncio.run(talk())
@@ -126,9 +122,9 @@ def nothing_is_collected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nothing_is_collected")
 def test_a_cancelled_request_closes_its_connection_at_any_moment() -> None:
-    async def given_up(client: httpx.AsyncClient, turns: int) -> None:
+    async def given_up(url: str, turns: int) -> None:
         """After so many turns of the event loop: while it connects, waits, reads, or is done."""
-        request = asyncio.create_task(client.get("/"))
+        request = asyncio.create_task(ask("GET", url + "/"))
         for _ in range(turns):
             await asyncio.sleep(0)
         request.cancel()
@@ -136,10 +132,10 @@ def test_a_cancelled_request_closes_its_connection_at_any_moment() -> None:
 
     async def talk() -> None:
         echo = Echo()
-        async with echo.running() as client:
+        async with echo.running() as url:
             for turns in range(40):
                 for _ in range(5):
-                    await given_up(client, turns)
+                    await given_up(url, turns)
             await asyncio.sleep(0.1)
             assert len(echo.seen) > 20
             assert echo.open <= 1  # the one that waits to be used again
@@ -150,12 +146,26 @@ def test_a_cancelled_request_closes_its_connection_at_any_moment() -> None:
 def test_a_request_costs_as_much_among_many_as_among_few() -> None:
     async def seconds(at_once: int, requests: int = 512) -> float:
         echo = Echo(at_once=at_once)
-        async with echo.running() as client:
-            await told(client, *["/"] * at_once)
+        async with echo.running() as url:
+            await told(url, *["/"] * at_once)
             started = time.process_time()
             for _ in range(requests // at_once):
-                await told(client, *["/"] * at_once)
+                await told(url, *["/"] * at_once)
             return time.process_time() - started
 
     asyncio.run(seconds(8, 64))
     assert asyncio.run(seconds(256)) < 4 * asyncio.run(seconds(8))  # of httpx's own pool: 20 times as much
+
+
+def test_connections_close_with_their_event_loop() -> None:
+    async def talk() -> tuple[Any, Any]:
+        async with Echo().running() as url:
+            await told(url, "/1", "/2")
+            return await connections._session(), await connections._session()
+
+    first, again = asyncio.run(talk())
+    other, _ = asyncio.run(talk())
+    assert first is again
+    assert other is not first
+    assert first.closed
+    assert other.closed

@@ -126,7 +126,6 @@ class _Pool:
                 client = HttpClient(server.server.url, seconds=SLEEP_SECONDS)
                 with suppress(UnavailableError):  # it died, and comes back
                     await server.control.sleep(client)
-                await client.aclose()
 
         try:
             asyncio.run(sleep())

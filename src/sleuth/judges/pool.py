@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-import httpx
-
 from sleuth.judges.forms import replace_surrogates
-from sleuth.retrieval.connections import Connections
+from sleuth.retrieval.connections import Answer, RequestFailedError, ask
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 from sleuth.types import Verdict
 
@@ -130,14 +129,14 @@ class ServerPool:
         seconds = min(self._timeout, deadline - time.monotonic())
         try:
             async with asyncio.timeout(seconds):
-                response = await self._client.post(f"{replica.url}/chat/completions", json=body, headers=self._headers)
-        except (httpx.HTTPError, TimeoutError) as error:
+                response = await ask("POST", f"{replica.url}/chat/completions", body=body, headers=self._headers)
+        except (RequestFailedError, TimeoutError) as error:
             raise _AttemptError(str(error) or f"no answer within {seconds:.3g} seconds") from None
-        status = response.status_code
+        status = response.status
         if 400 <= status < 500 and status not in (BUSY, TOO_SLOW):
-            raise RefusedError(f"{replica.url}: refused with {status}: {_detail(response)}")
-        if status != httpx.codes.OK:
-            raise _AttemptError(f"status {status}: {_detail(response)}", _retry_after(response))
+            raise RefusedError(f"{replica.url}: refused with {status}: {response.detail()}")
+        if status != HTTPStatus.OK:
+            raise _AttemptError(f"status {status}: {response.detail()}", _retry_after(response))
         try:
             answer = response.json()
             [choice, *_] = answer["choices"]
@@ -149,12 +148,9 @@ class ServerPool:
         return reply
 
     def _connect(self) -> None:
-        """Opens connections for the running event loop, which they cannot outlive."""
+        """Begins to count anew in another event loop, since calls of the one before ended with it."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            self._client = httpx.AsyncClient(
-                transport=Connections(), timeout=None, trust_env=False
-            )  # `_post` keeps the time
             self._concurrency = AdaptiveConcurrency(self._at_once)
             for replica in self._replicas.members:
                 replica.in_flight = 0
@@ -191,14 +187,10 @@ def same_model(requested: str, answered: object) -> bool:
     return answered is None or (isinstance(answered, str) and re.fullmatch(dated, answered) is not None)
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _retry_after(response: Answer) -> float:
     """The Retry-After header in seconds; 0 if it is absent or a date."""
     seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isdecimal() else 0.0
-
-
-def _detail(response: httpx.Response) -> str:
-    return " ".join(response.text.split())[:200]
 
 
 INITIAL_SLOTS = 16

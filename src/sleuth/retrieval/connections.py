@@ -1,16 +1,24 @@
-"""An httpx transport for many concurrent requests."""
+"""HTTP requests to servers: many at once from an event loop, or single ones outside of one, with bounded answers."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import ssl
-import time
-from collections import defaultdict, deque
+import zlib
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import httpx
 
 from sleuth.variables import ANSWER, CLIENT_KEY_VARIABLE, key_in
+
+if TYPE_CHECKING:
+    import aiohttp
 
 IDLE_SECONDS = 2.0
 """Connections idle for longer are not reused: vLLM's, SGLang's and our servers close them after five seconds, and a
@@ -18,63 +26,131 @@ request sent at that moment is lost."""
 
 ENCODINGS = ("identity", "gzip", "deflate")
 ACCEPTED = ", ".join(ENCODINGS[1:])
-"""What requests ask for: httpx would ask for whatever is installed."""
+"""What requests ask for: clients would ask for whatever is installed."""
 REPLACED = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
-class Connections(httpx.AsyncBaseTransport):
-    """One connection per concurrent request, reused most recent first. Answers are read completely before they are
-    returned, and no further than `variables.ANSWER`. Belongs to one event loop.
-
-    httpx's own pool compares every pair of its connections whenever a request begins or ends. With 256 in flight that
-    saturates a core, and answers are read too late.
-    """
-
-    def __init__(self) -> None:
-        self._idle: defaultdict[tuple[bytes, bytes, int | None], deque[tuple[float, httpx.AsyncHTTPTransport]]]
-        self._idle = defaultdict(deque)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """See httpx. The connection of a failed or cancelled request is closed. (During its TLS handshake it belongs to
-        httpcore, which leaves that to the garbage collector.)"""
-        request.headers["accept-encoding"] = ACCEPTED
-        url = request.url
-        idle = self._idle[url.raw_scheme, url.raw_host, url.port]
-        while idle and idle[0][0] < time.monotonic() - IDLE_SECONDS:
-            _, old = idle.popleft()
-            await old.aclose()
-        connection = idle.pop()[1] if idle else _connection()
-        try:
-            answer = await _whole(await connection.handle_async_request(request))
-        except BaseException:  # also on cancellation: the socket would stay open until collected
-            await connection.aclose()
-            raise
-        idle.append((time.monotonic(), connection))
-        return answer
-
-    async def aclose(self) -> None:
-        """Closes all idle connections."""
-        for idle in self._idle.values():
-            while idle:
-                await idle.pop()[1].aclose()
+class RequestFailedError(Exception):
+    """No whole answer of a permitted size came; the server may have got the request."""
 
 
-async def _whole(response: httpx.Response) -> httpx.Response:
-    """The same response with its body read and decompressed. Raises httpx.DecodingError if it is too large."""
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    require_bounded_encoding(response)
+class UnreachableError(RequestFailedError):
+    """There was no connection, so the server did not get the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A server's whole answer; `body` is decompressed, and names in `headers` are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Raises ValueError if the body is no JSON, RecursionError if it is nested too deeply."""
+        return json.loads(self.body)
+
+    def detail(self) -> str:
+        """The beginning of the text, in one line."""
+        return " ".join(self.body.decode(errors="replace").split())[:200]
+
+
+async def ask(
+    method: str,
+    url: str,
+    *,
+    body: Mapping[str, Any] | None = None,
+    params: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    connect_seconds: float | None = None,
+) -> Answer:
+    """The answer to one request, whatever its status; `body` is sent as JSON. Redirects are not followed, and the
+    caller limits the time. Raises RequestFailedError, and ValueError for a URL or a body that cannot be sent.
+
+    The requests of an event loop share its connections: one for each that is in flight. A request that is cancelled
+    closes its own."""
+    import aiohttp
+
+    session = await _session()
+    sent = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    kind = {} if body is None else {"content-type": "application/json"}
+    try:
+        async with session.request(
+            method,
+            url,
+            data=None if sent is None else sent.encode(),
+            params=params,
+            headers={**kind, **(headers or {})},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds),
+            allow_redirects=False,
+        ) as response:
+            found = {name.lower(): text for name, text in response.headers.items()}
+            answer = Answer(response.status, found, await _body(response))
+            if answer.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # uvicorn closes behind an exception, as in vLLM
+                response.close()
+            return answer
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise UnreachableError(str(error) or type(error).__name__) from None
+    except aiohttp.InvalidURL as error:
+        raise ValueError(f"{error} is no URL") from None
+    except aiohttp.ClientError as error:
+        raise RequestFailedError(str(error) or type(error).__name__) from None
+
+
+_Session = AsyncGenerator["aiohttp.ClientSession", None]
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, _Session]] = WeakKeyDictionary()
+
+
+async def _session() -> aiohttp.ClientSession:
+    """The session of the running event loop. The loop closes it with its asynchronous generators, when it ends."""
+    loop = asyncio.get_running_loop()
+    if loop not in _sessions:
+        opened = _opened()
+        _sessions[loop] = await anext(opened), opened  # without a pause, so that there is one
+    return _sessions[loop][0]
+
+
+async def _opened() -> _Session:
+    import aiohttp
+
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"accept-encoding": ACCEPTED},
+        auto_decompress=False,
+    ) as session:
+        yield session
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The decompressed body. Raises RequestFailedError once it is too large."""
+    encoding = ", ".join(response.headers.getall("content-encoding", ["identity"])).strip().lower()
+    if refused := _refused_encoding(encoding):
+        raise RequestFailedError(refused)
     body, most = bytearray(), ANSWER.bytes
-    encoded = "content-encoding" in response.headers
-    async for part in response.aiter_bytes() if encoded else response.stream:
+    async for part in response.content.iter_any():
         body += part
         if len(body) > most:
-            raise httpx.DecodingError(f"the answer is {ANSWER.exceeded()}")
-    await response.aclose()
-    return _with_body(response, bytes(body))
+            raise RequestFailedError(f"the answer is {ANSWER.exceeded()}")
+    return bytes(body) if encoding == "identity" else _decompressed(bytes(body), most)
+
+
+def _decompressed(packed: bytes, most: int) -> bytes:
+    """What gzip or zlib packed, at most `most` bytes of it. Raises RequestFailedError if it is more, or broken."""
+    unpack = zlib.decompressobj(zlib.MAX_WBITS | 32)  # either header
+    try:
+        body = unpack.decompress(packed, most + 1)
+    except zlib.error as error:
+        raise RequestFailedError(f"the answer cannot be decompressed ({error})") from None
+    if len(body) > most:
+        raise RequestFailedError(f"the answer is {ANSWER.exceeded()}")
+    if not unpack.eof:
+        raise RequestFailedError("the answer cannot be decompressed (it ends early)")
+    return body
 
 
 class BoundedTransport(httpx.HTTPTransport):
-    """For single requests outside of an event loop: answers are read completely, and bounded, as by `Connections`."""
+    """For single requests outside of an event loop: answers are read completely, and bounded, as by `ask`."""
 
     def __init__(self) -> None:
         super().__init__(verify=_certificates(), trust_env=False)
@@ -83,7 +159,8 @@ class BoundedTransport(httpx.HTTPTransport):
         """See httpx."""
         request.headers["accept-encoding"] = ACCEPTED
         response = super().handle_request(request)
-        require_bounded_encoding(response)
+        if refused := _refused_encoding(response.headers.get("content-encoding", "identity").strip().lower()):
+            raise httpx.DecodingError(refused)
         body, most = bytearray(), ANSWER.bytes
         try:
             for part in response.iter_bytes():
@@ -106,27 +183,18 @@ def bounded_client(**options: Any) -> httpx.Client:
     return httpx.Client(transport=BoundedTransport(), trust_env=False, **options)
 
 
-def require_bounded_encoding(response: httpx.Response) -> None:
-    """Raises httpx.DecodingError unless a small part of the body can only decompress to a small text: other encodings,
-    and several on top of each other, make gigabytes of a kilobyte."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ENCODINGS:
-        raise httpx.DecodingError(f"the answer is encoded as {encoding[:40]!r}; expected {', '.join(ENCODINGS)}")
+def _refused_encoding(encoding: str) -> str | None:
+    """Why a body of this encoding is not read: others than a few, and several on top of each other, make gigabytes of a
+    kilobyte."""
+    if encoding in ENCODINGS:
+        return None
+    return f"the answer is encoded as {encoding[:40]!r}; expected {', '.join(ENCODINGS)}"
 
 
 def _with_body(response: httpx.Response, body: bytes) -> httpx.Response:
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in REPLACED]
     return httpx.Response(
         response.status_code, headers=headers, stream=httpx.ByteStream(body), extensions=response.extensions
-    )
-
-
-def _connection() -> httpx.AsyncHTTPTransport:
-    """A pool of one."""
-    return httpx.AsyncHTTPTransport(
-        verify=_certificates(),
-        trust_env=False,
-        limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=IDLE_SECONDS),
     )
 
 

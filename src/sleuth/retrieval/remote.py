@@ -6,11 +6,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import httpx
 
-from sleuth.retrieval.connections import Connections, bounded_client, key_headers
+from sleuth.retrieval.connections import RequestFailedError, ask, bounded_client, key_headers
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
@@ -35,6 +36,7 @@ class Remote:
 
     def __init__(self, urls: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
+        self._headers = key_headers()
         self._replicas = Replicas([base_url(url) for url in urls])
         self._budget = RetryBudget()
         self._batcher = QueryBatcher(self._search_each, QUERY_BATCH, REQUESTS_AT_ONCE)
@@ -60,7 +62,7 @@ class Remote:
 
     async def _request(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """One request with its retries."""
-        client, semaphore = self._connections()
+        semaphore = self._slots()
         tried: list[Replica] = []
         reason = "every replica is paused after failures"
         deadline = time.monotonic() + self._timeout * ATTEMPTS
@@ -73,7 +75,7 @@ class Remote:
                 tried.append(replica)
                 replica.in_flight += 1
                 try:
-                    answer = await self._post(client, replica, queries, k)
+                    answer = await self._post(replica, queries, k)
                 except _AttemptError as error:
                     self._replicas.failed(replica)
                     reason = f"{replica.url}: {error}"
@@ -93,41 +95,35 @@ class Remote:
             await asyncio.sleep(pause)
         return replica
 
-    async def _post(
-        self, client: httpx.AsyncClient, replica: Replica, queries: Sequence[str], k: int
-    ) -> list[list[Passage]]:
+    async def _post(self, replica: Replica, queries: Sequence[str], k: int) -> list[list[Passage]]:
         texts = [query.encode(errors="replace").decode() for query in queries]  # unpaired surrogates
         body = {"queries": texts, "topk": k, "return_scores": True}
         try:
             async with asyncio.timeout(self._timeout):
-                response = await client.post(f"{replica.url}/retrieve", json=body)
-        except (httpx.HTTPError, TimeoutError) as error:
+                answer = await ask("POST", f"{replica.url}/retrieve", body=body, headers=self._headers)
+        except (RequestFailedError, TimeoutError) as error:
             raise _AttemptError(str(error) or f"no answer within {self._timeout:g} seconds") from None
-        if response.is_redirect:
-            to = response.headers["location"][:200]
-            raise _AttemptError(f"redirected with status {response.status_code} to {to}, which is not followed")
-        if 400 <= response.status_code < 500 and response.status_code != BUSY:
+        if 300 <= answer.status < 400 and "location" in answer.headers:
+            to = answer.headers["location"][:200]
+            raise _AttemptError(f"redirected with status {answer.status} to {to}, which is not followed")
+        if 400 <= answer.status < 500 and answer.status != BUSY:
             self._replicas.succeeded(replica)
-            raise _RefusedError(f"{replica.url}: refused with {response.status_code}: {_detail(response)}")
-        if response.status_code != httpx.codes.OK:
-            raise _AttemptError(f"status {response.status_code}: {_detail(response)}")
+            raise _RefusedError(f"{replica.url}: refused with {answer.status}: {answer.detail()}")
+        if answer.status != HTTPStatus.OK:
+            raise _AttemptError(f"status {answer.status}: {answer.detail()}")
         try:
-            return [[_passage(row) for row in ranked][:k] for ranked in _rankings(response.json(), len(queries))]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return [[_passage(row) for row in ranked][:k] for ranked in _rankings(answer.json(), len(queries))]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
 
-    def _connections(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
-        """The client and semaphore of the running event loop; connections cannot outlive their loop."""
+    def _slots(self) -> asyncio.Semaphore:
+        """For requests of the running event loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
-            # No timeout: `_post` has its own.
-            self._client = httpx.AsyncClient(
-                transport=Connections(), timeout=None, trust_env=False, headers=key_headers()
-            )
             self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
             for replica in self._replicas.members:
                 replica.in_flight = 0
-        return self._client, self._semaphore
+        return self._semaphore
 
 
 class RecordedRetriever:
@@ -243,7 +239,3 @@ def _passage(row: dict[str, Any]) -> Passage:
         raise ValueError("a score that is not finite")
     plain = parse_contents(str(document["id"]), document["contents"])
     return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
-
-
-def _detail(response: httpx.Response) -> str:
-    return " ".join(response.text.split())[:200]

@@ -56,7 +56,6 @@ def asked(talk: Talk, seconds: float = 5.0) -> object:
         try:
             return await client.post("/generate", {})
         finally:
-            await client.aclose()
             server.close()
 
     return asyncio.run(ask())

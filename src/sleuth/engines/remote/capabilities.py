@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-import httpx
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
@@ -190,12 +189,7 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Co
 
     async def probe_capabilities() -> DiscoveredServer:
         client = HttpClient(server.url, seconds=PROBE_SECONDS)
-        try:
-            return DiscoveredServer(
-                server=server, capabilities=await find_capabilities(server, client, tokenizer, eos_ids)
-            )
-        finally:
-            await client.aclose()
+        return DiscoveredServer(server=server, capabilities=await find_capabilities(server, client, tokenizer, eos_ids))
 
     return asyncio.run(probe_capabilities())
 
@@ -213,10 +207,8 @@ async def _wake(url: str) -> str:
                     return left
         with suppress(RefusedError):
             await client.post("/continue_generation", {})
-    except (HttpClientError, httpx.InvalidURL):
+    except (HttpClientError, ValueError):  # of an address that is no URL
         pass
-    finally:
-        await client.aclose()
     return ""
 
 

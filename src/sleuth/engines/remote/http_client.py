@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from http import HTTPStatus
 from typing import Any
 
-import httpx
-
-from sleuth.retrieval.connections import Connections, key_headers
+from sleuth.retrieval.connections import RequestFailedError, UnreachableError, ask, key_headers
 
 CONNECT_SECONDS = 10.0
 BUSY_STATUSES = (429, 503)
@@ -38,18 +38,12 @@ class RefusedError(HttpClientError):
 
 
 class HttpClient:
-    """A client of the server at `url`, for one event loop. `seconds` is the default timeout of a whole request."""
+    """A client of the server at `url`. `seconds` is the default timeout of a whole request."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self.url = url
         self._seconds = seconds
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # `_request` times the whole request
-            transport=Connections(),
-            trust_env=False,
-            headers=key_headers(),
-        )
+        self._headers = key_headers()
 
     async def get(self, path: str) -> Any:
         """The JSON at `path`, or None if the answer is not JSON. Raises HttpClientError."""
@@ -64,41 +58,51 @@ class HttpClient:
         seconds: float | None = None,
     ) -> Any:
         """The JSON of the answer or None, as for `get`; `seconds` overrides the timeout. Raises HttpClientError."""
-        return await self._request("POST", path, json=body, params=params, seconds=seconds)
+        return await self._request("POST", path, body, params, seconds)
 
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
-
-    async def _request(self, method: str, path: str, *, seconds: float | None = None, **options: Any) -> Any:
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        params: dict[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> Any:
         seconds = seconds or self._seconds
         try:
             async with asyncio.timeout(seconds):
-                response = await self._client.request(method, path, **options)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise UnavailableError(f"does not answer ({str(error) or type(error).__name__})") from None
-        except (httpx.TimeoutException, TimeoutError):
+                answer = await ask(
+                    method,
+                    self.url + path,
+                    body=body,
+                    params=params,
+                    headers=self._headers,
+                    connect_seconds=CONNECT_SECONDS,
+                )
+        except UnreachableError as error:
+            raise UnavailableError(f"does not answer ({error})") from None
+        except TimeoutError:
             raise TimedOutError(f"gave no answer within {seconds:g} seconds") from None
-        except httpx.HTTPError as error:
-            raise LostResponseError(f"broke off while it wrote ({str(error) or type(error).__name__})") from None
-        if response.status_code in BUSY_STATUSES:
-            raise UnavailableError(refusal(response))
-        if response.status_code >= 500:
-            raise ServerFailedError(refusal(response))
-        if response.status_code != httpx.codes.OK:
-            raise RefusedError(refusal(response))
+        except RequestFailedError as error:
+            raise LostResponseError(f"broke off while it wrote ({error})") from None
+        if answer.status in BUSY_STATUSES:
+            raise UnavailableError(refusal(answer.status, answer.body))
+        if answer.status >= 500:
+            raise ServerFailedError(refusal(answer.status, answer.body))
+        if answer.status != HTTPStatus.OK:
+            raise RefusedError(refusal(answer.status, answer.body))
         try:
-            return response.json() if response.content else None
+            return answer.json() if answer.body else None
         except (ValueError, RecursionError):
             return None
 
 
-def refusal(response: httpx.Response) -> str:
+def refusal(status: int, body: bytes) -> str:
     """The server's reason for an error status, as in `refused with 400: the prompt is too long`."""
     try:
-        detail = response.json()
-    except ValueError:
-        detail = response.text
+        detail = json.loads(body)
+    except (ValueError, RecursionError):
+        detail = body.decode(errors="replace")
     while isinstance(detail, dict) and (inner := detail.get("error") or detail.get("message") or detail.get("detail")):
         detail = inner
-    return f"refused with {response.status_code}: {' '.join(str(detail).split())[:300]}"
+    return f"refused with {status}: {' '.join(str(detail).split())[:300]}"

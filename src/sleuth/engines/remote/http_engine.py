@@ -22,7 +22,7 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
 
 
 class HttpEngine:
-    """Continues token sequences on `server`, at most `requests_at_once` concurrently; use it in an `async with`.
+    """Continues token sequences on `server`, at most `requests_at_once` concurrently.
 
     Token ids are sent and, where the server returns them, received; where it returns only text, ids are encoded from it
     and there are no log-probabilities. A request is retried only if the server was unreachable or refused it before
@@ -108,4 +108,4 @@ class HttpEngine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.aclose()
+        """Its connections close with the event loop."""

@@ -54,10 +54,7 @@ class ServedTeacher:
             async with gate:
                 return await self._ask(client, one)
 
-        try:
-            return list(await asyncio.gather(*map(ask, wanted)))
-        finally:
-            await client.aclose()
+        return list(await asyncio.gather(*map(ask, wanted)))
 
     async def _ask(self, client: HttpClient, one: Wanted) -> PromptLogprobs | None:
         body = prompt_logprobs_body(self.server, one.tokens, first=one.first, top_k=self.top_k)

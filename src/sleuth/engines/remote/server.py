@@ -159,7 +159,7 @@ class _Probe:
         body = server.wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
         response = self._client.post(server.wire.path, json=body)
         if response.status_code != httpx.codes.OK:
-            raise self._error(f"{server.wire.path} {refusal(response)}")
+            raise self._error(f"{server.wire.path} {refusal(response.status_code, response.content)}")
         try:
             return server.wire.read(response.json(), sampling)
         except MALFORMED as error:

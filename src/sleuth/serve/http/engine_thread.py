@@ -40,6 +40,7 @@ class EngineThread:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()  # closes connections to servers
 
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end_all(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
