@@ -110,15 +110,15 @@ class StageContext:
     def pool_for_evaluation(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, context: int
     ) -> PoolEngine | None:
-        """The servers that play the stage's episodes of at most `context` tokens, with the weights of `model`; None
-        where the recipe names none, so that this process plays. For one process. Raises SleuthError if a server cannot
-        be used; where an earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is
-        being restarted must not end a run."""
+        """The servers that generate sequences of at most `context` tokens for the stage, with the weights of `model`;
+        None where the recipe names none, so that this process does. For one process. Raises SleuthError if a server
+        cannot be used; where an earlier stage has used them, only after `unavailable_timeout` seconds, for a server
+        that is being restarted must not end a run."""
         pool = self.recipe.engine_at(self.index)
         if pool is None:
             return None
         release_cached_memory()
-        started = self.servers.of(pool, self.model) if self.servers is not None else None
+        started = self.servers.of(pool, self.model, context) if self.servers is not None else None
         open_pool = partial(
             pool_engine_of,
             pool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,30 +50,47 @@ DEFAULT_REFINER = REFINERS["answer_only"].name
 DEFAULT_REFINE_PROMPT = "refine"
 
 
+OpenPool = Callable[[PreTrainedModel, PreTrainedTokenizerFast, int], PoolEngine | None]
+"""The servers that generate in the place of a model, with its weights, sequences of at most so many tokens; None if
+there are none: `StageContext.pool_for_evaluation`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """A model in this process; `name` is the folder or hub id that it was read from."""
+    """A model in this process; `name` is the folder or hub id that it was read from. With `open_pool` servers generate
+    for it."""
 
     name: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
+    open_pool: OpenPool | None = None
 
     @property
     def max_positions(self) -> int:
         """The longest sequence that its config allows, in tokens."""
         return context_of(self.model)
 
-    def engine(self, stage: SampledRecipe, context: int) -> LocalEngine:
-        """An engine for sequences of at most `context` tokens, within the limits of a stage."""
-        return LocalEngine(
+    @contextmanager
+    def engine(self, stage: SampledRecipe, context: int) -> Iterator[Engine]:
+        """The engine that generates sequences of at most `context` tokens: its servers, or else one in this process
+        within the limits of a stage, which then frees its cache."""
+        pool = self.open_pool(self.model, self.tokenizer, context) if self.open_pool is not None else None
+        if pool is not None:
+            yield pool
+            return
+        local = LocalEngine(
             self.model, self.tokenizer, slots=stage.slots, context=context, cache_memory=stage.cache_memory
         )
+        try:
+            yield local
+        finally:
+            local.sleep()
 
 
-def load_named(name: str, recipe: Recipe) -> NamedModel:
+def load_named(name: str, recipe: Recipe, open_pool: OpenPool | None = None) -> NamedModel:
     """A folder or a hub id, in the recipe's precision, on its device. Raises SleuthError if there is no such model."""
     model, tokenizer = load_model(name, dtype=recipe.dtype, device=recipe.device)
-    return NamedModel(name=name, model=model, tokenizer=tokenizer)
+    return NamedModel(name=name, model=model, tokenizer=tokenizer, open_pool=open_pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

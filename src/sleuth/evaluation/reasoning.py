@@ -57,7 +57,7 @@ def run(stage: ReasonRecipe, context: StageContext) -> Path:
     file = context.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=context.model) is not None:
         return Path(context.model)
-    solver = load_named(context.model, context.recipe)
+    solver = load_named(context.model, context.recipe, context.pool_for_evaluation)
     with context.folder.costing(stage.name, "asking"):
         for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
             write = partial(write_eval, file.with_name(f"{name}.json"), {"name": name, **contents})
@@ -70,11 +70,14 @@ def solve_problems(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) ->
     """The contents of each set's file (`NAME@SET`), then those of the suite (NAME). Raises SleuthError if the model's
     context is too short."""
     sets: dict[str, dict[str, Any]] = {}
-    records: list[list[dict[str, Any]]] = []
-    for source in stage.sets:
-        problems = load_problems(source.layout, source.problems, source.limit)
-        set_records = _records(stage, solver, source, problems, seed)
-        records.append(set_records)
+    problems = [load_problems(source.layout, source.problems, source.limit) for source in stage.sets]
+    context = max(_context(stage, solver.tokenizer, of_set, solver.max_positions) for of_set in problems)
+    with solver.engine(stage, context) as engine:
+        records = [
+            _records(stage, engine, solver.tokenizer, source, of_set, seed)
+            for source, of_set in zip(stage.sets, problems, strict=True)
+        ]
+    for source, set_records in zip(stage.sets, records, strict=True):
         figures = problem_figures(set_records, stage.samples)
         sets[f"{stage.name}@{source.layout}"] = _contents(stage, solver, figures) | {
             "records": [one | {"figures": _by_problem(one, stage.samples)} for one in set_records]
@@ -124,14 +127,16 @@ def is_right(problem: Problem, answer: str | None) -> bool:
 
 
 def _records(
-    stage: ReasonRecipe, solver: NamedModel, source: ProblemsRecipe, problems: Sequence[Problem], seed: int
+    stage: ReasonRecipe,
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerFast,
+    source: ProblemsRecipe,
+    problems: Sequence[Problem],
+    seed: int,
 ) -> list[dict[str, Any]]:
-    context = _context(stage, solver.tokenizer, problems, solver.max_positions)
-    engine = solver.engine(stage, context)
     key = (seed, zlib.crc32(source.layout.encode()))
     with ProgressBar(f"{stage.name}@{source.layout}", len(problems) * stage.samples) as bar:
-        completions = asyncio.run(_complete(stage, engine, solver.tokenizer, problems, key, bar))
-    engine.sleep()
+        completions = asyncio.run(_complete(stage, engine, tokenizer, problems, key, bar))
     return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
 
 

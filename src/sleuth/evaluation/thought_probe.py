@@ -62,7 +62,7 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
     file = context.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=context.model) is not None:
         return Path(context.model)
-    thinker = load_named(context.model, context.recipe)
+    thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
         budget = TokenBudget(BUDGET, context.folder.say)
         found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
@@ -92,18 +92,16 @@ def probe_thoughts(
     SleuthError if all texts are of one document, so that thoughts cannot be swapped.
     """
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
-    engine = thinker.engine(stage, context)
     renderer = Renderer(thinker.tokenizer)
-    rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
-    arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
-    engine.sleep()
+    judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
+    with thinker.engine(stage, context) as engine:
+        rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
+        arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
+        rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
     documents = [document_of(spot) for spot in spots]
     budget = budget or TokenBudget(BUDGET)
     nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
-    judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
-    rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
-    engine.sleep()
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
     lengths = [fmean(_lengths(spot, own)) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from transformers import PreTrainedModel
 
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.eval_session import NamedModel, load_named
@@ -21,10 +23,12 @@ from sleuth.rewards.preference import PAIR_CRITERION, continuation
 from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
-from sleuth.types import Pair, Sampling, Segment, SleuthError, Task, Verdict
+from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
 
 AT_ONCE = 64
 """Prefixes per step of the progress bar."""
+NAMES = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache", "max_position_embeddings")
+"""Keys of a config, with those of token ids, on which the computation does not depend."""
 
 
 def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
@@ -44,13 +48,34 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
     if read_eval(file, model=context.model, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
-        ours, theirs = (load_named(name, context.recipe) for name in (context.model, against))
+        ours, theirs = _opened(against, context)
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
     contents = {"name": stage.name, **contents}
     context.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
     context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
+
+
+def _opened(against: str, context: StageContext) -> tuple[NamedModel, NamedModel]:
+    """The stage's model and the other one. The run's servers generate for both, unless the other has another
+    architecture, whose weights they cannot load: then this process generates for it."""
+    ours = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    theirs = load_named(against, context.recipe)
+    if _same_architecture(ours.model, theirs.model):
+        return ours, replace(theirs, open_pool=ours.open_pool)
+    if context.recipe.engine_at(context.index) is not None:
+        context.folder.say(f"{against} is of another architecture than {context.model}: this process generates for it")
+    return ours, theirs
+
+
+def _same_architecture(one: PreTrainedModel, other: PreTrainedModel) -> bool:
+    """Whether the configs agree in all that the computation depends on."""
+    first, second = (
+        {key: value for key, value in model.config.to_dict().items() if key not in NAMES and not key.endswith("_id")}
+        for model in (one, other)
+    )
+    return first == second
 
 
 def compare_writers(
@@ -67,7 +92,7 @@ def compare_writers(
         raise SleuthError(
             f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
         )
-    own, others = (_continue_all(writer, stage, tasks, seed) for writer in (ours, theirs))
+    others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
     segments = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in segments]
     shown = shown_to(stage.judge)
@@ -97,21 +122,20 @@ def compare_writers(
 def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
     """One continuation of each task; both models draw with the same keys."""
     window = stage.data.prefix_tokens + stage.data.suffix_tokens
-    engine = writer.engine(stage, window)
     sampling = Sampling(
         max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
     )
 
-    async def some(first: int) -> list[Segment]:
+    async def some(engine: Engine, first: int) -> list[Segment]:
         found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
         return [continuation(episode) for [episode] in found]
 
     segments: list[Segment] = []
-    with ProgressBar(f"continue with {Path(writer.name).name}", len(tasks)) as bar:
+    name = f"continue with {Path(writer.name).name}"
+    with writer.engine(stage, window) as engine, ProgressBar(name, len(tasks)) as bar:
         for first in range(0, len(tasks), AT_ONCE):
-            segments += asyncio.run(some(first))
+            segments += asyncio.run(some(engine, first))
             bar.advance(min(AT_ONCE, len(tasks) - first))
-    engine.sleep()
     return segments
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -24,9 +25,9 @@ from sleuth.recipe import Recipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.types import SleuthError
 
-Split = Callable[[PoolRecipe, int | None, int | None], int | None]
+Split = Callable[[PoolRecipe, int | None, int | None, int], int | None]
 """The bytes that a server of this pool takes: those that are given, or else what the learner leaves of a card with so
-many bytes (None: on a CPU). None: the server's own default."""
+many bytes (None: on a CPU). The last number is the longest sequence in tokens. None: the server's own default."""
 
 SLEEP_SECONDS = 120.0
 
@@ -57,15 +58,21 @@ class RunServers:
         self._recipe, self._logs, self._say, self._ranks, self._split = recipe, logs, say, ranks, split
         self._pools: dict[str, _Pool] = {}
 
-    def of(self, pool: PoolRecipe | None, model: str) -> StartedServers | None:
-        """The servers of a pool, started with `model` if they are not running; None if the recipe starts none. Whoever
-        asks publishes weights to them, which wakes them. Raises SleuthError if they cannot be started."""
+    def of(self, pool: PoolRecipe | None, model: str, context: int) -> StartedServers | None:
+        """The servers of a pool, for sequences of at most `context` tokens; None if the recipe starts none. They are
+        started with `model` if they are not running, and started again if they take fewer tokens. Whoever asks
+        publishes weights to them, which wakes them. Raises SleuthError if they cannot be started."""
         if pool is None or pool.launch is None:
             return None
         key = pool.model_dump_json()
-        if key not in self._pools:
-            self._pools[key] = self._start(pool, model)
-        return self._pools[key].taken()
+        running = self._pools.get(key)
+        if running is not None and running.context < context:
+            self._say(f"the servers take {running.context} tokens: they are started again to take {context}")
+            end_all(running.processes)
+            running = None
+        if running is None:
+            self._pools[key] = running = self._start(pool, model, max(context, self._recipe.context_of(pool)))
+        return running.taken()
 
     def found(self, pool: PoolRecipe, discovered: Sequence[DiscoveredServer]) -> None:
         """Remembers what the servers of a pool can do."""
@@ -83,9 +90,10 @@ class RunServers:
             end_all(pool.processes)
         self._pools.clear()
 
-    def _start(self, pool: PoolRecipe, model: str) -> _Pool:
-        launches = launches_of(self._recipe, pool, model, ranks=self._ranks, split=self._split)
-        first = sum(len(other.processes) for other in self._pools.values())
+    def _start(self, pool: PoolRecipe, model: str, context: int) -> _Pool:
+        launches = launches_of(self._recipe, pool, model, context=context, ranks=self._ranks, split=self._split)
+        before = takewhile(lambda key: key != pool.model_dump_json(), self._pools)
+        first = sum(len(self._pools[key].processes) for key in before)
         names = [f"{launch.kind}-{first + at}" for at, launch in enumerate(launches)]
         processes = [
             ServerProcess(name, launch, self._logs / f"{name}.log")
@@ -111,6 +119,11 @@ class _Pool:
         self._sleeps = sleeps
         self._asleep = False
 
+    @property
+    def context(self) -> int:
+        """The longest sequence that its servers take, in tokens."""
+        return self.processes[0].launch.context
+
     def taken(self) -> StartedServers:
         """What a stage needs to know of them; it will wake them."""
         urls = tuple(process.launch.url for process in self.processes)
@@ -134,9 +147,11 @@ class _Pool:
         self._asleep = True
 
 
-def launches_of(recipe: Recipe, pool: PoolRecipe, model: str, *, ranks: int, split: Split) -> list[Launch]:
-    """What the servers of a pool are started with, one for each card. Raises SleuthError if the program is not there, a
-    port is taken, a card does not exist or the memory is too small."""
+def launches_of(
+    recipe: Recipe, pool: PoolRecipe, model: str, *, context: int, ranks: int, split: Split
+) -> list[Launch]:
+    """What the servers of a pool are started with, one for each card, for sequences of at most `context` tokens. Raises
+    SleuthError if the program is not there, a port is taken, a card does not exist or the memory is too small."""
     assert pool.launch is not None
     program = program_of(pool)
     on_cpu = pick_device(recipe.device) == "cpu" or (pool.launch == "vllm" and is_cpu_build(program[0]))
@@ -164,11 +179,11 @@ def launches_of(recipe: Recipe, pool: PoolRecipe, model: str, *, ranks: int, spl
                 program=program,
                 model=model,
                 port=port,
-                context=recipe.context_of(pool),
+                context=context,
                 dtype=recipe.dtype,
                 requests=pool.requests_at_once,
                 card=None if card is None else _visible_name(card),
-                memory=_memory_of(pool, total, shared=card is None or card < ranks, split=split),
+                memory=_memory_of(pool, total, context, shared=card is None or card < ranks, split=split),
                 card_memory=total or 0,
                 sleeps=shared or pool.sleeps,
                 scaled=temperatures != {1.0},
@@ -217,9 +232,9 @@ def _visible_name(card: int) -> str:
     return names[card] if card < len(names) else str(card)
 
 
-def _memory_of(pool: PoolRecipe, total: int | None, *, shared: bool, split: Split) -> int | None:
+def _memory_of(pool: PoolRecipe, total: int | None, context: int, *, shared: bool, split: Split) -> int | None:
     """The bytes of a server on a card of `total` bytes, or on a CPU (None); None: its default."""
     if pool.memory is None and not shared:
         return None
     given = None if pool.memory is None else parse_share(pool.memory, total or total_host_memory())
-    return split(pool, given, total)
+    return split(pool, given, total, context)

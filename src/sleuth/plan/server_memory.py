@@ -16,11 +16,12 @@ MOST_CPU_CACHE = 8_000_000_000
 
 
 def server_memory(
-    recipe: Recipe, pool: PoolRecipe, given: int | None, card: int | None, *, ranks: int = 1
+    recipe: Recipe, pool: PoolRecipe, given: int | None, card: int | None, context: int, *, ranks: int = 1
 ) -> int | None:
     """Bytes of a server of this pool. On a card of `card` bytes: those that are `given`, or else what the learner of
     the most demanding stage leaves of it while the server is awake. On a CPU (None): of its KV cache alone. Raises
-    SleuthError if the model does not fit them with one sequence. None if the model's shape cannot be had.
+    SleuthError if the model does not fit them with one sequence of `context` tokens. None if the model's shape cannot
+    be had.
     """
     if not recipe.model:
         return given
@@ -29,7 +30,7 @@ def server_memory(
     except SleuthError:
         return given
     size = SIZES[recipe.dtype]
-    sequence = shape.bytes_per_token(size) * recipe.context_of(pool)
+    sequence = shape.bytes_per_token(size) * context
     if card is None:
         wanted = min(max(LEAST_CPU_CACHE, pool.requests_at_once * sequence), MOST_CPU_CACHE)
         return _enough(recipe, wanted if given is None else given, sequence, "its KV cache")

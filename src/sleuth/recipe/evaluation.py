@@ -22,6 +22,7 @@ class EvaluationFields(SampledRecipe, StageFields):
     of texts."""
 
     measures: ClassVar[bool] = True
+    plays_like: ClassVar[Literal["next", "nearest"] | None] = "nearest"
 
     kind: Any
     """Set by each kind of stage."""
@@ -66,7 +67,6 @@ class EvaluateRecipe(EvaluationFields):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
     set, and their mean in `eval/NAME.json`."""
 
-    plays_like: ClassVar[Literal["next", "nearest"] | None] = "nearest"
     kind: Literal["evaluate"]
     name: Name
     """Name of the evaluation file, such as "base" or "trained"."""

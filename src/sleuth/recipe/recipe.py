@@ -131,8 +131,8 @@ class Recipe(StrictModel):
         return trained[_nearest(trained, index)][2] if trained else ()
 
     def engine_at(self, index: int) -> PoolRecipe | None:
-        """The servers that play a stage's episodes: its own, for a warm start those of the `grpo` stage that it
-        prepares, for an evaluation those of the nearest `grpo` stage (of two, the earlier). None: this process."""
+        """The servers that generate for a stage: its own, for a warm start those of the `grpo` stage that it prepares,
+        for a stage that measures those of the nearest `grpo` stage (of two, the earlier). None: this process."""
         stages, like = self.stages_of(GrpoRecipe), self.stage[index].plays_like
         if like == "next":
             return self.grpo_stage_after(index).engine
@@ -141,7 +141,7 @@ class Recipe(StrictModel):
         return None
 
     def context_of(self, pool: PoolRecipe) -> int:
-        """The longest episode, in tokens, of the stages that these servers play."""
+        """The longest episode, in tokens, that these servers play in stages whose recipe says so."""
         lengths = {index: stage.context for index, stage in self.stages_of(GrpoRecipe).items()}
         lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
         return max(length for index, length in lengths.items() if self.engine_at(index) == pool)

@@ -18,7 +18,7 @@ class StageFields(StrictModel):
     measures: ClassVar[bool] = False
     """Whether it writes evaluation files."""
     plays_like: ClassVar[Literal["next", "nearest"] | None] = None
-    """The `grpo` stage whose environment and servers it plays with: the next one, or the nearest."""
+    """The `grpo` stage whose servers play it: the next one, or the nearest; None: it plays in its process."""
     models: ClassVar[int] = 1
     """Models in memory while it generates."""
 

@@ -116,7 +116,9 @@ class GRPOTrainer(Trainer):
         setting = setting_of(stage.env, self.tokenizer, read)
         tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
         run_servers = context.servers
-        started = ranks.broadcast(lambda: run_servers.of(stage.engine, context.model) if run_servers else None)
+        started = ranks.broadcast(
+            lambda: run_servers.of(stage.engine, context.model, stage.context) if run_servers else None
+        )
         self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks, started=started)
         if stage.engine is not None and run_servers is not None:
             run_servers.found(stage.engine, servers)

@@ -69,7 +69,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
     if read_eval(file, model=context.model) is not None:
         return Path(context.model)
     require_judges(stage.reward)  # a gate that an absent judge decides would stay missed
-    thinker = load_named(context.model, context.recipe)
+    thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
         budget = TokenBudget(SCORED_TOKENS, context.folder.say)
         measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
@@ -111,18 +111,17 @@ def measure_gate(
     spots = spots_of(stage.data, thinker.tokenizer)
     setting = thought_setting(stage.env, thinker.tokenizer)
     context = _context(stage, spots, setting, thinker.max_positions)
-    engine = thinker.engine(stage, context)
-    rollout = Rollout(
-        engine=engine,
-        renderer=Renderer(thinker.tokenizer),
-        context=context,
-        temperature=stage.temperature,
-        key=(seed,),
-    )
     reward = reward_of(stage.reward, setting.dialect, thinker.tokenizer, judge_pool)
     tasks = [spot.task for spot in spots]
-    groups = asyncio.run(rollout.groups(tasks, setting.env, samples=stage.samples, first_prompt=0, reward=reward))
-    engine.sleep()
+    with thinker.engine(stage, context) as engine:
+        rollout = Rollout(
+            engine=engine,
+            renderer=Renderer(thinker.tokenizer),
+            context=context,
+            temperature=stage.temperature,
+            key=(seed,),
+        )
+        groups = asyncio.run(rollout.groups(tasks, setting.env, samples=stage.samples, first_prompt=0, reward=reward))
     if (gain := gain_in(stage.reward)) is not None:
         scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag), None)
         played, tokens = groups, budget or TokenBudget(SCORED_TOKENS)
