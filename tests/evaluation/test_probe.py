@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from emulated_server import emulated_server
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
+from sleuth.factories import load_model
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
@@ -85,6 +87,29 @@ def test_the_command_prints_three_tables_and_explains_them(world: Path) -> None:
     for heading in ("4 questions", "gain of a search, in nats", "gain of a passage, in nats"):
         assert heading in result.stdout
     assert "Idle: words found gained at most 1 nat." in result.stdout
+
+
+def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(
+    world: Path, found: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "probe.json"
+    monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")
+    served = load_model(str(BASE), dtype="float32", device="cpu")
+    with emulated_server("vllm", *served, context=1024) as server:
+        other = probed(world, "--engine", server.url)
+        result = probed(world, "--engine", server.url, "--served-as", "tiny", "--out", out)
+        assert result.exit_code == 0, result.stderr
+        assert server.fault() > 24 * 7
+    there = json.loads(out.read_text())
+    engine = there.pop("engine")
+    assert there == found
+    assert (engine["url"], engine["kind"], engine["model"]) == (server.url, "vLLM", "tiny")
+    assert other.exit_code == 2
+    assert f"error: --engine {server.url}: serves 'tiny', and the checkpoint is {BASE}" in other.stderr
+    gone = probed(world, "--engine", server.url)
+    assert gone.exit_code == 2
+    assert gone.stderr.startswith(f"error: --engine {server.url}: does not answer")
+    assert gone.stderr.count("\n") == 1
 
 
 def test_a_dialect_of_chat_messages_is_refused_in_one_line_before_any_question(world: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 from sleuth.cli import options
 from sleuth.cli.figures import measured_in, table_cell
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
+from sleuth.cli.inputs import load_stage, prepare_out_file, require_engine, require_inputs
 from sleuth.cli.tables import Column, print_columns
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
@@ -43,6 +43,13 @@ def probe(
     limit: Annotated[int, typer.Option(min=1, help="Ask only the first so many questions.")] = 200,
     dialect: options.Dialect = None,
     prompt: options.Prompt = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="An SGLang or vLLM server that serves MODEL, to answer; gains are computed here."
+        ),
+    ] = None,
+    served_as: options.ServedAs = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -54,6 +61,7 @@ def probe(
     turn: its gain is how much likelier it made the text after it, in nats. Of a refiner, the gain of each snippet to
     the claims that cite it.
     """
+    require_engine(engine, served_as, {})
     require_inputs([model], questions=questions, index=index)
 
     import_heavy()
@@ -61,19 +69,24 @@ def probe(
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.evaluation.probe import MARGIN
     from sleuth.evaluation.probe import probe as probe_session
-    from sleuth.factories import RefineSetting, SearchSetting
+    from sleuth.factories import RefineSetting, SearchSetting, load_model
     from sleuth.runs.eval_file import write_eval
 
     tasks = load_questions(questions)[:limit]
-    session, notes = open_eval_session(model, tasks, index=index, dialect=dialect, prompt=prompt)
+    session, notes = open_eval_session(
+        model, tasks, index=index, dialect=dialect, prompt=prompt, engine=engine, served_as=served_as
+    )
     if index is None and isinstance(session.setting, SearchSetting):
         raise SleuthError(f"{model} searches: name the index to search, --index DIR")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
     prepare_out_file(out)
+    weights = load_model(model, dtype=None, device="auto")[0] if session.server is not None else session.weights
     PROCESS.announce()
-    found = probe_session(session, tasks)
-    contents = {"name": Path(model).name, "model": model, "questions": len(tasks)} | found.as_json()
+    found = probe_session(session, tasks, weights=weights)
+    contents = {"name": Path(model).name, "model": model, "questions": len(tasks), **found.as_json()}
+    if session.server is not None:
+        contents["engine"] = session.server.as_json()
     if out is not None:
         write_eval(out, contents)
     if as_json:

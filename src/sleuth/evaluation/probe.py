@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from sleuth.evaluation.citation_gain import citation_gains
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.search_gain import Removed, SearchGain, require_text_dialect, search_gains
@@ -52,14 +54,15 @@ class ProbeResult:
         } | {"margin": MARGIN, "records": list(self.records)}
 
 
-def probe(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
-    """Answers the questions in every arm, then computes the gains of the base arm's searches and passages.
+def probe(session: EvalSession, tasks: Sequence[Task], *, weights: PreTrainedModel | None = None) -> ProbeResult:
+    """Answers the questions in every arm, then computes the gains of the base arm's searches and passages, with
+    `weights` where the model of the session is on a server.
 
     Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
     """
-    setting = session.setting
+    setting, weights = session.setting, weights or session.weights
     if isinstance(setting, RefineSetting):
-        return _probe_citations(session, tasks)
+        return _probe_citations(session, tasks, weights)
     if not isinstance(setting, SearchSetting):
         raise SleuthError(f"the dialect {setting.dialect.name!r} does not search: there is nothing to probe")
     require_text_dialect(setting.dialect)
@@ -67,8 +70,8 @@ def probe(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
     answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in arms.items()}
     base = answered[BASE_ARM]
     budget = TokenBudget(BUDGET)
-    by_search = _gain_cases(session, base, "search", budget)
-    by_passage = _gain_cases(session, base, "passage", budget)
+    by_search = _gain_cases(session, weights, base, "search", budget)
+    by_passage = _gain_cases(session, weights, base, "passage", budget)
     return ProbeResult(
         arms={name: _arm_figures(of_arm, base, arms[name]) for name, of_arm in answered.items()},
         searches=_group_figures(by_search, _search_groups),
@@ -77,14 +80,14 @@ def probe(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
     )
 
 
-def _probe_citations(session: EvalSession, tasks: Sequence[Task]) -> ProbeResult:
+def _probe_citations(session: EvalSession, tasks: Sequence[Task], weights: PreTrainedModel) -> ProbeResult:
     """Over all claims that cite, clustered by question: the gain of cited snippets and of the others, and how often a
     cited one gained more than any other."""
     answered = session.ask(tasks, BASE_ARM)
     episodes = [episode for episode, _ in answered]
     renderer = Renderer(session.tokenizer, session.setting.dialect.tags)
     by_episode = TokenBudget(BUDGET).run(
-        lambda tokens: citation_gains(session.weights, renderer, session.setting, episodes, budget=tokens)
+        lambda tokens: citation_gains(weights, renderer, session.setting, episodes, budget=tokens)
     )
     pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
     claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
@@ -152,10 +155,12 @@ def _searches(episode: Episode) -> float | None:
 GainCase = tuple[Episode, Score, SearchGain]
 
 
-def _gain_cases(session: EvalSession, answered: Answered, removed: Removed, budget: TokenBudget) -> list[GainCase]:
+def _gain_cases(
+    session: EvalSession, weights: PreTrainedModel, answered: Answered, removed: Removed, budget: TokenBudget
+) -> list[GainCase]:
     by_episode = budget.run(
         lambda tokens: search_gains(
-            session.weights,
+            weights,
             Renderer(session.tokenizer, session.setting.dialect.tags),
             session.setting.dialect,
             [episode.trajectory for episode, _ in answered],
