@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from model_server import free_url
 
 from benchmarks.tiny_run import episodes, rows
+from sleuth.engines.launch.processes import free_ports
 
 VLLM = Path(__file__).parents[1] / ".venv-servers" / "bin" / "vllm"
 START_SECONDS = 300.0
@@ -37,7 +37,7 @@ class RealVllm:
         self.model = model
         self.log = log
         self.context = context
-        self.url = free_url()
+        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
 
     def start(self) -> None:
         """Starts it and waits until it answers, which takes a minute. Fails the test if it ends or takes too long."""
