@@ -118,6 +118,36 @@ def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
             pytest.fail(f"process {pid} is left")
 
 
+REASONS = """
+[[stage]]
+kind = "reason"
+name = "reasoning"
+samples = 1
+temperature = 0.0
+max_tokens = 500
+sets = [{{ layout = "gsm8k", problems = "{problems}" }}]
+"""
+
+
+@pytest.mark.slow  # two starts of a server
+def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_again_for_it(
+    run: Callable[..., Path], recipe_file: Path, vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text(json.dumps({"question": "Two and two?", "answer": "#### 4"}) + "\n")
+    recipe_file.write_text(recipe_file.read_text() + REASONS.format(problems=problems))
+    monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")
+    slept = as_if_on_one_card(monkeypatch)
+    run(recipe_file, tmp_path / "run", launched(vllm), "stage.1.steps=1")
+    log = (tmp_path / "run" / "servers" / "vllm-0.log").read_text()
+    first, second = map(int, re.findall(r"supervisor: .* --max-model-len (\d+)", log))
+    assert first == 400 < 500 < second
+    assert "they are started again" in (tmp_path / "run" / "log.txt").read_text()
+    assert evaluated(tmp_path / "run", "reasoning@gsm8k")
+    assert len(slept) == 4  # in the step, and before the second, third and last stage
+    assert len((tmp_path / "pids").read_text().split()) == 2
+
+
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
