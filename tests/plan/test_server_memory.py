@@ -6,22 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.plan.memory import CUDA, total
+from sleuth.plan.memory import CUDA, SIZES, total
 from sleuth.plan.phases import Machine, learner_of
 from sleuth.plan.server_memory import MARGIN, server_memory
 from sleuth.plan.shapes import shape_of
-from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
+from sleuth.recipe import GrpoRecipe, Recipe, WinRateRecipe, load_recipe
 from sleuth.recipe.grpo import PoolRecipe
 from sleuth.types import SleuthError
 
 GB = 10**9
 CONTEXT = 4096
-RECIPES = Path(__file__).parents[2] / "recipes"
+SINGLE_GPU = Path(__file__).parents[2] / "recipes" / "search_r1_slime_3b_single_gpu.toml"
+LAUNCHED = "grpo.engine={ launch = 'vllm' }"
 
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return load_recipe(RECIPES / "search_r1_slime_3b_single_gpu.toml", ("grpo.engine={ launch = 'vllm' }",))
+    return load_recipe(SINGLE_GPU, (LAUNCHED,))
 
 
 def pool_of(recipe: Recipe) -> PoolRecipe:
@@ -37,6 +38,16 @@ def test_a_server_gets_what_the_learner_leaves_of_the_card(recipe: Recipe) -> No
     left = 141 * GB - CUDA.libraries - total(learner.state()[0]) - MARGIN
     assert server_memory(recipe, pool_of(recipe), None, 141 * GB, CONTEXT) == left
     assert 30 * GB < left < 141 * GB
+
+
+def test_a_stage_with_two_models_leaves_room_for_both() -> None:
+    recipe = load_recipe(SINGLE_GPU, (LAUNCHED, "grpo.loss.beta=0.0"))  # the learner holds one
+    table = {"kind": "win_rate", "name": "against", "judge": "ending", "data": {"kind": "text", "texts": "texts.jsonl"}}
+    compared = recipe.model_copy(update={"stage": (*recipe.stage, WinRateRecipe.model_validate(table))})
+    weights = SIZES[recipe.dtype] * shape_of(recipe.model)[0].weights
+    left = 141 * GB - CUDA.libraries - MARGIN
+    for one, models in ((recipe, 1), (compared, 2)):
+        assert server_memory(one, pool_of(one), None, 141 * GB, CONTEXT) == left - models * weights
 
 
 def test_a_model_that_leaves_no_room_is_one_line_with_the_remedies(recipe: Recipe) -> None:

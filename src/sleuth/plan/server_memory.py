@@ -18,10 +18,9 @@ MOST_CPU_CACHE = 8_000_000_000
 def server_memory(
     recipe: Recipe, pool: PoolRecipe, given: int | None, card: int | None, context: int, *, ranks: int = 1
 ) -> int | None:
-    """Bytes of a server of this pool. On a card of `card` bytes: those that are `given`, or else what the learner of
-    the most demanding stage leaves of it while the server is awake. On a CPU (None): of its KV cache alone. Raises
-    SleuthError if the model does not fit them with one sequence of `context` tokens. None if the model's shape cannot
-    be had.
+    """Bytes of a server of this pool. On a card of `card` bytes: those that are `given`, or else what the most
+    demanding stage leaves of it while the server is awake. On a CPU (None): of its KV cache alone. Raises SleuthError
+    if the model does not fit them with one sequence of `context` tokens. None if the model's shape cannot be had.
     """
     if not recipe.model:
         return given
@@ -36,11 +35,16 @@ def server_memory(
         return _enough(recipe, wanted if given is None else given, sequence, "its KV cache")
     if given is None:
         machine = Machine(device=CUDA, memory=card, ranks=ranks)
-        held = (
+        held = [
             total(learner_of(recipe, index, shape, machine).state()[0])
             for index, stage in recipe.stages_of(GrpoRecipe).items()
             if stage.engine == pool
-        )
+        ]
+        held += [
+            stage.models * size * shape.weights
+            for index, stage in enumerate(recipe.stage)
+            if stage.measures and recipe.engine_at(index) == pool
+        ]
         given = card - CUDA.libraries - max(held) - MARGIN
     return _enough(recipe, given, SERVER + size * shape.weights + sequence, "weights, work and one sequence")
 
