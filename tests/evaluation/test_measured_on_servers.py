@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from emulated_server import EmulatedServer, emulated_server
+from real_vllm import RealVllm
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote.pool import PoolEngine
@@ -153,6 +154,21 @@ def test_stages_that_measure_write_on_servers_what_they_would_in_this_process(
     }  # fmt: skip
     assert any(record["ours"] != record["theirs"] for record in here["against_base"]["records"])
     assert all(server.fault() > 10 for server in pair)
+
+
+@pytest.mark.servers
+def test_a_real_vllm_takes_the_weights_of_both_models_and_writes_what_they_would(
+    recipe: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = measure(recipe, tmp_path / "here", trained)
+    monkeypatch.delattr(eval_session, "LocalEngine")
+    server = RealVllm(BASE, tmp_path / "vllm.log", context=512)
+    server.start()
+    try:
+        there = measure(recipe, tmp_path / "there", trained, f"grpo.engine={{ urls = ['{server.url}'] }}")
+    finally:
+        server.kill()
+    assert there == here
 
 
 @pytest.mark.parametrize("sleeps", [False, True])
