@@ -6,13 +6,14 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+from starlette.routing import Route
 from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -48,13 +49,15 @@ def emulated_server(
     slots: int = 32,
     raw: bool | None = None,
     transfers: bool = False,
+    instead: Mapping[str, ASGIApp] | None = None,
     **faults: Any,
 ) -> Iterator[EmulatedServer]:
-    """A server that uses `model` itself, which therefore must not be the learner's object."""
+    """A server that uses `model` itself, which therefore must not be the learner's object. `instead` answers paths."""
     limits = emulator_limits(seconds=60)
     engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits, weights=ANYWHERE)
     how = {"access": Access(), "faults": Faults(**faults), "raw": raw, "transfers": transfers}
     app = emulator_app(kind, "tiny", engine, limits, **how)
+    app.router.routes[:0] = [Route(path, answer) for path, answer in (instead or {}).items()]
     with application(app) as url:
         yield EmulatedServer(url, engine)
 

@@ -1,9 +1,10 @@
-"""Weights that leave the learner's memory: to another process on the same card, and to a vLLM that shares it."""
+"""Weights that leave the learner's memory: to another process on the same card, and to servers that share it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -11,6 +12,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +24,8 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import prepare
-from sleuth.engines.remote.shared_memory import shared_weights
+from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights
+from sleuth.serve.emulator.weight_transfer import named_tensors, received_weights
 from sleuth.types import Episode
 from sleuth.world.facts import make_world
 
@@ -45,7 +49,7 @@ probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 32 }}
 reward = [{{ kind = "python", function = "benchmarks.gpu.servers:hashed" }}]
-engine = {{ launch = "vllm", arguments = ["--weight-transfer-config", '{{"backend": "ipc"}}'] }}
+engine = {{ {engine} }}
 
 [[stage]]
 kind = "evaluate"
@@ -60,41 +64,47 @@ def hashed(episode: Episode) -> float:
     return hashlib.sha256(repr(written).encode()).digest()[0] / 255
 
 
+ENGINES = {
+    "vLLM": """launch = "vllm", arguments = ["--weight-transfer-config", '{"backend": "ipc"}']""",
+    "SGLang": 'launch = "sglang"',
+}
+
+
 def servers(check: Check) -> None:
-    """The handles of a model, read by another process; then the rounds with vLLM, if it is there."""
-    handles(check)
-    if shutil.which("vllm") is None:
-        check.skip(f"{ROUNDS} rounds of publish, play, sleep, update, wake: there is no vllm on the PATH")
-    else:
-        rounds(check)
+    """The handles of a model, read by another process; then the rounds with the servers that are there."""
+    for kind in ENGINES:
+        handles(check, kind)
+    installed = {"vLLM": shutil.which("vllm"), "SGLang": find_spec("sglang")}
+    for kind, found in installed.items():
+        if found is None:
+            check.skip(f"{ROUNDS} rounds of publish, play, sleep, update, wake: there is no {kind}")
+    if any(installed.values()):
+        changes = prepare(check, make_world(0, check.scale.people))
+        for kind in filter(installed.get, ENGINES):
+            rounds(check, kind, changes)
 
 
-def handles(check: Check) -> None:
-    """Another process rebuilds every weight from its handle, as vLLM does, and hashes it."""
+def handles(check: Check, kind: str) -> None:
+    """Another process rebuilds every weight from its handle, as this kind of server does, and hashes it."""
     model = check.scale.model(check.device)
     wanted = {name: digest_of(weight) for name, weight in model.state_dict().items()}
-    command, found = [sys.executable, "-c", "from benchmarks.gpu.servers import read; read()"], []
-    with shared_weights(model) as info:
-        said = subprocess.run(command, input=json.dumps(info), capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-c", f"from benchmarks.gpu.servers import read; read({kind!r})"]
+    with shared_weights(model) as shared:
+        sent = json.dumps(shared.update_info() if kind == "vLLM" else shared.serialized_named_tensors())
+        said = subprocess.run(command, input=sent, capture_output=True, text=True, timeout=120, check=False)
         if said.returncode:
             raise RuntimeError(said.stderr[-400:])
-        found.append(json.loads(said.stdout.splitlines()[-1]))
-    read_there = found[0]
+    read_there = json.loads(said.stdout.splitlines()[-1])
     differ = [name for name, digest in wanted.items() if read_there["digests"].get(name) != digest]
-    check.found("weights read by another process", len(wanted) - len(differ), at_least=len(wanted))
-    check.found("copied there", read_there["seconds"], "s")
+    check.found(f"weights read as by {kind}", len(wanted) - len(differ), at_least=len(wanted))
+    check.found(f"copied as by {kind}", read_there["seconds"], "s")
 
 
-def read() -> None:
-    """Prints the digests of the weights that the handles on standard input name; the other process of `handles`."""
-    info = json.load(sys.stdin)
+def read(kind: str) -> None:
+    """Prints the digests of the weights whose handles are on standard input; the other process of `handles`."""
+    sent = json.load(sys.stdin)
     started = time.monotonic()
-    if torch.cuda.is_available() and info["ipc_handles_pickled"]:
-        weights = _from_card(info)
-    else:
-        from sleuth.serve.emulator.weight_transfer import received_weights
-
-        weights = received_weights(info)
+    weights = READERS[kind, torch.cuda.is_available()](sent)
     copies = {name: weight.clone() for name, weight in weights.items()}
     if torch.cuda.is_available():
         torch.cuda.synchronize()
@@ -102,7 +112,7 @@ def read() -> None:
     print(json.dumps({"seconds": seconds, "digests": {name: digest_of(copy) for name, copy in copies.items()}}))
 
 
-def _from_card(info: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _as_vllm(info: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The weights in the memory of the other process, from the arguments that vLLM 0.32.0 takes."""
     card = str(torch.cuda.get_device_properties(0).uuid)
     pickled = pickle.loads(base64.b64decode(info["ipc_handles_pickled"]))  # of the process that started this one
@@ -113,43 +123,74 @@ def _from_card(info: dict[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
+class _AsSglang(pickle.Unpickler):
+    """Rebuilds tensors on the card that has the UUID, as SGLang 0.5.23 does."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if (module_name, global_name) == ("torch.multiprocessing.reductions", "rebuild_cuda_tensor"):
+            return self._rebuilt
+        if module_name in ("torch", "torch.storage"):
+            return super().find_class(module_name, global_name)
+        raise pickle.UnpicklingError(f"{module_name}.{global_name}")
+
+    def _rebuilt(self, *arguments: Any) -> torch.Tensor:
+        card = str(torch.cuda.get_device_properties(0).uuid)
+        if arguments[CARD_ARGUMENT] != card:
+            raise pickle.UnpicklingError(f"the tensor is on {arguments[CARD_ARGUMENT]}, not on {card}")
+        return rebuild_cuda_tensor(*arguments[:CARD_ARGUMENT], 0, *arguments[CARD_ARGUMENT + 1 :])
+
+
+def _as_sglang(payloads: list[str]) -> dict[str, torch.Tensor]:
+    torch.cuda.init()
+    return dict(_AsSglang(io.BytesIO(base64.b64decode(payloads[0]))).load())
+
+
+READERS: dict[tuple[str, bool], Callable[[Any], dict[str, torch.Tensor]]] = {
+    ("vLLM", True): _as_vllm,
+    ("vLLM", False): received_weights,
+    ("SGLang", True): _as_sglang,
+    ("SGLang", False): named_tensors,
+}
+"""How a kind of server reads weights on a card, and the emulated one on the host."""
+
+
 def digest_of(weight: torch.Tensor) -> str:
     """A hash of a weight's values."""
     return hashlib.sha256(weight.detach().reshape(-1).view(torch.uint8).cpu().numpy().data).hexdigest()
 
 
-def rounds(check: Check) -> None:
-    """A run that starts a vLLM on the card: it sleeps while the learner computes, takes the weights at each of its
+def rounds(check: Check, kind: str, changes: dict[str, Any]) -> None:
+    """A run that starts a server on the card: it sleeps while the learner computes, takes the weights at each of its
     steps from memory, and evaluates at the end."""
     from sleuth.pipeline import run_recipe
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 
-    changes = prepare(check, make_world(0, check.scale.people))
     release(check.device)
-    file = check.folder / "rounds.toml"
+    file = check.folder / f"rounds_{kind}.toml"
     values = {
         "model": changes["model"],
         "world": Path(changes["grpo.env.index"]).parent,
         "dtype": "bfloat16" if check.on_card else "float32",
         "device": check.device.type,
         "rounds": ROUNDS,
+        "engine": ENGINES[kind],
         "context": min(1024, check.scale.context),
     }
     file.write_text(RECIPE.format(**values))
     recipe = load_recipe(file)
     with (
         patch.dict(os.environ, VLLM_ALLOW_INSECURE_SERIALIZATION="1"),
-        RunFolder.open(check.folder / "rounds", recipe) as folder,
+        RunFolder.open(check.folder / f"rounds_{kind}", recipe) as folder,
     ):
         seconds = timed(check.device, lambda: run_recipe(recipe, folder))
         rows = [row for row in folder.metrics.rows() if row["stage"] == "grpo"]
-    check.found("rounds with vLLM", len(rows), at_least=ROUNDS)
+    check.found(f"rounds with {kind}", len(rows), at_least=ROUNDS)
     trained = [abs(row["sampler_learner_kl"]) for row in rows if row["loss"] is not None]
-    check.found("updates among them", len(trained), at_least=ROUNDS)
-    check.found("KL of sampler and learner", max(trained, default=0.0), "nats", at_most=SAMPLER_LEARNER_KL)
-    check.found("publishing", max(row["seconds_publish"] for row in rows), "s")
+    check.found(f"{kind}: updates among them", len(trained), at_least=ROUNDS)
+    check.found(f"{kind}: KL of sampler and learner", max(trained, default=0.0), "nats", at_most=SAMPLER_LEARNER_KL)
+    check.found(f"{kind}: publishing", max(row["seconds_publish"] for row in rows), "s")
     by_folder = (folder.path / "log.txt").read_text().count("weights go through the folder")
-    check.found("servers that took weights from the folder", by_folder, at_most=0 if check.on_card else None)
-    check.found("evaluated", (folder.path / "eval" / "trained.json").exists(), at_least=1)
-    check.found("all of it", seconds, "s")
+    check.found(f"{kind}: servers that took weights from the folder", by_folder, at_most=0 if check.on_card else None)
+    check.found(f"{kind}: evaluated", (folder.path / "eval" / "trained.json").exists(), at_least=1)
+    check.found(f"{kind}: all of it", seconds, "s")

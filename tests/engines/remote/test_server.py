@@ -25,7 +25,7 @@ def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", serve
         )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("SGLang", "0.5.9"), ("vLLM", "0.32.0")])
+@pytest.mark.parametrize(("kind", "version"), [("SGLang", "0.5.23"), ("vLLM", "0.32.0")])
 def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, version: str) -> None:
     place, notes = find(server, kind)
     assert place == Server(

@@ -147,7 +147,7 @@ async def _is_missing(path: str, client: HttpClient) -> bool:
     try:
         await client.get(path)
     except RefusedError as error:
-        return str(error).startswith("refused with 404")
+        return error.is_missing
     except HttpClientError:
         pass
     return False

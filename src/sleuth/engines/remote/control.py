@@ -8,15 +8,23 @@ from typing import Any, Protocol
 
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
 from sleuth.engines.remote.published import Published
+from sleuth.engines.remote.shared_memory import SharedWeights
 
 INITIAL_WEIGHTS = "default"
 """Both servers' name for the weights that they started with: one that returns it has been restarted."""
 
 LOAD_SECONDS = 600.0  # timeout for loading weights; a shared folder may be slow
 
+SGLANG_SIZES = ("tp_size", "pp_size", "dp_size")
+"""SGLang's names for the numbers of cards that share a model or its requests."""
+
 
 class NotLoadedError(HttpClientError):
     """The server could not load the weights; the message is the server's own."""
+
+
+class EndedError(HttpClientError):
+    """The server stopped to answer while it read weights from memory, which may have ended it."""
 
 
 class Control(Protocol):
@@ -33,6 +41,11 @@ class Control(Protocol):
 
     async def load(self, client: HttpClient, published: Published) -> None:
         """Load these weights, set their label and clear the prefix cache. No request may be in progress."""
+        ...
+
+    async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
+        """As `load`, from the memory of this machine. Raises NotLoadedError if the server takes none, after which it
+        may be paused and `load` can follow, and EndedError if it may have ended by them."""
         ...
 
     async def sleep(self, client: HttpClient) -> None:
@@ -68,16 +81,15 @@ class VllmControl:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await self._adopt(client, published)
 
-    async def receive(self, client: HttpClient, published: Published, update_info: dict[str, Any]) -> None:
-        """As `load`, from memory (`sleuth.engines.remote.shared_memory`). After NotLoadedError the server is paused,
-        and `load` can follow."""
+    async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
+        """See `Control`."""
         await client.post("/pause", params={"mode": "wait"}, seconds=LOAD_SECONDS)
         started = False
         try:
             await client.post("/init_weight_transfer_engine", {"init_info": {"packed": False}})
             started = True
             await client.post("/start_weight_update")
-            await client.post("/update_weights", {"update_info": update_info}, seconds=LOAD_SECONDS)
+            await client.post("/update_weights", {"update_info": shared.update_info()}, seconds=LOAD_SECONDS)
             await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             if started:
@@ -129,6 +141,59 @@ class SglangControl:
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await client.post("/continue_generation", {})
+
+    async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
+        """See `Control`."""
+        await self._require_one_device(client, shared.device)
+        await client.post("/pause_generation", {})
+        body = {
+            "serialized_named_tensors": shared.serialized_named_tensors(),
+            "weight_version": published.label,
+            "flush_cache": True,
+        }
+        try:
+            await self._update_from_tensor(client, body)
+        except (RefusedError, ServerFailedError) as error:
+            raise NotLoadedError(f"takes no weights from memory ({error})") from None
+        await client.post("/continue_generation", {})
+
+    async def _require_one_device(self, client: HttpClient, device: str) -> None:
+        """Raises NotLoadedError for a server that the handles of this device's memory would end."""
+        try:
+            info = await client.get("/server_info")
+        except RefusedError:  # older versions have no such path
+            info = await client.get("/get_server_info")
+        wanted = {"device": device} | dict.fromkeys(SGLANG_SIZES, 1)
+        found = {name: info.get(name) for name in wanted} if isinstance(info, dict) else {}
+        if found != wanted:
+            described = [", ".join(f"{name} {value}" for name, value in of.items()) for of in (found, wanted)]
+            raise NotLoadedError(f"takes no weights from memory (it has {described[0] or None}, not {described[1]})")
+
+    async def _update_from_tensor(self, client: HttpClient, body: dict[str, Any]) -> None:
+        in_session = await self._begin_update(client)
+        try:
+            await client.post("/update_weights_from_tensor", body, seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError):
+            if in_session:
+                with suppress(RefusedError, ServerFailedError):
+                    await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+            raise
+        except HttpClientError as error:
+            raise EndedError(f"{error}, while it took weights from memory") from None
+        if in_session:
+            await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+
+    async def _begin_update(self, client: HttpClient) -> bool:
+        """Opens a session of weight updates, after ending one that a killed run left open. Returns False for a server
+        that has no sessions."""
+        try:
+            await client.post("/begin_weight_update", {})
+        except RefusedError as error:
+            if error.is_missing:
+                return False
+            await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+            await client.post("/begin_weight_update", {})
+        return True
 
     async def sleep(self, client: HttpClient) -> None:
         """See `Control`."""

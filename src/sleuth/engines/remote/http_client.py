@@ -36,6 +36,11 @@ class TimedOutError(LostResponseError):
 class RefusedError(HttpClientError):
     """The server rejected the request as invalid (any other status); repeating it is useless."""
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether the server has no such path."""
+        return str(self).startswith("refused with 404")
+
 
 class HttpClient:
     """A client of the server at `url`. `seconds` is the default timeout of a whole request."""

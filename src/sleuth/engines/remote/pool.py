@@ -86,7 +86,7 @@ class PoolEngine:
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
             # Servers that share the learner's card generate only while it rests, and load while it holds whole weights.
-            from_memory=limits.sleeps and ranks.alone and all(map(_is_vllm_of_this_machine, servers)),
+            from_memory=limits.sleeps and ranks.alone and all(map(_is_of_this_machine, servers)),
         )
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
@@ -254,9 +254,8 @@ class PoolEngine:
         return max(1, share.stop - share.start)
 
 
-def _is_vllm_of_this_machine(discovered: DiscoveredServer) -> bool:
-    server = discovered.server
-    return server.kind == "vLLM" and urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1")
+def _is_of_this_machine(discovered: DiscoveredServer) -> bool:
+    return urlsplit(discovered.server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _pause(refusals: int) -> float:

@@ -14,7 +14,7 @@ from statistics import fmean
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import INITIAL_WEIGHTS, NotLoadedError, VllmControl
+from sleuth.engines.remote.control import INITIAL_WEIGHTS, EndedError, NotLoadedError
 from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published, publish, published_in_memory, same_weights
 from sleuth.engines.remote.replica import EngineReplica
@@ -38,8 +38,8 @@ class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
     and got them again.
 
-    With `from_memory` a vLLM on this machine takes them from the learner's memory, if it can; the learner must not
-    change them while the servers generate.
+    With `from_memory` a server on the learner's device takes them from the learner's memory, if it can; the learner
+    must not change them while the servers load.
 
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
     without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
@@ -185,15 +185,17 @@ class WeightSync:
         replica.load_finished, replica.asleep, replica.label = True, False, published.label
 
     async def _loaded_from_memory(self, replica: EngineReplica, published: Published) -> bool:
-        """Whether the server took the weights from this process's memory. Otherwise they are in the folder."""
-        control = replica.discovered.control
-        if self._from_memory and isinstance(control, VllmControl):
+        """Whether the server took the weights from this process's memory. Otherwise they are in the folder. Raises
+        HttpClientError if it does not answer; if the weights may have ended it, it will get the folder."""
+        if self._from_memory:
             try:
-                with shared_weights(self._model) as update_info:
-                    await control.receive(replica.client, published, update_info)
-            except NotLoadedError as error:
+                with shared_weights(self._model) as shared:
+                    await replica.discovered.control.receive(replica.client, published, shared)
+            except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
                 self._from_memory = False
+                if isinstance(error, EndedError):
+                    raise
             else:
                 return True
         if not self._written:

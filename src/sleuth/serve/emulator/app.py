@@ -44,7 +44,7 @@ def emulator_app(
     transfers: bool = False,
 ) -> Starlette:
     """The application. `raw`: log-probabilities are those before temperature; None is the server's own default.
-    `transfers`: weights may come from shared memory, as with vLLM's `--weight-transfer-config`.
+    `transfers`: weights may come from shared memory, as with vLLM's `--weight-transfer-config` and with SGLang.
     `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
     fault_injector = FaultInjector(faults or Faults())
     engine.stale = fault_injector.faults.stale

@@ -186,9 +186,11 @@ class EmulatedEngine:
         if not inside:
             raise SleuthError(f"{str(folder)[:200]!r} is not below {self._weights}, the --weights of this server")
 
-    async def load_tensors(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Loads these weights once nothing is running. Raises SleuthError, with nothing changed, if they do not fit."""
-        await self.change_weights(lambda: load_state(self._model, state, "update_info"))
+    async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
+        """Loads these weights once nothing is running, and sets the label if given. Raises SleuthError, which names
+        their `source`, with nothing changed, if they do not fit."""
+        await self.change_weights(lambda: load_state(self._model, state, source))
+        self.label = label or self.label
 
     async def restart(self) -> None:
         """Emulates a restart: aborts everything and restores the initial weights and label."""

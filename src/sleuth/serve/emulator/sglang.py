@@ -8,6 +8,8 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
+- Weights from memory: see `sleuth.engines.remote.shared_memory`. Where the real server ends, as it cannot read what it
+  was sent, this one answers 400.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
   `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
@@ -27,6 +29,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sleuth.engines.remote.control import SGLANG_SIZES
+from sleuth.engines.remote.shared_memory import CPU, HOST
 from sleuth.serve.emulator.bodies import (
     field,
     list_of,
@@ -38,11 +42,12 @@ from sleuth.serve.emulator.bodies import (
     top_of,
 )
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
+from sleuth.serve.emulator.weight_transfer import named_tensors
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
 
-VERSION = "0.5.9"
+VERSION = "0.5.23"
 """The emulated version."""
 
 GENERATE = ("input_ids", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num", "rid")
@@ -52,6 +57,10 @@ SAMPLING_PARAMS = (
     "spaces_between_special_tokens", "sampling_seed",
 )  # fmt: skip
 UPDATE = ("model_path", "load_format", "weight_version", "abort_all_requests", "flush_cache")
+UPDATE_FROM_TENSOR = ("serialized_named_tensors", "load_format", "weight_version", "abort_all_requests", "flush_cache")
+NOT_IN_SESSION = "update_weights_from_tensor must run between begin_weight_update() and end_weight_update()"
+ALREADY_IN_SESSION = "a weight-update session is already open; call end_weight_update() first"
+NO_SESSION = "no weight-update session is open; call begin_weight_update() first"
 
 
 class SglangEmulator(EngineEmulator):
@@ -59,6 +68,7 @@ class SglangEmulator(EngineEmulator):
 
     owner = "sglang"
     raw_by_default = False
+    _in_session = False
 
     def routes(self) -> list[Route]:
         """See `EngineEmulator`."""
@@ -72,6 +82,9 @@ class SglangEmulator(EngineEmulator):
             Route("/get_weight_version", self._weight_version, methods=get),
             Route("/generate", self._generate, methods=post),
             Route("/update_weights_from_disk", self._update, methods=post),
+            Route("/begin_weight_update", self._begin_update, methods=post),
+            Route("/update_weights_from_tensor", self._update_from_tensor, methods=post),
+            Route("/end_weight_update", self._end_update, methods=post),
             Route("/update_weight_version", self._rename, methods=post),
             Route("/pause_generation", self._pause, methods=post),
             Route("/continue_generation", self._continue, methods=post),
@@ -92,7 +105,9 @@ class SglangEmulator(EngineEmulator):
         )
 
     async def _server_info(self, request: Request) -> Response:
-        return JSONResponse({"version": VERSION, "internal_states": []})
+        device = HOST if self.transfers else CPU
+        sizes = dict.fromkeys(SGLANG_SIZES, 1)
+        return JSONResponse({"version": VERSION, "device": device, "internal_states": []} | sizes)
 
     async def _weight_version(self, request: Request) -> Response:
         return JSONResponse({"weight_version": self.engine.label})
@@ -171,6 +186,35 @@ class SglangEmulator(EngineEmulator):
         self.name = folder
         return JSONResponse({"success": True, "message": "Succeeded to update.", "num_paused_requests": 0})
 
+    async def _begin_update(self, request: Request) -> Response:
+        await read_body(request, ("selector",))
+        if self._in_session:
+            return _outcome(False, ALREADY_IN_SESSION)
+        self._in_session = True
+        return _outcome(True, "Success")
+
+    async def _update_from_tensor(self, request: Request) -> Response:
+        body = await read_body(request, UPDATE_FROM_TENSOR)
+        payloads, label = list_of(body, "serialized_named_tensors", str), field(body, "weight_version", str, None)
+        if not self._in_session:
+            return _outcome(False, NOT_IN_SESSION)
+        if field(body, "abort_all_requests", bool, False):
+            self.engine.abort()
+        try:
+            if not self.transfers:
+                raise SleuthError("this server takes no weights from memory")
+            await self.engine.load_tensors(named_tensors(payloads), "serialized_named_tensors", label)
+        except SleuthError as error:
+            return _outcome(False, str(error))
+        return _outcome(True, "Success")
+
+    async def _end_update(self, request: Request) -> Response:
+        await read_body(request, ())
+        if not self._in_session:
+            return _outcome(False, NO_SESSION)
+        self._in_session = False
+        return _outcome(True, "Success")
+
     async def _rename(self, request: Request) -> Response:
         body = await read_body(request, ("new_version", "abort_all_requests"))
         self.engine.label = field(body, "new_version", str, self.engine.label)
@@ -213,6 +257,10 @@ def _parts(body: dict[str, Any]) -> tuple[str, ...]:
     if not set(parts) <= {WEIGHTS, KV_CACHE}:
         raise Refused(400, f"tags = {list(parts)}: expected weights or kv_cache", param="tags")
     return parts
+
+
+def _outcome(success: bool, message: str) -> JSONResponse:
+    return JSONResponse({"success": success, "message": message}, 200 if success else 400)
 
 
 def _reason(stop: str, length: int) -> dict[str, Any]:

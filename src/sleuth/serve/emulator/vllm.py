@@ -183,7 +183,7 @@ class VllmEmulator(EngineEmulator):
             raise Refused(500, "start_weight_update must be called before update_weights")
         try:
             state = received_weights(field(body, "update_info", dict, {}))
-            await self.engine.load_tensors(state)
+            await self.engine.load_tensors(state, "update_info")
         except SleuthError as error:
             raise Refused(500, str(error)) from None
         return JSONResponse({"message": "Weights updated"})
