@@ -45,6 +45,7 @@ SHOWN = 4_000  # characters of a finding: some requests are megabytes
 LEFT_OUT = (
     *("/pause", "/sleep", "/pause_generation", "/release_memory_occupation", "/collective_rpc"),
     *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
+    "/shutdown_weight_transfer_engine",
 )
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}, "minItems": 1, "maxItems": 64}
 PARAMETERS = {

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.cli.http_server import server_of
 from sleuth.serve.emulator.app import emulator_app, emulator_limits
-from sleuth.serve.emulator.engine import EmulatedEngine
+from sleuth.serve.emulator.engine import EmulatedEngine, Transfers
 from sleuth.serve.emulator.faults import Faults
 from sleuth.serve.http.access import Access
 
@@ -48,7 +48,7 @@ def emulated_server(
     context: int = 256,
     slots: int = 32,
     raw: bool | None = None,
-    transfers: bool = False,
+    transfers: Transfers | None = None,
     instead: Mapping[str, ASGIApp] | None = None,
     **faults: Any,
 ) -> Iterator[EmulatedServer]:

@@ -1,4 +1,4 @@
-"""Weights that leave the learner's memory: to another process on the same card, and to servers that share it."""
+"""Weights that leave the learner's memory: to processes and servers on the same card, and on another one."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import prepare
+from sleuth.engines.remote.broadcast import GlooGroup, Group, NcclGroup, broadcast_weights
 from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights
 from sleuth.serve.emulator.weight_transfer import named_tensors, received_weights
 from sleuth.types import Episode
@@ -64,24 +65,74 @@ def hashed(episode: Episode) -> float:
     return hashlib.sha256(repr(written).encode()).digest()[0] / 255
 
 
+BY_NCCL = "vLLM on another card"
 ENGINES = {
     "vLLM": """launch = "vllm", arguments = ["--weight-transfer-config", '{"backend": "ipc"}']""",
     "SGLang": 'launch = "sglang"',
+    BY_NCCL: """launch = "vllm", arguments = ["--weight-transfer-config", '{"backend": "nccl"}']""",
 }
+CARDS = {BY_NCCL: 2}
+"""How many cards the rounds need, where it is not one."""
 
 
 def servers(check: Check) -> None:
-    """The handles of a model, read by another process; then the rounds with the servers that are there."""
-    for kind in ENGINES:
+    """The handles of a model, read by another process; its weights, sent to one on another card; then the rounds with
+    the servers that are there."""
+    for kind in ("vLLM", "SGLang"):
         handles(check, kind)
-    installed = {"vLLM": shutil.which("vllm"), "SGLang": find_spec("sglang")}
+    cards = torch.cuda.device_count() if check.on_card else 1
+    if check.on_card and cards < CARDS[BY_NCCL]:
+        check.skip(f"weights sent to another card by NCCL: needs two cards, and there is {cards}")
+    else:
+        broadcast(check)
+    installed = {"vLLM": shutil.which("vllm"), "SGLang": find_spec("sglang"), BY_NCCL: shutil.which("vllm")}
     for kind, found in installed.items():
-        if found is None:
-            check.skip(f"{ROUNDS} rounds of publish, play, sleep, update, wake: there is no {kind}")
+        if found is None or cards < CARDS.get(kind, 1):
+            missing = f"there is no {kind}" if found is None else f"needs {CARDS[kind]} cards, and there is {cards}"
+            check.skip(f"{ROUNDS} rounds of publish, play, update with {kind}: {missing}")
+            installed[kind] = None
     if any(installed.values()):
         changes = prepare(check, make_world(0, check.scale.people))
         for kind in filter(installed.get, ENGINES):
             rounds(check, kind, changes)
+
+
+def broadcast(check: Check) -> None:
+    """Another process, on a second card, takes the weights as vLLM does, and hashes them. On a CPU by gloo."""
+    model = check.scale.model(check.device)
+    wanted = {name: digest_of(weight) for name, weight in model.state_dict().items()}
+    weights = broadcast_weights(model)
+    command = [sys.executable, "-c", "from benchmarks.gpu.servers import take; take()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        unique_id = base64.b64encode(weights.group.unique_id).decode()
+        with other.stdin as sent:
+            sent.write(json.dumps({"unique_id": unique_id, "backend": weights.backend} | weights.update_info()))
+        weights.group.join(2)
+        started = time.monotonic()
+        weights.group.broadcast(list(weights.weights.values()))
+        check.found("sent to another card", time.monotonic() - started, "s")
+        digests = json.loads(other.stdout.read().splitlines()[-1])
+    weights.group.abort()
+    differ = [name for name, digest in wanted.items() if digests.get(name) != digest]
+    check.found("weights sent to another card", len(wanted) - len(differ), at_least=len(wanted))
+
+
+def take() -> None:
+    """Prints the digests of the weights that it is sent; the other process of `broadcast`."""
+    sent = json.load(sys.stdin)
+    unique_id, on_card = base64.b64decode(sent["unique_id"]), sent["backend"] == "nccl"
+    device = torch.device("cuda:1" if on_card else "cpu")
+    group: Group = NcclGroup(device, unique_id) if on_card else GlooGroup(unique_id)
+    group.join(2, 1)
+    weights = [
+        torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        for dtype, shape in zip(sent["dtype_names"], sent["shapes"], strict=True)
+    ]
+    group.broadcast(weights)
+    group.abort()
+    print(json.dumps(dict(zip(sent["names"], map(digest_of, weights), strict=True))))
 
 
 def handles(check: Check, kind: str) -> None:
@@ -160,14 +211,14 @@ def digest_of(weight: torch.Tensor) -> str:
 
 
 def rounds(check: Check, kind: str, changes: dict[str, Any]) -> None:
-    """A run that starts a server on the card: it sleeps while the learner computes, takes the weights at each of its
-    steps from memory, and evaluates at the end."""
+    """A run that starts a server, on the learner's card or another: it takes the weights at each of its steps from
+    memory, and evaluates at the end. On the learner's card it sleeps while the learner computes."""
     from sleuth.pipeline import run_recipe
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 
     release(check.device)
-    file = check.folder / f"rounds_{kind}.toml"
+    file = check.folder / f"rounds_{kind.replace(' ', '_')}.toml"
     values = {
         "model": changes["model"],
         "world": Path(changes["grpo.env.index"]).parent,
@@ -181,7 +232,7 @@ def rounds(check: Check, kind: str, changes: dict[str, Any]) -> None:
     recipe = load_recipe(file)
     with (
         patch.dict(os.environ, VLLM_ALLOW_INSECURE_SERIALIZATION="1"),
-        RunFolder.open(check.folder / f"rounds_{kind}", recipe) as folder,
+        RunFolder.open(file.with_suffix(""), recipe) as folder,
     ):
         seconds = timed(check.device, lambda: run_recipe(recipe, folder))
         rows = [row for row in folder.metrics.rows() if row["stage"] == "grpo"]

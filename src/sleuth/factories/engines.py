@@ -125,6 +125,7 @@ def pool_engine_of(
         seconds=pool.seconds,
         unavailable_timeout=pool.unavailable_timeout,
         sleeps=pool.sleeps or (started is not None and started.sleeps),
+        max_policy_lag=pool.max_policy_lag,
     )
     engine = PoolEngine(
         servers,

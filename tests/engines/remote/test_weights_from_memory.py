@@ -46,7 +46,7 @@ def test_three_rounds_of_publish_play_sleep_and_update_write_no_file(
     kind: str,
 ) -> None:
     model = make_model(tied=True)  # the server's is untied
-    [server] = servers(kind, transfers=True)
+    [server] = servers(kind, transfers="shared")
     with pool_of([server], model, tokenizer, tmp_path / "weights", sleeps=True, published=False) as engine:
         for version in (1, 2, 3):
             moved(model)
@@ -102,7 +102,7 @@ def test_a_restarted_server_gets_the_weights_from_memory_again(
     kind: str,
 ) -> None:
     moved(learner)
-    [server] = servers(kind, transfers=True)
+    [server] = servers(kind, transfers="shared")
     with pool_of([server], learner, tokenizer, tmp_path / "weights", sleeps=True) as engine:
         server.fault(forget=0.3)
         written = asked(engine, sampled(words, temperature=0.0))
@@ -120,7 +120,7 @@ def test_wrong_weights_from_memory_are_detected_at_the_first_completion(
     tmp_path: Path,
     kind: str,
 ) -> None:
-    [server] = servers(kind, transfers=True)
+    [server] = servers(kind, transfers="shared")
     with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
         server.fault(stale=True)
         moved(learner)
@@ -151,7 +151,7 @@ def test_the_emulated_server_runs_no_code_of_a_pickle_and_changes_nothing(
     learner,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    [server] = servers("vllm", transfers=True)
+    [server] = servers("vllm", transfers="shared")
     before = {name: weight.clone() for name, weight in server.engine._model.state_dict().items()}
 
     def post(path: str, body: dict[str, object] | None = None) -> httpx.Response:
@@ -181,7 +181,7 @@ def test_an_emulated_sglang_refuses_what_it_cannot_read_and_changes_nothing(
     learner,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    [server] = servers("sglang", transfers=True)
+    [server] = servers("sglang", transfers="shared")
     before = {name: weight.clone() for name, weight in server.engine._model.state_dict().items()}
 
     def post(path: str, body: dict[str, object] | None = None) -> httpx.Response:
@@ -251,7 +251,7 @@ def test_an_sglang_takes_weights_from_memory_by_the_endpoints_that_it_has(
 ) -> None:
     moved(learner)
     with patch.object(SglangEmulator, "_in_session", in_session):
-        [server] = servers("sglang", transfers=True, instead=dict.fromkeys(lacks, NOT_FOUND))
+        [server] = servers("sglang", transfers="shared", instead=dict.fromkeys(lacks, NOT_FOUND))
         with pool_of([server], learner, tokenizer, tmp_path / "weights", sleeps=True) as engine:
             engine.sleep()
             engine.publish(2)
@@ -274,7 +274,7 @@ def test_an_sglang_that_ends_as_it_reads_the_memory_gets_the_folder_when_it_come
     tmp_path: Path,
 ) -> None:
     [server] = servers(
-        "sglang", transfers=True, instead={"/update_weights_from_tensor": TruncatedResponse(JSONResponse({}))}
+        "sglang", transfers="shared", instead={"/update_weights_from_tensor": TruncatedResponse(JSONResponse({}))}
     )
     moved(learner)
     with pool_of([server], learner, tokenizer, tmp_path / "weights", sleeps=True, published=False) as engine:

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.engines.remote.broadcast import Backend
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control, SglangControl, VllmControl
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
 from sleuth.engines.remote.server import PROBE_SECONDS, PROBE_TEXT, Server, find_server
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion
@@ -40,7 +41,8 @@ REMEDIES = {
 class Capabilities:
     """`ids`: the server returns the token ids that it sampled. `logprobs` are those before or after temperature; None
     if it returns none. `stop_text`: the stop string stays in the text. `weights` is its weight version or None. `lacks`
-    are endpoints that training needs and it does not have.
+    are endpoints that training needs and it does not have. `broadcast` is how it takes weights from other cards, or
+    None.
 
     `Capabilities(ids=True, logprobs="after temperature", stop_text=True, weights="default")`.
     """
@@ -50,6 +52,7 @@ class Capabilities:
     stop_text: bool
     weights: str | None
     lacks: tuple[str, ...] = ()
+    broadcast: Backend | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,19 @@ async def find_capabilities(
         logprobs=_logprobs(server, greedy, cool),
         stop_text=bool(stop) and stop in stopped.text,
         weights=weights,
+        broadcast=await _broadcast_of(client) if server.kind == "vLLM" else None,
     )
+
+
+async def _broadcast_of(client: HttpClient) -> Backend | None:
+    """By the refusal of a request without an id, which changes nothing and names the field of the id."""
+    try:
+        await client.post("/init_weight_transfer_engine", {"init_info": {"rank_offset": 1, "world_size": 2}})
+    except (RefusedError, ServerFailedError) as error:
+        return next((backend for backend in get_args(Backend) if f"{backend}_unique_id_b64" in str(error)), None)
+    except HttpClientError:
+        pass
+    return None
 
 
 async def _is_missing(path: str, client: HttpClient) -> bool:

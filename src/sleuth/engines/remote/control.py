@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
+from transformers import PreTrainedModel
+
+from sleuth.engines.remote.broadcast import GroupError, broadcast_weights
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    LostResponseError,
+    RefusedError,
+    ServerFailedError,
+)
 from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.shared_memory import SharedWeights
 
@@ -24,7 +33,7 @@ class NotLoadedError(HttpClientError):
 
 
 class EndedError(HttpClientError):
-    """The server stopped to answer while it read weights from memory, which may have ended it."""
+    """The server stopped to answer while it took weights from memory, which may have ended it."""
 
 
 class Control(Protocol):
@@ -97,6 +106,34 @@ class VllmControl:
                     await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
             raise NotLoadedError(f"takes no weights from memory ({error})") from None
         await self._adopt(client, published)
+
+    async def receive_broadcast(self, client: HttpClient, published: Published, model: PreTrainedModel) -> None:
+        """As `receive`, from another card (`sleuth.engines.remote.broadcast`)."""
+        await client.post("/pause", params={"mode": "wait"}, seconds=LOAD_SECONDS)
+        try:
+            await self._take_broadcast(client, model)
+        except (RefusedError, ServerFailedError, GroupError) as error:
+            for path in ("/finish_weight_update", "/shutdown_weight_transfer_engine"):
+                with suppress(RefusedError, ServerFailedError):
+                    await client.post(path)
+            raise NotLoadedError(f"takes no weights by broadcast ({error})") from None
+        except LostResponseError as error:
+            raise EndedError(f"{error}, while it took weights by broadcast") from None
+        await self._adopt(client, published)
+
+    async def _take_broadcast(self, client: HttpClient, model: PreTrainedModel) -> None:
+        weights = broadcast_weights(model)
+        try:
+            workers = int((await client.get("/get_world_size"))["world_size"])
+            init = {"init_info": weights.init_info(workers)}
+            await weights.join(workers, client.post("/init_weight_transfer_engine", init, seconds=LOAD_SECONDS))
+            await client.post("/start_weight_update")
+            update = {"update_info": weights.update_info()}
+            await weights.send(client.post("/update_weights", update, seconds=LOAD_SECONDS))
+            await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
+            await client.post("/shutdown_weight_transfer_engine")
+        finally:
+            weights.group.abort()
 
     async def _adopt(self, client: HttpClient, published: Published) -> None:
         """Ends a load: drops what old weights cached, sets the label, and resumes."""

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.remote.broadcast import backend_of
 from sleuth.engines.remote.capabilities import DiscoveredServer
 from sleuth.engines.remote.completions import read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
@@ -40,6 +42,7 @@ class PoolLimits:
     seconds: float
     unavailable_timeout: float
     sleeps: bool
+    max_policy_lag: int = 0
 
 
 class PoolEngine:
@@ -85,8 +88,7 @@ class PoolEngine:
             temperature=temperature,
             log=log if ranks.first else self._lines.append,
             ranks=ranks,
-            # Servers that share the learner's card generate only while it rests, and load while it holds whole weights.
-            from_memory=limits.sleeps and ranks.alone and all(map(_is_of_this_machine, servers)),
+            from_memory=from_memory(servers, model, limits) if ranks.alone else None,
         )
         self._health = Replicas([discovered.server.url for discovered in servers])
         self._replicas = [
@@ -252,6 +254,17 @@ class PoolEngine:
         """This rank's share of the turns in flight at each server."""
         share = self._ranks.share(self.limits.requests_at_once)
         return max(1, share.stop - share.start)
+
+
+def from_memory(
+    servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits
+) -> Literal["shared", "broadcast"] | None:
+    """How servers take weights without a folder. They load, also when they come back, while the learner rests: those
+    that share its card always, others unless the policy lags."""
+    if limits.sleeps:
+        return "shared" if all(map(_is_of_this_machine, servers)) else None
+    takes = all(server.capabilities.broadcast == backend_of(model) for server in servers)
+    return "broadcast" if takes and not limits.max_policy_lag else None
 
 
 def _is_of_this_machine(discovered: DiscoveredServer) -> bool:

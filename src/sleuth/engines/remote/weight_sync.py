@@ -10,11 +10,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import INITIAL_WEIGHTS, EndedError, NotLoadedError
+from sleuth.engines.remote.control import INITIAL_WEIGHTS, EndedError, NotLoadedError, VllmControl
 from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
 from sleuth.engines.remote.published import Published, publish, published_in_memory, same_weights
 from sleuth.engines.remote.replica import EngineReplica
@@ -38,8 +39,8 @@ class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
     and got them again.
 
-    With `from_memory` a server on the learner's device takes them from the learner's memory, if it can; the learner
-    must not change them while the servers load.
+    With `from_memory` servers take them from the learner's memory, if they can: "shared" on its own device, "broadcast"
+    on others. The learner must not change them while servers load, which they also do when they come back.
 
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
     without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
@@ -54,7 +55,7 @@ class WeightSync:
         temperature: float,
         log: Callable[[str], None],
         ranks: Ranks = ALONE,
-        from_memory: bool = False,
+        from_memory: Literal["shared", "broadcast"] | None = None,
     ) -> None:
         self.reloaded = 0
         self._model = model
@@ -71,7 +72,7 @@ class WeightSync:
     def write(self, version: int) -> None:
         """Writes the current weights into the folder as `version`; all ranks call it, and the first one writes. Weights
         that servers take from memory are only named, and written if one of them does not."""
-        self._written = not self._from_memory
+        self._written = self._from_memory is None
         make = publish if self._written else published_in_memory
         self._published = self._ranks.broadcast(lambda: make(self._model, self._shared, version))
 
@@ -189,11 +190,10 @@ class WeightSync:
         HttpClientError if it does not answer; if the weights may have ended it, it will get the folder."""
         if self._from_memory:
             try:
-                with shared_weights(self._model) as shared:
-                    await replica.discovered.control.receive(replica.client, published, shared)
+                await self._hand_over(replica, published)
             except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
-                self._from_memory = False
+                self._from_memory = None
                 if isinstance(error, EndedError):
                     raise
             else:
@@ -202,6 +202,15 @@ class WeightSync:
             publish(self._model, self._shared, published.version)
             self._written = True
         return False
+
+    async def _hand_over(self, replica: EngineReplica, published: Published) -> None:
+        control = replica.discovered.control
+        if self._from_memory == "broadcast":
+            assert isinstance(control, VllmControl)  # no other kind has the capability
+            await control.receive_broadcast(replica.client, published, self._model)
+        else:
+            with shared_weights(self._model) as shared:
+                await control.receive(replica.client, published, shared)
 
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's."""

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from sleuth.render import encode
 from sleuth.serve.emulator.bodies import field, read_body
-from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator
+from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator, Transfers
 from sleuth.serve.emulator.faults import FaultInjector, Faults, RestartGate
 from sleuth.serve.emulator.sglang import SglangEmulator
 from sleuth.serve.emulator.vllm import VllmEmulator
@@ -41,10 +41,10 @@ def emulator_app(
     access: Access,
     faults: Faults | None = None,
     raw: bool | None = None,
-    transfers: bool = False,
+    transfers: Transfers | None = None,
 ) -> Starlette:
     """The application. `raw`: log-probabilities are those before temperature; None is the server's own default.
-    `transfers`: weights may come from shared memory, as with vLLM's `--weight-transfer-config` and with SGLang.
+    `transfers`: how weights come without a folder, as with vLLM's `--weight-transfer-config`.
     `POST /faults` changes the faults; `{"forget": 2.0}` is a restart of two seconds that loses the weights."""
     fault_injector = FaultInjector(faults or Faults())
     engine.stale = fault_injector.faults.stale

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from starlette.requests import Request
@@ -29,6 +29,9 @@ from sleuth.types import Completion, Sampling, SleuthError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 """The parts of a server's memory that `sleep` releases."""
+
+Transfers = Literal["shared", "broadcast"]
+"""From the host's memory or, as a vLLM, by broadcast."""
 
 Result = TypeVar("Result")
 
@@ -263,7 +266,7 @@ def _zero_weights(model: PreTrainedModel) -> None:
 
 class EngineEmulator(ABC):
     """The endpoints of one kind of server, for the model `name`. `raw`: log-probabilities are those before temperature;
-    None is that server's default. `transfers`: it takes weights from memory, if that kind can."""
+    None is that server's default. `transfers`: how it takes weights without a folder."""
 
     owner: ClassVar[str]
     """`owned_by` in the list of models."""
@@ -276,7 +279,7 @@ class EngineEmulator(ABC):
         fault_injector: FaultInjector,
         *,
         raw: bool | None = None,
-        transfers: bool = False,
+        transfers: Transfers | None = None,
     ) -> None:
         self.name = name
         self.engine = engine

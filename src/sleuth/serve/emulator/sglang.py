@@ -105,7 +105,7 @@ class SglangEmulator(EngineEmulator):
         )
 
     async def _server_info(self, request: Request) -> Response:
-        device = HOST if self.transfers else CPU
+        device = HOST if self.transfers == "shared" else CPU
         sizes = dict.fromkeys(SGLANG_SIZES, 1)
         return JSONResponse({"version": VERSION, "device": device, "internal_states": []} | sizes)
 
@@ -201,7 +201,7 @@ class SglangEmulator(EngineEmulator):
         if field(body, "abort_all_requests", bool, False):
             self.engine.abort()
         try:
-            if not self.transfers:
+            if self.transfers != "shared":
                 raise SleuthError("this server takes no weights from memory")
             await self.engine.load_tensors(named_tensors(payloads), "serialized_named_tensors", label)
         except SleuthError as error:

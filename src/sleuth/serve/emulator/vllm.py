@@ -12,7 +12,7 @@ v0.14.0 and v0.32.0):
   `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
-- Weights from memory: see `sleuth.engines.remote.shared_memory`.
+- Weights from memory: see `sleuth.engines.remote.shared_memory` and `sleuth.engines.remote.broadcast`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
@@ -24,8 +24,9 @@ v0.14.0 and v0.32.0):
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -35,7 +36,7 @@ from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of, top_of
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredToken
-from sleuth.serve.emulator.weight_transfer import NOT_CONFIGURED, received_weights
+from sleuth.serve.emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError
@@ -60,6 +61,7 @@ class VllmEmulator(EngineEmulator):
     owner = "vllm"
     raw_by_default = True
     _updating = False
+    _broadcast = ReceivedBroadcast()
 
     def routes(self) -> list[Route]:
         """See `EngineEmulator`."""
@@ -76,6 +78,8 @@ class VllmEmulator(EngineEmulator):
             Route("/start_weight_update", self._start_update, methods=["POST"]),
             Route("/update_weights", self._update_weights, methods=["POST"]),
             Route("/finish_weight_update", self._finish_update, methods=["POST"]),
+            Route("/shutdown_weight_transfer_engine", self._shut_down_transfer, methods=["POST"]),
+            Route("/get_world_size", self._world_size),
             Route("/reset_prefix_cache", self._reset, methods=["POST"]),
             Route("/update_weight_version", self._rename, methods=["POST"]),
             Route("/weight_info", self._weight_info),
@@ -164,10 +168,16 @@ class VllmEmulator(EngineEmulator):
             raise Refused(500, str(error)) from None
         return JSONResponse({"results": [None]})
 
+    async def _world_size(self, request: Request) -> Response:
+        return JSONResponse({"world_size": 1})
+
     async def _init_transfer(self, request: Request) -> Response:
         self._require_transfer()
-        body = await read_body(request, ("init_info",))
-        if field(body, "init_info", dict, {}) != {"packed": False}:
+        info = field(await read_body(request, ("init_info",)), "init_info", dict, {})
+        if self.transfers == "broadcast":
+            self._broadcast = ReceivedBroadcast()
+            await self._by_transfer(self._broadcast.join(info))
+        elif info != {"packed": False}:
             raise Refused(500, "Invalid init_info for IPCWeightTransferEngine: our engine takes only packed = false")
         return JSONResponse({"message": "Weight transfer initialized"})
 
@@ -178,20 +188,33 @@ class VllmEmulator(EngineEmulator):
 
     async def _update_weights(self, request: Request) -> Response:
         self._require_transfer()
-        body = await read_body(request, ("update_info",))
+        info = field(await read_body(request, ("update_info",)), "update_info", dict, {})
         if not self._updating:
             raise Refused(500, "start_weight_update must be called before update_weights")
+        await self._by_transfer(self._load(info))
+        return JSONResponse({"message": "Weights updated"})
+
+    async def _load(self, info: dict[str, Any]) -> None:
+        state = received_weights(info) if self.transfers == "shared" else await self._broadcast.receive(info)
+        await self.engine.load_tensors(state, "update_info")
+
+    async def _by_transfer(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            state = received_weights(field(body, "update_info", dict, {}))
-            await self.engine.load_tensors(state, "update_info")
+            await work
         except SleuthError as error:
             raise Refused(500, str(error)) from None
-        return JSONResponse({"message": "Weights updated"})
 
     async def _finish_update(self, request: Request) -> Response:
         self._require_transfer()
         self._updating = False
         return JSONResponse({"message": "Weight update finished"})
+
+    async def _shut_down_transfer(self, request: Request) -> Response:
+        self._require_transfer()
+        if self._updating:
+            raise Refused(500, "Cannot release a trainer connection during a weight update")
+        self._broadcast = ReceivedBroadcast()
+        return JSONResponse({"message": "Weight transfer shut down"})
 
     def _require_transfer(self) -> None:
         if not self.transfers:

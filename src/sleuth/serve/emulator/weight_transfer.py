@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import pickle
@@ -12,14 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sleuth.engines.remote.broadcast import GlooGroup, GroupError
 from sleuth.engines.remote.shared_memory import CPU, read_host_memory
 from sleuth.serve.emulator.bodies import field, list_of
 from sleuth.types import SleuthError
 
 NOT_CONFIGURED = "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."
 UNREADABLE = (ValueError, TypeError, AttributeError, EOFError, OSError, RuntimeError, IndexError, OverflowError)
-UNREADABLE += (pickle.UnpicklingError,)
-"""What a malformed pickle or handle raises."""
+UNREADABLE += (pickle.UnpicklingError, GroupError)
+"""What a malformed pickle, handle or group raises."""
+ID_FIELD = "gloo_unique_id_b64"
+INIT_INFO = {ID_FIELD, "rank_offset", "world_size", "packed"}
+MAX_RANKS = 64
 
 
 class _Plain(pickle.Unpickler):
@@ -43,6 +48,42 @@ def named_tensors(payloads: Sequence[str]) -> dict[str, Tensor]:
     with _reading("serialized_named_tensors"):
         [pickled] = payloads
         return {name: _copied(handle, dtype, shape) for name, handle, dtype, shape in _plain(pickled)}
+
+
+class ReceivedBroadcast:
+    """Weights by broadcast, as from vLLM's backend `nccl`, but by gloo. Raises SleuthError for malformed requests."""
+
+    def __init__(self) -> None:
+        self._group: GlooGroup | None = None
+
+    async def join(self, info: Mapping[str, Any]) -> None:
+        """Joins the trainer's group."""
+        if set(info) != INIT_INFO:
+            raise SleuthError(f"Invalid init_info: need {ID_FIELD}, and of others only {', '.join(sorted(INIT_INFO))}")
+        unique_id, rank = field(info, ID_FIELD, str, ""), field(info, "rank_offset", int, 1)
+        size = field(info, "world_size", int, 2)
+        if not 0 < rank < size <= MAX_RANKS or info["packed"] is not False:
+            raise SleuthError(f"init_info: rank {rank} of {size}, packed = {info['packed']}")
+
+        def join() -> GlooGroup:
+            group = GlooGroup(base64.b64decode(unique_id, validate=True))
+            group.join(size, rank)
+            return group
+
+        with _reading("init_info"):
+            self._group = await asyncio.to_thread(join)
+
+    async def receive(self, info: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The weights that an `update_info` announces."""
+        names, dtypes = list_of(info, "names", str), list_of(info, "dtype_names", str)
+        group, shapes = self._group, list_of(info, "shapes", list)
+        if group is None:
+            raise SleuthError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
+        with _reading("update_info"):
+            announced = zip(names, dtypes, shapes, strict=True)
+            state = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, dtype, shape in announced}
+            await asyncio.to_thread(group.broadcast, list(state.values()))
+            return state
 
 
 @contextmanager
