@@ -77,6 +77,31 @@ def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[
     assert type(caught.value) is error
 
 
+def test_the_request_after_an_exception_of_the_server_gets_a_new_connection() -> None:
+    """Uvicorn closes the old one behind its answer."""
+
+    async def ask() -> object:
+        connections = iter((answer(500, b""), answer(200, b"{}")))
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                await next(connections)(writer)
+                await reader.readuntil(b"\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=5.0)
+        try:
+            with pytest.raises(ServerFailedError):
+                await client.get("/fails")
+            return await client.get("/is/fine")
+        finally:
+            server.close()
+
+    assert asyncio.run(ask()) == {}
+
+
 def test_an_unreachable_server_has_not_taken_the_request() -> None:
     async def ask() -> None:
         await HttpClient(free_url(), seconds=5.0).get("/")

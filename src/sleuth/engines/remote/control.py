@@ -114,7 +114,7 @@ class VllmControl:
             await self._take_broadcast(client, model)
         except (RefusedError, ServerFailedError, GroupError) as error:
             for path in ("/finish_weight_update", "/shutdown_weight_transfer_engine"):
-                with suppress(RefusedError, ServerFailedError):
+                with suppress(HttpClientError):
                     await client.post(path)
             raise NotLoadedError(f"takes no weights by broadcast ({error})") from None
         except LostResponseError as error:
