@@ -33,7 +33,7 @@ class NotLoadedError(HttpClientError):
 
 
 class EndedError(HttpClientError):
-    """The server stopped to answer while it took weights from memory, which may have ended it."""
+    """The server stopped answering while it took weights from memory, which may have ended it."""
 
 
 class Control(Protocol):
