@@ -126,6 +126,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "turns_redrawn": "Turns that were requested again from another server.",
         "servers_reloaded": "Servers that had lost the weights and loaded them again.",
         "seconds_publish": "Seconds to write the weights and load them on every server.",
+        "seconds_client": "Seconds of a core that the first rank took while servers generated.",
     },
 }
 """What each figure of a row means, by the part of a run that it belongs to. `*` stands for the rest of a name."""

@@ -184,8 +184,9 @@ class GRPOTrainer(Trainer):
 
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh episodes; its figures."""
-        started = time.monotonic()
+        started, worked = time.monotonic(), time.process_time()
         played = self.worker.play(step)
+        worked = time.process_time() - worked
         self.engine.sleep()
         record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
         ended = time.monotonic()
@@ -203,6 +204,8 @@ class GRPOTrainer(Trainer):
         self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
         figures |= scores | update | seconds | self.engine.figures()
+        if self.stage.engine is not None and not self.stage.engine.max_policy_lag:
+            figures["seconds_client"] = worked
         return figures | {name: value for hook in self.hooks for name, value in hook.measure(step, groups).items()}
 
     def note(self, figures: Figures) -> str:
