@@ -23,6 +23,7 @@ INITIAL_WEIGHTS = "default"
 """Both servers' name for the weights that they started with: one that returns it has been restarted."""
 
 LOAD_SECONDS = 600.0  # timeout for loading weights; a shared folder may be slow
+FLUSH_SECONDS = 10  # how long SGLang may wait for its scheduler to let go of the last request
 
 SGLANG_SIZES = ("tp_size", "pp_size", "dp_size")
 """SGLang's names for the numbers of cards that share a model or its requests."""
@@ -171,12 +172,16 @@ class SglangControl:
 
     async def load(self, client: HttpClient, published: Published) -> None:
         """See `Control`."""
-        body = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": True}
+        body = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": False}
         await client.post("/pause_generation", {})
         try:
             await client.post("/update_weights_from_disk", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
+        try:
+            await client.post("/flush_cache", params={"timeout": str(FLUSH_SECONDS)}, seconds=LOAD_SECONDS)
+        except RefusedError as error:  # requests are under way; for `/update_weights_from_disk` that is a failed load
+            raise ServerFailedError(f"keeps what old weights cached: POST /flush_cache {error}") from None
         await client.post("/continue_generation", {})
 
     async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
