@@ -36,6 +36,12 @@ def test_an_sglang_that_shares_the_card_gets_its_share_and_can_sleep() -> None:
     assert line.endswith("--mem-fraction-static 0.56 --enable-memory-saver")
 
 
+def test_an_sglang_gets_the_tokens_that_it_keeps_beside_the_context() -> None:
+    """Also where they are more positions than the model has, which no request reaches."""
+    assert "--context-length 518 " in options_of(launch("sglang", card="0"))
+    assert environment_of(launch("sglang", card="0"), {})["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"
+
+
 def test_log_probabilities_are_those_of_the_temperature() -> None:
     assert "--logprobs-mode processed_logprobs" in options_of(launch(scaled=True))
     assert "--logprobs-mode" not in options_of(launch())
@@ -48,7 +54,9 @@ def test_arguments_of_the_recipe_come_last() -> None:
 def test_a_server_on_the_cpu_needs_no_card() -> None:
     assert "--enforce-eager" in command_of(launch())
     assert "--gpu-memory-utilization" not in options_of(launch())
-    assert "--device cpu" in options_of(launch("sglang"))
+    assert options_of(launch("sglang")).endswith("--attention-backend torch_native --max-total-tokens 33152")
+    assert environment_of(launch("sglang"), {})["SGLANG_USE_CPU_ENGINE"] == "1"
+    assert "SGLANG_USE_CPU_ENGINE" not in environment_of(launch("sglang", card="0"), {})
     settings = environment_of(launch(memory=1_500_000_000), {})
     assert (settings["VLLM_TARGET_DEVICE"], settings["VLLM_CPU_KVCACHE_SPACE"]) == ("cpu", "2")
 

@@ -12,6 +12,7 @@ from model_server import ModelServer, free_url
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
+from sleuth.engines.launch.command import SGLANG_RESERVED
 from sleuth.factories import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.http.access import Access
@@ -44,7 +45,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=["SGLang", "vLLM"])
 def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024)
+    server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024 + SGLANG_RESERVED)
     with server.listening(request.param):
         yield server
 

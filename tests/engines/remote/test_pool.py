@@ -18,6 +18,7 @@ from model_server import free_url
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
+from sleuth.engines.launch.command import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server, discover_servers
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
@@ -28,6 +29,7 @@ from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.types import Completion, Sampling, SleuthError
 
 CONTEXT = 256
+ENOUGH = {"vllm": CONTEXT, "sglang": CONTEXT + SGLANG_RESERVED}
 Requests = Sequence[tuple[list[int], Sampling]]
 
 
@@ -81,7 +83,7 @@ def servers(
     """`servers("vllm", "sglang", latency=0.1)`: each with a model of its own."""
     with ExitStack() as open_:
         yield lambda *kinds, **how: [
-            open_.enter_context(emulated_server(kind, make_model(), tokenizer, context=CONTEXT, **how))
+            open_.enter_context(emulated_server(kind, make_model(), tokenizer, context=ENOUGH[kind], **how))
             for kind in kinds
         ]
 
@@ -355,8 +357,12 @@ def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("vllm", "/reset_prefix_cache says success: false"), ("sglang", "/flush_cache refused with 400")],
+)
 def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
-    servers, learner, tokenizer, words, tmp_path, monkeypatch
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, kind, reason
 ) -> None:
     """vLLM says so with status 200, while blocks of its cache are in use."""
     flush, kept = EmulatedEngine.flush, []
@@ -365,13 +371,13 @@ def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
         kept.append(engine.label)
         return len(kept) > 1 and await flush(engine)
 
-    [server] = servers("vllm")
+    [server] = servers(kind)
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
         moved(learner)
         monkeypatch.setattr(EmulatedEngine, "flush", busy_once)
         engine.publish(2)
         assert "without new weights: http://127.0.0.1" in engine.said[-1]
-        assert "/reset_prefix_cache says success: false" in engine.said[-1]
+        assert reason in engine.said[-1]
         written = asked(engine, sampled(words, temperature=0.0))
         assert engine.figures()["servers_reloaded"] == 1
     assert len(kept) == 2

@@ -25,15 +25,15 @@ def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", serve
         )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("SGLang", "0.5.23"), ("vLLM", "0.32.0")])
-def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, version: str) -> None:
+@pytest.mark.parametrize(("kind", "version", "context"), [("SGLang", "0.5.23", 506), ("vLLM", "0.32.0", 512)])
+def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, version: str, context: int) -> None:
     place, notes = find(server, kind)
     assert place == Server(
         url=server.url,
         kind=kind,
         version=version,
         model="/models/step-000100",
-        context=512,
+        context=context,
         ids=True,
     )
     assert str(place) == (f"{kind} {version} at {server.url} serves '/models/step-000100'; token ids in, token ids out")

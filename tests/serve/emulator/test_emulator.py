@@ -94,6 +94,25 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(
     assert (written(kind, server), label_of(kind, server)) == (before, "default")
 
 
+def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server: tuple[str, EmulatedServer]) -> None:
+    """As SGLang 0.5.23 did, with a context of 1024."""
+    kind, server = server
+    if kind != "sglang":
+        return
+    assert httpx.get(f"{server.url}/server_info").json()["max_req_input_len"] == 122
+
+    def completed(prompt: int, limit: int) -> int | str:
+        params = {"max_new_tokens": limit, "temperature": 0}
+        body = {"input_ids": PROMPT[:1] * prompt, "sampling_params": params}
+        answer = httpx.post(f"{server.url}/generate", json=body, timeout=30)
+        return len(answer.json()["output_ids"]) if answer.is_success else answer.text
+
+    assert completed(104, 22) == completed(104, 23) == completed(104, 24) == 22
+    assert completed(121, 7) == completed(121, 5) == 5
+    assert "Requested token count exceeds" in str(completed(104, 25))
+    assert "Input length (122 tokens) exceeds the maximum allowed length (122 tokens)" in str(completed(122, 1))
+
+
 def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(
     server: tuple[str, EmulatedServer],
 ) -> None:

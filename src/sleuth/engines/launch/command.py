@@ -19,6 +19,9 @@ CPU_BATCHED_TOKENS = 4096
 """Tokens of a step of a vLLM on a CPU, which must not split a prompt: after a part of one, vLLM 0.32.0 sets back the
 generator of a request that has a seed, which torch cannot do on a CPU, and the server ends (seen)."""
 
+SGLANG_RESERVED = 6
+"""Tokens of its context that SGLang fills with no prompt: it refuses one from `--context-length` minus 6 on."""
+
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
 FOREIGN += ("LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")
 """Variables of the trainer that would mislead a server: its modules, and its place among the trainer's ranks."""
@@ -82,10 +85,12 @@ def _vllm_arguments(launch: Launch) -> list[str]:
 
 def _sglang_arguments(launch: Launch) -> list[str]:
     line = ["-m", "sglang.launch_server", "--model-path", launch.model, "--host", HOST, "--port", str(launch.port)]
-    line += ["--context-length", str(launch.context), "--dtype", launch.dtype]
+    context = launch.context + SGLANG_RESERVED
+    line += ["--context-length", str(context), "--dtype", launch.dtype]
     line += ["--max-running-requests", str(launch.requests)]
     if launch.card is None:
-        return [*line, "--device", "cpu", "--attention-backend", "torch_native"]
+        cache = str(launch.requests * context)  # by default most of the machine's free memory, which it touches
+        return [*line, "--device", "cpu", "--attention-backend", "torch_native", "--max-total-tokens", cache]
     if launch.memory_share is not None:
         line += ["--mem-fraction-static", launch.memory_share]
     return [*line, "--enable-memory-saver"] if launch.sleeps else line
@@ -94,13 +99,20 @@ def _sglang_arguments(launch: Launch) -> list[str]:
 COMMANDS: dict[LaunchedKind, Callable[[Launch], list[str]]] = {"vllm": _vllm_arguments, "sglang": _sglang_arguments}
 """The arguments of each kind of server."""
 
+SETTINGS: dict[LaunchedKind, Mapping[str, str]] = {
+    "vllm": {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"},
+    # `SGLANG_RESERVED` may exceed the positions of the model, and no request goes there
+    "sglang": {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"},
+}
+"""The variables of each kind of server."""
+
 
 def environment_of(launch: Launch, environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of a server that a process with this `environment` starts: its card, the endpoints that training
     needs, and nothing sent to anybody. Settings that are there already win, except those of the card."""
     ours = {name: value for name, value in environment.items() if name not in FOREIGN}
     ours = {name: value for name, value in ours.items() if not name.startswith("TORCHELASTIC_")}
-    settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"} if launch.kind == "vllm" else {}
+    settings = dict(SETTINGS[launch.kind])
     if Path(launch.model).is_dir():
         settings["HF_HUB_OFFLINE"] = "1"
     if launch.card is not None:
@@ -111,6 +123,8 @@ def environment_of(launch: Launch, environment: Mapping[str, str]) -> dict[str, 
             "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil((launch.memory or CPU_CACHE) / GB))),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         }
+    else:
+        settings["SGLANG_USE_CPU_ENGINE"] = "1"  # else it takes layers of vLLM's, and of GPUs
     return settings | ours
 
 

@@ -90,6 +90,7 @@ class DiscoveredServer:
     def problems(self, *, context: int, temperature: float) -> list[str]:
         """Why the server cannot be used for training, each with the remedy; empty if it can."""
         able, longest = self.capabilities, self.server.context
+        hint = " (SGLang fills all but 6 tokens of its own)" if self.server.kind == "SGLang" else ""
         checks = {
             "returns no token ids; serve with a version that does": not able.ids,
             "returns no log-probabilities; serve with a version that does": able.logprobs is None,
@@ -102,7 +103,8 @@ class DiscoveredServer:
             f"has no {', '.join(able.lacks)}, by which weights are loaded; start {REMEDIES[self.server.kind]}": bool(
                 able.lacks
             ),
-            f"takes {longest} tokens, and context = {context}; start it with a longer context": longest is not None
+            f"takes {longest} tokens, and context = {context}; start it with a longer context{hint}": longest
+            is not None
             and longest < context,
         }
         return [problem for problem, applies in checks.items() if applies]

@@ -107,7 +107,7 @@ class _Probe:
             kind=kind,
             version=self._version(kind),
             model=str(card.get("id") or (info or {})["model_path"]),
-            context=card["max_model_len"] if isinstance(card.get("max_model_len"), int) else None,
+            context=self._context(kind, card),
             ids=True,
         )
         self._check_vocabulary(server)
@@ -169,6 +169,14 @@ class _Probe:
         """Whether a stop string stays in the text: `text`, generated before, gives a stop that will occur again."""
         stop = text.strip()[:1]
         return bool(stop) and stop in self._generate(server, (stop,)).text
+
+    def _context(self, kind: Kind, card: dict[str, Any]) -> int | None:
+        """The longest sequence that the server completes. SGLang refuses prompts from `max_req_input_len` on, 6 less
+        than its context."""
+        longest = [card.get("max_model_len")]
+        if kind == "SGLang":
+            longest += [(self._get(path) or {}).get("max_req_input_len") for path in VERSION_PATHS[kind]]
+        return min((tokens for tokens in longest if type(tokens) is int), default=None)
 
     def _version(self, kind: Kind) -> str | None:
         answer = (found.get("version") for path in VERSION_PATHS.get(kind, ()) if (found := self._get(path)))

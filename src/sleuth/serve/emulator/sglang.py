@@ -17,11 +17,15 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
   The server must be idle for the first, and be started with `--enable-memory-saver`. Released weights are lost.
 - Log-probabilities of given tokens: see `sleuth.engines.remote.prompt_logprobs`.
 - Log-probabilities are those after temperature, unless `SGLANG_RETURN_ORIGINAL_LOGPROB` is set.
+- Of a context of n tokens a prompt may take n - 7, and prompt and completion n - 2: a prompt of n - 6 is refused, and
+  so is a request for more than n in all; one for n or n - 1 ends early, by "length". `max_req_input_len` in
+  `/server_info` is n - 6 (seen with SGLang 0.5.23 on a CPU; managers/tp_worker.py of it).
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sleuth.engines.launch.command import SGLANG_RESERVED
 from sleuth.engines.remote.control import SGLANG_SIZES
 from sleuth.engines.remote.shared_memory import CPU, HOST
 from sleuth.serve.emulator.bodies import (
@@ -44,7 +49,7 @@ from sleuth.serve.emulator.bodies import (
 from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from sleuth.serve.emulator.weight_transfer import named_tensors
 from sleuth.serve.http.event_stream import cancel_on_disconnect
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.5.23"
@@ -105,9 +110,16 @@ class SglangEmulator(EngineEmulator):
         )
 
     async def _server_info(self, request: Request) -> Response:
-        device = HOST if self.transfers == "shared" else CPU
-        sizes = dict.fromkeys(SGLANG_SIZES, 1)
-        return JSONResponse({"version": VERSION, "device": device, "internal_states": []} | sizes)
+        return JSONResponse(
+            {
+                "version": VERSION,
+                "device": HOST if self.transfers == "shared" else CPU,
+                "context_length": self.engine.context,
+                "max_req_input_len": self.engine.context - SGLANG_RESERVED,
+                "internal_states": [],
+            }
+            | dict.fromkeys(SGLANG_SIZES, 1)
+        )
 
     async def _weight_version(self, request: Request) -> Response:
         return JSONResponse({"weight_version": self.engine.label})
@@ -117,10 +129,17 @@ class SglangEmulator(EngineEmulator):
         params = field(body, "sampling_params", dict, {})
         require_known(params, SAMPLING_PARAMS)
         prompt = prompt_of(body, "input_ids", self.engine)
+        if len(prompt) >= (first := self.engine.context - SGLANG_RESERVED):
+            line = f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length ({first} tokens)"
+            raise Refused(400, line, param="input_ids", code=TOO_LONG)
         at = next(self.numbers)
         if params.get("max_new_tokens") == 0:
             return await self._score(request, body, prompt)
         sampling = sampling_of(params, self.engine, tokens="max_new_tokens", seed="sampling_seed", at=at)
+        if len(prompt) + sampling.max_tokens > self.engine.context:
+            line = f"Requested token count exceeds the model's maximum context length of {self.engine.context} tokens"
+            raise Refused(400, line, param="max_new_tokens", code=TOO_LONG)
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.engine.context - 2 - len(prompt)))
         name = field(body, "rid", str, secrets.token_hex(8))
         kept = field(params, "no_stop_trim", bool, False)
 
