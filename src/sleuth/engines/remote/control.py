@@ -178,11 +178,7 @@ class SglangControl:
             await client.post("/update_weights_from_disk", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
-        try:
-            await client.post("/flush_cache", params={"timeout": str(FLUSH_SECONDS)}, seconds=LOAD_SECONDS)
-        except RefusedError as error:  # requests are under way; for `/update_weights_from_disk` that is a failed load
-            raise ServerFailedError(f"keeps what old weights cached: POST /flush_cache {error}") from None
-        await client.post("/continue_generation", {})
+        await self._resume(client)
 
     async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
         """See `Control`."""
@@ -191,12 +187,20 @@ class SglangControl:
         body = {
             "serialized_named_tensors": shared.serialized_named_tensors(),
             "weight_version": published.label,
-            "flush_cache": True,
+            "flush_cache": False,
         }
         try:
             await self._update_from_tensor(client, body)
         except (RefusedError, ServerFailedError) as error:
             raise NotLoadedError(f"takes no weights from memory ({error})") from None
+        await self._resume(client)
+
+    async def _resume(self, client: HttpClient) -> None:
+        """Ends a load: drops what old weights cached, and continues."""
+        try:
+            await client.post("/flush_cache", params={"timeout": str(FLUSH_SECONDS)}, seconds=LOAD_SECONDS)
+        except RefusedError as error:  # requests are under way; for an update of weights that is a failed load
+            raise ServerFailedError(f"keeps what old weights cached: POST /flush_cache {error}") from None
         await client.post("/continue_generation", {})
 
     async def _require_one_device(self, client: HttpClient, device: str) -> None:
