@@ -40,7 +40,7 @@ FLOAT32, SUM = 7, 0
 DTYPES = {torch.float16: 6, torch.float32: FLOAT32, torch.float64: 8, torch.bfloat16: 9}
 GLOO: Any = torch.distributed  # not all of it has types
 LOOPBACK = "127.0.0.1"
-GLOO_TIMEOUT = timedelta(seconds=20)
+GLOO_TIMEOUT = timedelta(seconds=120)
 
 
 class GroupError(Exception):
