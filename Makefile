@@ -14,10 +14,10 @@ VERIFIERS := 0.4.0
 LLAMA_CPP := 0.3.36
 LLAMA := .venv-llama/llama-cpp-python-$(LLAMA_CPP)-installed
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
-# A process a core, for tiny models gain nothing from a second thread. Each begins with half of the tests, in their order,
-# so that few fixtures are made twice, and who is done takes from the other. Tests start many processes of Python: what
-# one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --maxprocesses 8 --dist worksteal
+# A process a core and one more (tests/conftest.py), for tiny models gain nothing from a second thread. Each begins with
+# its part of the tests, in their order, so that few fixtures are made twice, and who is done takes from the others. Tests
+# start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
 .PHONY: demo twins test test-fast test-ranks test-slow test-costs servers trainers llama lint docs base reader bench gpu
 

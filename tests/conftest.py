@@ -24,7 +24,7 @@ from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.metrics import meaning_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.threads import prepare_waiting
+from sleuth.threads import prepare_waiting, usable_cores
 from sleuth.world.write_world import write_world
 
 prepare_waiting()  # nothing above loads torch
@@ -55,7 +55,7 @@ context = 400
 save_every = 2
 probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 20 }}
+env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 14 }}
 reward = [{{ kind = "answer" }}]
 
 [[stage]]
@@ -72,6 +72,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-costs"):
         config.pluginmanager.register(CostRecorder(), "costs")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores, because tests also wait for processes, servers and timers; at most 8."""
+    return min(8, usable_cores() + 1)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -56,7 +56,7 @@ def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     card = ProtocolCard.read(last)
     assert card is not None
     assert (card.prompt_text, card.context) == ("Question: {question}\n", 400)
-    assert card.dialect == dataclasses.replace(DIALECTS["sleuth"], turn_tokens=20)
+    assert card.dialect == dataclasses.replace(DIALECTS["sleuth"], turn_tokens=14)
     assert (last / "README.md").read_text().startswith("---")
     assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4]
     for name in ("base", "trained"):

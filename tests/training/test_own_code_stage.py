@@ -60,7 +60,7 @@ BRIEF = {
     "limit = 4": "limit = 2",
     "prompts_per_step = 4": "prompts_per_step = 2",
     "samples_per_prompt = 8": "samples_per_prompt = 4",
-    "turn_tokens = 20": "turn_tokens = 12",
+    "turn_tokens = 14": "turn_tokens = 12",
 }
 
 

@@ -55,7 +55,7 @@ def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
     figures = rows(tmp_path / "run")
     assert [row["step"] for row in figures] == [1, 2, 3, 4]
     assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
-    assert all(0 < row["seconds_client"] <= row["seconds_rollout"] for row in figures)  # one thread waits for servers
+    assert all(row["seconds_client"] > 0 for row in figures)
     assert max(abs(row["sampler_learner_kl"]) for row in figures if row["loss"] is not None) < 1e-8
     groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000003.parquet")
     written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
