@@ -13,6 +13,9 @@ from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
 from sleuth.retrieval.replicas import Replica
 from sleuth.types import Sampling, SleuthError
 
+GATHERING_SECONDS = 0.02
+"""For which the query for a label waits for more completions that share it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOutcome:
@@ -115,5 +118,6 @@ class EngineReplica:
     async def _query_label(self, before: asyncio.Task[str] | None) -> str:
         if before is not None:
             await asyncio.wait([before])
+        await asyncio.sleep(GATHERING_SECONDS)
         self._current_query, self._next_query = asyncio.current_task(), None
         return await self.weights()
