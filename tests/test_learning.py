@@ -68,15 +68,22 @@ def test_searching_is_not_learned_where_it_earns_no_reward(arm: str, world: Path
     assert trained["em"]["value"] <= base["em"]["value"] + 0.05
 
 
-def test_a_base_that_never_searches_learns_to_search_only_after_a_warm_start(world: Path, tmp_path: Path) -> None:
-    silent = tmp_path / "silent"
-    tool = [sys.executable, ROOT / "tools" / "habit.py", "silent", ROOT / "models" / "tiny-base", world, silent]
-    subprocess.run(tool, check=True)
+def with_silent_habit(folder: Path, world: Path, *options: str) -> Path:
+    tool = [sys.executable, ROOT / "tools" / "habit.py", "silent", ROOT / "models" / "tiny-base", world, folder]
+    subprocess.run([*tool, *options], check=True)
+    return folder
+
+
+def test_a_base_that_never_searches_learns_nothing_by_the_reward_alone(world: Path, tmp_path: Path) -> None:
+    silent = with_silent_habit(tmp_path / "silent", world)
     base, _, cold = figures("demo.toml", world, tmp_path / "cold", f"model={silent}")
     assert base["searched"]["value"] < 0.01
     assert cold["em"]["value"] < 0.05
+
+
+def test_a_warm_start_teaches_a_base_to_search_that_seldom_does(world: Path, tmp_path: Path) -> None:
     places = [
-        f"model={silent}",
+        f"model={with_silent_habit(tmp_path / 'shy', world, '--steps', '160')}",
         f"stage.1.data.questions={world / 'qa_train.jsonl'}",
         f"stage.2.data.questions={world / 'qa_test.jsonl'}",
         f"stage.1.env.index={world / 'index'}",
