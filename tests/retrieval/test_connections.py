@@ -169,3 +169,4 @@ def test_connections_close_with_their_event_loop() -> None:
     assert other is not first
     assert first.closed
     assert other.closed
+    assert not connections._sessions

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -85,10 +84,7 @@ async def ask(
             allow_redirects=False,
         ) as response:
             found = {name.lower(): text for name, text in response.headers.items()}
-            answer = Answer(response.status, found, await _body(response))
-            if answer.status == HTTPStatus.INTERNAL_SERVER_ERROR:  # uvicorn closes behind an exception, as in vLLM
-                response.close()
-            return answer
+            return Answer(response.status, found, await _body(response))
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from None
     except aiohttp.InvalidURL as error:
@@ -98,28 +94,47 @@ async def ask(
 
 
 _Session = AsyncGenerator["aiohttp.ClientSession", None]
-_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, _Session]] = WeakKeyDictionary()
+_sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, _Session]] = {}
+"""Of the loops that run. Each loop closes and removes its own with its asynchronous generators, when it ends."""
 
 
 async def _session() -> aiohttp.ClientSession:
-    """The session of the running event loop. The loop closes it with its asynchronous generators, when it ends."""
+    """The session of the running event loop."""
     loop = asyncio.get_running_loop()
     if loop not in _sessions:
-        opened = _opened()
+        opened = _opened(loop)
         _sessions[loop] = await anext(opened), opened  # without a pause, so that there is one
     return _sessions[loop][0]
 
 
-async def _opened() -> _Session:
+async def _opened(loop: asyncio.AbstractEventLoop) -> _Session:
     import aiohttp
+    from aiohttp.connector import Connection
+
+    class Response(aiohttp.ClientResponse):
+        """Closes its connection after a failure: after an exception uvicorn (in vLLM, too) closes it without saying so,
+        and the next request would be lost."""
+
+        async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+            protocol = connection.protocol
+            await super().start(connection)
+            if self.status == HTTPStatus.INTERNAL_SERVER_ERROR and protocol is not None:
+                protocol.force_close()
+                if self.content.is_eof():  # it has been given back
+                    protocol.close()
+            return self
 
     async with aiohttp.ClientSession(
+        response_class=Response,
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"accept-encoding": ACCEPTED},
         auto_decompress=False,
     ) as session:
-        yield session
+        try:
+            yield session
+        finally:
+            del _sessions[loop]
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

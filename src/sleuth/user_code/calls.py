@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
@@ -18,9 +17,6 @@ from sleuth.user_code.prints import prints_to_stderr
 
 UNRESPONSIVE = 1.0
 """Seconds in which the loop of asynchronous calls must react; else one of them blocks it, and a new loop is used."""
-
-ENDING_SECONDS = 0.2
-"""For which a process that ends waits for such a loop to close its connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +168,6 @@ def background_loop(name: str) -> asyncio.AbstractEventLoop:
     """An event loop that runs in a thread of its own, called `name`, until the process ends."""
     loop = asyncio.new_event_loop()
     Thread(target=loop.run_forever, name=name, daemon=True).start()
-
-    def end() -> None:
-        with suppress(TimeoutError):  # of a loop that a call blocks
-            asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result(ENDING_SECONDS)
-
-    atexit.register(end)
     return loop
 
 

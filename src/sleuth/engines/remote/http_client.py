@@ -34,12 +34,12 @@ class TimedOutError(LostResponseError):
 
 
 class RefusedError(HttpClientError):
-    """The server rejected the request as invalid (any other status); repeating it is useless."""
+    """The server rejected the request as invalid (any other status); repeating it is useless. `is_missing`: it has no
+    such path."""
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether the server has no such path."""
-        return str(self).startswith("refused with 404")
+    def __init__(self, message: str, *, is_missing: bool) -> None:
+        super().__init__(message)
+        self.is_missing = is_missing
 
 
 class HttpClient:
@@ -95,7 +95,8 @@ class HttpClient:
         if answer.status >= 500:
             raise ServerFailedError(refusal(answer.status, answer.body))
         if answer.status != HTTPStatus.OK:
-            raise RefusedError(refusal(answer.status, answer.body))
+            is_missing = answer.status == HTTPStatus.NOT_FOUND
+            raise RefusedError(refusal(answer.status, answer.body), is_missing=is_missing)
         try:
             return answer.json() if answer.body else None
         except (ValueError, RecursionError):
