@@ -25,7 +25,7 @@ from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import prepare
 from sleuth.engines.remote.broadcast import GlooGroup, Group, NcclGroup, broadcast_weights
-from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights
+from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights, update_info_of
 from sleuth.serve.emulator.weight_transfer import named_tensors, received_weights
 from sleuth.types import Episode
 from sleuth.world.facts import make_world
@@ -108,7 +108,9 @@ def broadcast(check: Check) -> None:
         assert other.stdout is not None
         unique_id = base64.b64encode(weights.group.unique_id).decode()
         with other.stdin as sent:
-            sent.write(json.dumps({"unique_id": unique_id, "backend": weights.backend} | weights.update_info()))
+            sent.write(
+                json.dumps({"unique_id": unique_id, "backend": weights.backend} | update_info_of(weights.weights))
+            )
         weights.group.join(2)
         started = time.monotonic()
         weights.group.broadcast(list(weights.weights.values()))

@@ -15,9 +15,9 @@ from unittest.mock import patch
 import httpx
 import pytest
 import torch
-from emulated_server import EmulatedServer
 from starlette.responses import JSONResponse
 from test_pool import CONTEXT, asked, learner, moved, pool_of, sampled, servers  # noqa: F401
+from test_weights_from_memory import require_equal
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
@@ -33,12 +33,6 @@ from sleuth.types import SleuthError
 def short_timeout() -> Iterator[None]:
     with patch.object(broadcast, "GLOO_TIMEOUT", timedelta(seconds=20)):
         yield
-
-
-def require_equal(server: EmulatedServer, model: PreTrainedModel) -> None:
-    """Bit by bit."""
-    served = server.engine._model.state_dict()
-    assert all(torch.equal(served[name], weight) for name, weight in model.state_dict().items())
 
 
 def test_two_servers_take_the_weights_of_each_step_and_no_file_is_written(

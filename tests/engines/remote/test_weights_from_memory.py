@@ -51,7 +51,7 @@ def test_three_rounds_of_publish_play_sleep_and_update_write_no_file(
         for version in (1, 2, 3):
             moved(model)
             engine.publish(version)
-            _require_equal(server, model)
+            require_equal(server, model)
             written = asked(engine, sampled(words, temperature=0.0))
             here = asked(LocalEngine(model, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
             assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
@@ -128,7 +128,7 @@ def test_wrong_weights_from_memory_are_detected_at_the_first_completion(
             engine.publish(2)
 
 
-def _require_equal(server: EmulatedServer, model: PreTrainedModel) -> None:
+def require_equal(server: EmulatedServer, model: PreTrainedModel) -> None:
     """Bit by bit."""
     served = server.engine._model.state_dict()
     assert all(torch.equal(served[name], weight) for name, weight in model.state_dict().items())
@@ -172,7 +172,7 @@ def test_the_emulated_server_runs_no_code_of_a_pickle_and_changes_nothing(
             assert (answer.status_code, "cannot be read" in answer.text) == (500, True)
         assert post("/update_weights", {"update_info": info}).is_success
     assert not (tmp_path / "made").exists()
-    _require_equal(server, learner)
+    require_equal(server, learner)
     assert any(not torch.equal(before[name], weight) for name, weight in learner.state_dict().items())
 
 
@@ -228,7 +228,7 @@ def test_an_emulated_sglang_refuses_what_it_cannot_read_and_changes_nothing(
     assert post("/end_weight_update").is_success
     assert not (tmp_path / "made").exists()
     assert server.engine.label == "mine"
-    _require_equal(server, learner)
+    require_equal(server, learner)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_an_sglang_takes_weights_from_memory_by_the_endpoints_that_it_has(
     assert (server.engine.label, server.engine.paused, server.engine.asleep) == (label, False, frozenset())
     if not lacks:  # the session is closed
         assert httpx.post(f"{server.url}/begin_weight_update", json={}).is_success
-    _require_equal(server, learner)
+    require_equal(server, learner)
 
 
 def test_an_sglang_that_ends_as_it_reads_the_memory_gets_the_folder_when_it_comes_back(
@@ -294,9 +294,7 @@ def test_an_sglang_that_ends_as_it_reads_the_memory_gets_the_folder_when_it_come
 def test_weights_on_a_card_are_pickled_for_sglang_as_calls_that_it_allows() -> None:
     weights = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.ones(4)}
     handles = [{"GPU-1": _arguments(weight, at)} for at, weight in enumerate(weights.values())]
-    shared = SharedWeights(
-        names=list(weights), dtypes=["bfloat16", "float32"], shapes=[[2, 3], [4]], handles=handles, device="cuda"
-    )
+    shared = SharedWeights(weights=weights, handles=handles, device="cuda")
     [pickled] = [base64.b64decode(payload) for payload in shared.serialized_named_tensors()]
     reader = ReadAsSglang(io.BytesIO(pickled))
     read = dict(reader.load())

@@ -177,14 +177,6 @@ class BroadcastWeights:
             "packed": False,
         }
 
-    def update_info(self) -> dict[str, Any]:
-        """For `/update_weights`."""
-        return {
-            "names": list(self.weights),
-            "dtype_names": [str(weight.dtype).removeprefix("torch.") for weight in self.weights.values()],
-            "shapes": [list(weight.shape) for weight in self.weights.values()],
-        }
-
     async def join(self, workers: int, request: Coroutine[Any, Any, Any]) -> None:
         """Joins the group while a server does, by a request. Raises GroupError, and what the request raises."""
         await self._beside(request, lambda: self.group.join(1 + workers))

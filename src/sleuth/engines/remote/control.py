@@ -17,7 +17,7 @@ from sleuth.engines.remote.http_client import (
     ServerFailedError,
 )
 from sleuth.engines.remote.published import Published
-from sleuth.engines.remote.shared_memory import SharedWeights
+from sleuth.engines.remote.shared_memory import SharedWeights, update_info_of
 
 INITIAL_WEIGHTS = "default"
 """Both servers' name for the weights that they started with: one that returns it has been restarted."""
@@ -129,7 +129,7 @@ class VllmControl:
             init = {"init_info": weights.init_info(workers)}
             await weights.join(workers, client.post("/init_weight_transfer_engine", init, seconds=LOAD_SECONDS))
             await client.post("/start_weight_update")
-            update = {"update_info": weights.update_info()}
+            update = {"update_info": update_info_of(weights.weights)}
             await weights.send(client.post("/update_weights", update, seconds=LOAD_SECONDS))
             await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
             await client.post("/shutdown_weight_transfer_engine")

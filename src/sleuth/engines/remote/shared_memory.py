@@ -36,7 +36,7 @@ import base64
 import os
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,34 +63,36 @@ Handle = dict[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedWeights:
-    """The handles of a model's weights, in the order of their names.
+    """A model's weights by name, and a handle of each in this order.
 
-    `device` is "cuda" or `HOST`. `SharedWeights(names=["lm_head.weight"], dtypes=["float32"], shapes=[[32, 8]],
+    `device` is "cuda" or `HOST`. `SharedWeights(weights={"lm_head.weight": torch.zeros(32, 8)},
     handles=[{"cpu": ("sleuth-weights-x1", 0, 1024)}], device="host")`.
     """
 
-    names: list[str]
-    dtypes: list[str]
-    shapes: list[list[int]]
+    weights: dict[str, Tensor]
     handles: list[Handle]
     device: str
 
     def update_info(self) -> dict[str, Any]:
         """For vLLM's `/update_weights`."""
-        return {
-            "names": self.names,
-            "dtype_names": self.dtypes,
-            "shapes": self.shapes,
-            "ipc_handles_pickled": _pickled(self.handles),
-        }
+        return update_info_of(self.weights) | {"ipc_handles_pickled": _pickled(self.handles)}
 
     def serialized_named_tensors(self) -> list[str]:
         """For `/update_weights_from_tensor` of an SGLang on one card."""
         if self.device == HOST:
-            described = zip(self.names, self.handles, self.dtypes, self.shapes, strict=True)
-            return [_pickled([(name, handle[CPU], dtype, shape) for name, handle, dtype, shape in described])]
+            names, dtypes, shapes = update_info_of(self.weights).values()
+            return [_pickled(list(zip(names, (handle[CPU] for handle in self.handles), dtypes, shapes, strict=True)))]
         tensors = [_CardTensor(*item) for handle in self.handles for item in handle.items()]
-        return [_pickled(list(zip(self.names, tensors, strict=True)))]
+        return [_pickled(list(zip(self.weights, tensors, strict=True)))]
+
+
+def update_info_of(weights: Mapping[str, Tensor]) -> dict[str, list[Any]]:
+    """What vLLM's `/update_weights` takes about weights, in their order: `names`, `dtype_names`, `shapes`."""
+    return {
+        "names": list(weights),
+        "dtype_names": [str(weight.dtype).removeprefix("torch.") for weight in weights.values()],
+        "shapes": [list(weight.shape) for weight in weights.values()],
+    }
 
 
 class _CardTensor:
@@ -111,17 +113,11 @@ def _pickled(value: object) -> str:
 def shared_weights(model: PreTrainedModel) -> Iterator[SharedWeights]:
     """Yields the handles of a model's weights, valid in the context, in which the weights must not change. Tied weights
     have both names, as servers of an untied copy need."""
-    state = model.state_dict()
+    weights = {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
     on_card = model.device.type == "cuda"
     share = _on_card if on_card else _on_host
-    with share([weight.detach().contiguous() for weight in state.values()]) as handles:
-        yield SharedWeights(
-            names=list(state),
-            dtypes=[str(weight.dtype).removeprefix("torch.") for weight in state.values()],
-            shapes=[list(weight.shape) for weight in state.values()],
-            handles=handles,
-            device="cuda" if on_card else HOST,
-        )
+    with share(list(weights.values())) as handles:
+        yield SharedWeights(weights=weights, handles=handles, device="cuda" if on_card else HOST)
 
 
 @contextmanager
