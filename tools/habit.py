@@ -59,6 +59,10 @@ HABITS = {"silent": (silent, 720), "wasteful": (wasteful, 240)}
 
 def train(habit: str, base: Path, world: Path, folder: Path, steps: int | None) -> None:
     """Write the model with the habit into `folder`."""
+    kept, usual = HABITS[habit]
+    steps = usual if steps is None else steps
+    if steps < 1:
+        raise SleuthError(f"--steps {steps}: should be 1 or more")
     model, tokenizer = load_model(str(base), dtype="float32", device="cpu")
     tasks = load_questions(world / "qa_train.jsonl")[:QUESTIONS]
     env = SearchEnvRecipe(kind="search", dialect="sleuth", prompt="plain", index=world / "index", turn_tokens=32)
@@ -69,8 +73,6 @@ def train(habit: str, base: Path, world: Path, folder: Path, steps: int | None) 
         rollout = Rollout(engine=engine, renderer=Renderer(tokenizer), context=CONTEXT, temperature=1.0, key=(0, 0, 0))
         return await rollout.groups(tasks, setting.env, samples=SAMPLES)
 
-    kept, usual = HABITS[habit]
-    steps = steps or usual
     chosen = kept([episode.trajectory for group in asyncio.run(played()) for episode in group.episodes])
     episodes = [trajectory for trajectory in chosen if len(trajectory.tokens) <= CONTEXT]
     if not episodes:

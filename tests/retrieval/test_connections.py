@@ -64,7 +64,7 @@ class Echo:
         server.close()
 
 
-async def told(url: str, *paths: str) -> list[str]:
+async def answers_of(url: str, *paths: str) -> list[str]:
     return [answer.body.decode() for answer in await asyncio.gather(*(ask("GET", url + path) for path in paths))]
 
 
@@ -73,10 +73,10 @@ def test_concurrent_requests_have_separate_connections_which_are_used_again() ->
         echo = Echo(at_once=5)
         async with echo.running() as url:
             paths = [f"/{number}" for number in range(5)]
-            assert await told(url, *paths) == paths
+            assert await answers_of(url, *paths) == paths
             echo.at_once = 1
             for path in paths:
-                assert await told(url, path) == [path]
+                assert await answers_of(url, path) == [path]
             assert (len(echo.seen), sum(echo.seen.values())) == (5, 10)
 
     asyncio.run(talk())
@@ -86,12 +86,12 @@ def test_a_broken_or_long_idle_connection_is_not_reused(monkeypatch: pytest.Monk
     async def talk() -> None:
         echo = Echo(drops_after=2)
         async with echo.running() as url:
-            assert await told(url, "/1") == ["/1"]
+            assert await answers_of(url, "/1") == ["/1"]
             with pytest.raises(RequestFailedError):
                 await ask("GET", url + "/2")
-            assert await told(url, "/3") == ["/3"]
+            assert await answers_of(url, "/3") == ["/3"]
             await asyncio.sleep(0.4)
-            assert await told(url, "/4") == ["/4"]
+            assert await answers_of(url, "/4") == ["/4"]
             assert list(echo.seen.values()) == [2, 1, 1]
 
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.2)
@@ -107,7 +107,7 @@ def test_a_cancelled_request_does_not_affect_the_next() -> None:
                     await ask("GET", url + "/never")
             echo.at_once = 1
             echo.waiting.pop().set_result(None)
-            assert await told(url, "/next") == ["/next"]
+            assert await answers_of(url, "/next") == ["/next"]
             assert len(echo.seen) == 2
 
     asyncio.run(talk())
@@ -147,10 +147,10 @@ def test_a_request_costs_as_much_among_many_as_among_few() -> None:
     async def seconds(at_once: int, requests: int = 512) -> float:
         echo = Echo(at_once=at_once)
         async with echo.running() as url:
-            await told(url, *["/"] * at_once)
+            await answers_of(url, *["/"] * at_once)
             started = time.process_time()
             for _ in range(requests // at_once):
-                await told(url, *["/"] * at_once)
+                await answers_of(url, *["/"] * at_once)
             return time.process_time() - started
 
     asyncio.run(seconds(8, 64))
@@ -160,7 +160,7 @@ def test_a_request_costs_as_much_among_many_as_among_few() -> None:
 def test_connections_close_with_their_event_loop() -> None:
     async def talk() -> tuple[Any, Any]:
         async with Echo().running() as url:
-            await told(url, "/1", "/2")
+            await answers_of(url, "/1", "/2")
             return await connections._session(), await connections._session()
 
     first, again = asyncio.run(talk())

@@ -27,7 +27,7 @@ from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Ver
 
 AT_ONCE = 64
 """Prefixes per step of the progress bar."""
-NAMES = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache", "max_position_embeddings")
+UNUSED = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache", "max_position_embeddings")
 """Keys of a config, with those of token ids, on which the computation does not depend."""
 
 
@@ -72,7 +72,7 @@ def _opened(against: str, context: StageContext) -> tuple[NamedModel, NamedModel
 def _same_architecture(one: PreTrainedModel, other: PreTrainedModel) -> bool:
     """Whether the configs agree in all that the computation depends on."""
     first, second = (
-        {key: value for key, value in model.config.to_dict().items() if key not in NAMES and not key.endswith("_id")}
+        {key: value for key, value in model.config.to_dict().items() if key not in UNUSED and not key.endswith("_id")}
         for model in (one, other)
     )
     return first == second

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import httpx
@@ -20,6 +22,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.launch.command import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote import replica as replica_module
 from sleuth.engines.remote.capabilities import discover_server, discover_servers
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
@@ -531,3 +534,28 @@ def test_only_the_newest_weights_stay_in_the_folder(servers, learner, tokenizer,
             moved(learner)
             engine.publish(version)
     assert [replica.name[:6] for replica in sorted(tmp_path.iterdir())] == ["000003", "000004"]
+
+
+def test_completions_that_end_within_a_moment_share_a_query_for_the_label() -> None:
+    class Counting(EngineReplica):
+        queries = 0
+
+        async def weights(self) -> str:
+            self.queries += 1
+            return "000001-a"
+
+    async def ended(replica: Counting, after: float) -> str:
+        await asyncio.sleep(after)
+        return await replica._fresh_label()
+
+    async def run() -> int:
+        server: Any = SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9"))
+        health: Any = SimpleNamespace(in_flight=0)
+        replica = Counting(server, health)
+        replica.connect(requests_at_once=8, seconds=1.0)
+        with patch.object(replica_module, "GATHERING_SECONDS", 0.2):
+            labels = await asyncio.gather(*(ended(replica, after) for after in (0.0, 0.02, 0.04, 0.06)))
+        assert labels == ["000001-a"] * 4
+        return replica.queries
+
+    assert asyncio.run(run()) == 1
