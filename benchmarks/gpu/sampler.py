@@ -9,8 +9,7 @@ import random
 import re
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,9 +26,17 @@ from benchmarks.gpu.checks import Check
 from benchmarks.gpu.learner import relative_error
 from benchmarks.workloads import geometric
 from sleuth.engines.local import engine as local_engine
-from sleuth.engines.local.cache import head_size, page_size_of
+from sleuth.engines.local.cache import head_size
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, VarlenAttention
+from sleuth.engines.local.paged_attention import (
+    ChunkwiseAttention,
+    GatheredAttention,
+    KernelAttention,
+    VarlenAttention,
+    decode_problem,
+    varlen_problem,
+)
+from sleuth.engines.local.pages import PAGE
 from sleuth.learn.batch import Row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.types import Completion, Sampling
@@ -90,30 +97,15 @@ def ragged(check: Check) -> None:
 
 
 def _decode(check: Check, requests: Sequence[Tokens], speed: float, *, rests: bool = False) -> None:
-    """All figures of these requests, by each way to compute attention that works here."""
+    """All figures of these requests, with our kernel where it works, and without it."""
     model, tokenizer = check.scale.model(check.device), check.scale.tokenizer()
-    asked = model.device, model.dtype, head_size(model.config), page_size_of(model.device)
-    problems = {way: local_engine.varlen_problem(*asked, way == "pages") for way in ("pages", "copy")}
-    first = True
-    for way in (*problems, "gathered"):
-        if problem := problems.get(way):
-            check.skip(f"attention by torch's kernel, {way}: {problem}")
-            continue
-        with only(way):  # of the best way alone is a speed demanded
-            needed = speed if first else None
-            _decode_by(check, way, model, tokenizer, requests, speed=needed, rests=rests and first)
-        first = False
-
-
-@contextmanager
-def only(way: str) -> Iterator[None]:
-    """In this context engines compute attention in one way: "pages", "copy" or "gathered"."""
-
-    def problem(*asked: Any) -> str | None:
-        return None if way == ("pages" if asked[-1] else "copy") else "switched off by the check"
-
-    with patch.object(local_engine, "varlen_problem", problem):
-        yield
+    problem = local_engine.decode_problem(model.device, model.dtype, head_size(model.config))
+    if problem is not None:
+        check.skip(f"attention by our kernel: {problem}")
+    else:  # of this way alone is a speed demanded
+        _decode_by(check, "kernel", model, tokenizer, requests, speed=speed, rests=rests)
+    with patch.object(local_engine, "decode_problem", lambda *asked: "switched off by the check"):
+        _decode_by(check, "padded", model, tokenizer, requests, speed=None, rests=rests and problem is not None)
 
 
 def _decode_by(
@@ -167,9 +159,9 @@ def warm_up(engine: LocalEngine) -> None:
 
 def fitting(requests: Sequence[Tokens], engine: LocalEngine, tokens: int) -> int:
     """How many of the requests fit the cache together, whole and with `tokens` more each."""
-    page, taken = page_size_of(engine.model.device), 0
+    taken = 0
     for count, request in enumerate(requests):
-        taken += -(-(len(request) + tokens) // page) + 1
+        taken += -(-(len(request) + tokens) // PAGE) + 1
         if taken > engine.cache_pages:
             return max(1, count)
     return len(requests)
@@ -297,9 +289,9 @@ def tools(check: Check) -> None:
 def paged(check: Check) -> None:
     """Attention over pages of ragged sequences, for decoding and for prefill, beside fp32, with random keys."""
     scale, device, draw = check.scale, check.device, np.random.default_rng(0)
-    page, rows, sharing = page_size_of(device), min(64, scale.requests), scale.heads // scale.kv_heads
+    rows, sharing = min(64, scale.requests), scale.heads // scale.kv_heads
     lengths = scale.prompt + ((scale.longest - scale.prompt) * draw.random(rows) ** 2).astype(np.int64)
-    counts = -(-lengths // page)
+    counts = -(-lengths // PAGE)
     table, free = np.zeros((rows, counts.max()), dtype=np.int32), draw.permutation(counts.sum())
     for row, (first, count) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
         table[row, :count] = free[first : first + count]
@@ -308,24 +300,27 @@ def paged(check: Check) -> None:
     def random(*sizes: int) -> Tensor:
         return torch.randn(*sizes, generator=generator).to(device, torch.bfloat16)
 
-    keys, values = (random(scale.kv_heads, len(free), page, scale.head_dim) for _ in range(2))
+    keys, values = (random(scale.kv_heads, len(free), PAGE, scale.head_dim) for _ in range(2))
     starts = {"decode": lengths - 1, "prefill": np.maximum(0, lengths - 100)}
-    asked = device, torch.bfloat16, scale.head_dim, page
-    problems = {way: local_engine.varlen_problem(*asked, way == "pages") for way in ("pages", "copy")}
-    for way, problem in problems.items():
+    asked = device, torch.bfloat16, scale.head_dim
+    problems = {"our kernel": decode_problem(*asked), "torch's kernel": varlen_problem(*asked)}
+    for name, problem in problems.items():
         if problem is not None:
-            check.skip(f"torch's kernel, {way}: {problem}")
+            check.skip(f"{name}: {problem}")
     for phase, begin in starts.items():
         query = random(int((lengths - begin).sum()), scale.kv_heads, sharing, scale.head_dim)
         exact, in_window = (
             _exact_attention(query, keys, values, table, begin, lengths, window) for window in (None, scale.prompt)
         )
-        ways: dict[str, Any] = {"gathered": GatheredAttention(table, lengths, page, device)}
-        if phase == "prefill":
-            ways = {"chunkwise": ChunkwiseAttention(table, begin, lengths, page, device)}
-        for name, problem in problems.items():
-            if problem is None:
-                ways[name] = VarlenAttention(table, begin, lengths, page, device, paged=name == "pages")
+        ways: dict[str, Any] = {}
+        if phase == "decode":
+            ways["padded"] = GatheredAttention(table, lengths, PAGE, device)
+            if problems["our kernel"] is None:
+                ways["our kernel"] = KernelAttention.of(table, lengths, device)
+        else:
+            ways["one by one"] = ChunkwiseAttention(table, begin, lengths, PAGE, device)
+            if problems["torch's kernel"] is None:
+                ways["torch's kernel"] = VarlenAttention(table, begin, lengths, PAGE, device)
         for name, way in ways.items():
             attend = partial(way.attend, query, keys, values, scale.head_dim**-0.5)
             error = relative_error(attend(), exact)

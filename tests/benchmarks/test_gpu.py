@@ -122,7 +122,7 @@ def test_a_key_that_decoding_leaves_out_misses_its_bar(check, monkeypatch):
     monkeypatch.setattr(sampler, "GatheredAttention", lambda table, lengths, *of: honest(table, lengths - 1, *of))
     sampler.paged(check)
     missed = [name for name, figure in figures(check).items() if figure.held is False]
-    assert missed == ["gathered: decode, error", "gathered: decode, in a window, error"]
+    assert missed == ["padded: decode, error", "padded: decode, in a window, error"]
 
 
 def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,17 @@ def sliced(tensor: torch.Tensor, key: Any) -> torch.Tensor:
     return tensor
 
 
+def use_kernel(monkeypatch: Any, attend: Any) -> None:
+    """Replaces our kernel for pages by a function of the same arguments."""
+    module = SimpleNamespace(attend_by_pages=attend)
+    monkeypatch.setitem(sys.modules, "sleuth.engines.local.decode_kernels", module)
+
+
+def two_launches(query: torch.Tensor, *others: Any) -> torch.Tensor:
+    """What our kernel for pages is to fake tensors: one launch for the parts of the keys, one that weighs them."""
+    return query.contiguous().neg().neg()
+
+
 def on_card(model: nn.Module) -> Any:
     """The model with fake weights in bf16 on a card."""
     for module in model.modules():
@@ -116,7 +129,7 @@ def ragged_engine(tokenizer, layers: int) -> LocalEngine:
         attn_implementation="eager",
     )
     model = on_card(Qwen3ForCausalLM(config))
-    engine = LocalEngine(model.eval(), tokenizer, slots=256, context=4_096, cache_pages=256 * 16)
+    engine = LocalEngine(model.eval(), tokenizer, slots=256, context=4_096, cache_pages=256 * 64)
     random, table = np.random.default_rng(0), engine._table
     for slot in range(256):
         prompt = [slot // 8] * 300

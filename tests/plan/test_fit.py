@@ -12,6 +12,7 @@ import torch
 from tiny_models import FAMILIES
 
 from sleuth.cli.plan_card import COLUMNS
+from sleuth.engines.local.pages import PAGE
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
@@ -247,7 +248,7 @@ def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequenc
     rollout = phase(small, "rollout")
     free = 80_000_000_000 - total(rollout.bytes) + rollout.bytes["cache"] + rollout.bytes["activations"]
     assert rollout.bytes["cache"] == pytest.approx(0.8 * free)
-    whole = rollout.asked * 16 * 256 * 144 * 1024  # of 16 pages each
+    whole = rollout.asked * 64 * PAGE * 144 * 1024  # of 64 pages each
     assert rollout.need is not None
     assert rollout.need.at_limit == whole
     assert phase(large, "evaluation").bytes["cache"] == 100 * 16 * 256 * 144 * 1024  # one for each question
@@ -256,12 +257,12 @@ def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequenc
 def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> None:
     recipe = make_recipe("Qwen3-4B", "stage.1.slots=256")
     plan = plan_for_cards(recipe, read_cards("h200-141"))
-    lengths, page = lengths_of(recipe, 1), 256 * 144 * 1024
+    lengths, page = lengths_of(recipe, 1), PAGE * 144 * 1024
     assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 3 * 120 + 2 * 3 * 160, 360)
-    own = -(-lengths.typical // 256) - lengths.prompt // 256
+    own = -(-lengths.typical // PAGE) - lengths.prompt // PAGE
     need = phase(plan, "rollout").need
     assert need is not None
-    assert need.typical == (16 * (lengths.prompt // 256) + 128 * own) * page
+    assert need.typical == (16 * (lengths.prompt // PAGE) + 128 * own) * page
     assert need.typical < need.at_limit
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sleuth.data.suites import SUITES
 from sleuth.dialects import dialect_of
+from sleuth.engines.local.pages import PAGE
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     AnnotateRecipe,
@@ -97,7 +98,7 @@ class CacheNeed:
     def of(cls, played: Played, passes: Passes) -> CacheNeed:
         """The need of these sequences. Siblings share the full pages of their prompt."""
         lengths, page = played.lengths, passes.page()
-        shared = lengths.prompt // passes.device.page
+        shared = lengths.prompt // PAGE
         own = passes.pages(lengths.typical) - shared
         least = passes.pages(lengths.limit)
         groups = -(-played.at_once // played.samples)

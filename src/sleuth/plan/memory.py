@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
@@ -25,12 +25,11 @@ Bytes = dict[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Constants of a kind of device: `page` tokens of the cache, `prefill` tokens of one forward pass of the engine,
+    """Constants of a kind of device: `prefill` tokens of one forward pass of the engine,
     `chunk` rows of logits in the learner, or more of a vocabulary with which they are fewer than `chunk_logits`, and
     what a process takes before it has a model (on a card: context, libraries and communication buffers)."""
 
     name: Literal["cuda", "cpu"]
-    page: int
     prefill: int
     chunk: int
     chunk_logits: int
@@ -41,8 +40,8 @@ class Device:
         return max(self.chunk, self.chunk_logits // words)
 
 
-CUDA = Device(name="cuda", page=CUDA_PAGE, prefill=8_192, chunk=2_048, chunk_logits=0, libraries=1_000_000_000)
-CPU = Device(name="cpu", page=CPU_PAGE, prefill=512, chunk=128, chunk_logits=2**21, libraries=600_000_000)
+CUDA = Device(name="cuda", prefill=8_192, chunk=2_048, chunk_logits=0, libraries=1_000_000_000)
+CPU = Device(name="cpu", prefill=512, chunk=128, chunk_logits=2**21, libraries=600_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +112,11 @@ class Passes:
 
     def page(self) -> int:
         """Bytes of a page of the cache."""
-        return self.shape.bytes_per_token(self.size) * self.device.page
+        return self.shape.bytes_per_token(self.size) * PAGE
 
     def pages(self, tokens: int) -> int:
         """Pages of a sequence of `tokens`."""
-        return math.ceil(tokens / self.device.page)
+        return math.ceil(tokens / PAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

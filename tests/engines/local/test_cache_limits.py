@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import SlotTable
 from sleuth.types import Sampling, SleuthError
 
-CONTEXT = 4 * CPU_PAGE
+CONTEXT = 4 * PAGE
 
 
 def engine_of(model, tokenizer, pages=None, **options):
@@ -159,7 +159,7 @@ def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
         hook.remove()
 
 
-@pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (CPU_PAGE, 1.15), (CUDA_PAGE, 1.3)])
+@pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (PAGE, 1.15), (256, 1.3)])
 def test_ragged_groups_hold_few_more_pages_than_their_distinct_tokens_fill(page_size, most):
     """256 episodes of 400 to 3,900 tokens in 32 groups, all of whose tokens are cached at the same time."""
     random = np.random.default_rng(0)

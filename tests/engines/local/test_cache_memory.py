@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.memory import resident_bytes
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.pages import CPU_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import SlotTable
 
 LAYERS, KV_HEADS, HEAD_SIZE = 2, 2, 128
@@ -24,7 +24,7 @@ def test_256_ragged_episodes_take_resident_memory_for_their_distinct_tokens():
     """Episodes of 400 to 3,900 tokens in 32 groups, in a cache that has room for all of them at their limit of 4,096:
     memory of pages that nothing was written to is not taken."""
     random, table = np.random.default_rng(0), SlotTable(256, 4_096)
-    cache = PagedCache(pages=table.pages.total, page_size=CPU_PAGE)
+    cache = PagedCache(pages=table.pages.total, page_size=PAGE)
     new = torch.randn(4_096, KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16)
     before, distinct = resident_bytes(), 0
     for group in range(32):
@@ -42,7 +42,7 @@ def test_256_ragged_episodes_take_resident_memory_for_their_distinct_tokens():
             cache.copy(table.pages.take_copies())
             for chunk in scheduled[1]:
                 positions = np.arange(chunk.start, chunk.stop)
-                pages = table.pages.pages[chunk.slot, positions // CPU_PAGE].astype(np.int64)
+                pages = table.pages.pages[chunk.slot, positions // PAGE].astype(np.int64)
                 rows = cache.rows(torch.from_numpy(pages), torch.from_numpy(positions), KV_HEADS)
                 for layer in range(LAYERS):
                     cache.write(layer, rows, new[: len(positions)], new[: len(positions)])

@@ -1,5 +1,5 @@
-"""Decode steps as CUDA graphs, without a card: what is captured runs as a plain function, and torch's kernel for pages
-has a stand-in."""
+"""Decode steps as CUDA graphs, without a card: what is captured runs as a plain function, and our kernel for pages has
+a stand-in."""
 
 from __future__ import annotations
 
@@ -9,42 +9,35 @@ import math
 import numpy as np
 import pytest
 import torch
-from fake_card import HostWaits, Launches, WithoutCard, ragged_engine
+from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from windowed_models import windowed_model
 
-from sleuth.engines.local import decode_graphs, paged_attention
+from sleuth.engines.local import decode_graphs
+from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.decode_graphs import DecodeBuffers, bucket_of, decode_step
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.pages import CPU_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.types import Sampling, SleuthError
 from sleuth.variables import GRAPHS_VARIABLE
 
 
-def plain_varlen(
-    query, key, value, query_edges, key_edges, longest_query, longest_key, *, scale, window_size, enable_gqa,
-    seqused_k, block_table,
-):  # fmt: skip
-    """torch's kernel for pages, sequence by sequence: (T, H, D), and keys (pages, page size, kv_heads, D)."""
-    outputs, page = [], key.shape[1]
-    assert enable_gqa
-    for number, stop in enumerate(seqused_k.tolist()):
-        assert stop <= longest_key
-        own = query[query_edges[number] : query_edges[number + 1]]
-        assert len(own) <= longest_query
-        pages = block_table[number, : math.ceil(stop / page)].long()
-        keys, values = (tensor[pages].flatten(0, 1)[:stop] for tensor in (key, value))
-        keys, values = (tensor.repeat_interleave(own.shape[1] // key.shape[2], dim=1) for tensor in (keys, values))
-        at, mine = torch.arange(stop), torch.arange(stop - len(own), stop)[:, None]
-        hidden = at > mine if window_size[0] < 0 else (at > mine) | (at < mine - window_size[0])
-        scores = torch.einsum("qhd,khd->hqk", own, keys) * scale
-        outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(-1), values))
-    return torch.cat(outputs)
+def plain_kernel(query, keys, values, pages, lengths, longest, scale, window):
+    """Our kernel for pages, sequence by sequence."""
+    outputs = []
+    for number, stop in enumerate(lengths.tolist()):
+        assert stop <= longest
+        own = pages[number, : math.ceil(stop / PAGE)].long()
+        seen = slice(max(0, stop - window), stop)
+        own_keys, own_values = (tensor[:, own].flatten(1, 2)[:, seen] for tensor in (keys, values))
+        shares = (torch.einsum("hgd,hkd->hgk", query[number], own_keys) * scale).softmax(-1)
+        outputs.append(torch.einsum("hgk,hkd->hgd", shares, own_values))
+    return torch.stack(outputs)
 
 
 @pytest.fixture(autouse=True)
 def kernel(monkeypatch):
-    monkeypatch.setattr(paged_attention, "varlen_attn", plain_varlen)
+    use_kernel(monkeypatch, plain_kernel)
 
 
 @pytest.fixture
@@ -63,7 +56,7 @@ def captured(monkeypatch):
 def engine_of(model, tokenizer, graphs, lines=None, slots=40):
     log = (lambda line: None) if lines is None else lines.append
     engine = LocalEngine(model, tokenizer, slots=slots, context=128, lookahead=True, graphs=graphs, log=log)
-    engine._varlen = "pages"
+    engine._kernels = Kernels(decoding=True)
     return engine
 
 
@@ -139,7 +132,7 @@ def test_a_step_in_a_bucket_is_the_step_of_its_rows_and_leaves_all_other_keys_al
     assert np.array_equal(plain[0], once[0, :rows].numpy())
     np.testing.assert_allclose(plain[1], once[1, :rows].numpy(), rtol=1e-6)
     at = table.cached[slots] - 1  # of the tokens that the step has read
-    written = zip(table.pages.pages[slots, at // CPU_PAGE].tolist(), (at % CPU_PAGE).tolist(), strict=True)
+    written = zip(table.pages.pages[slots, at // PAGE].tolist(), (at % PAGE).tolist(), strict=True)
     assert {tuple(place) for place in changed.nonzero().tolist()} == set(written)
 
 
@@ -166,22 +159,22 @@ def test_a_step_that_cannot_be_captured_is_launched_kernel_by_kernel_in_a_line(
     assert lines == [line + (raised if failure == "raises" else "the captured step sampled other tokens")]
 
 
-def test_attention_that_copies_keys_is_not_captured(make_model, tokenizer, words):
+def test_attention_that_pads_keys_is_not_captured(make_model, tokenizer, words):
     lines = []
     engine = engine_of(make_model("qwen3"), tokenizer, True, lines)
-    engine._varlen = None
+    engine._kernels = Kernels()
     play(engine, words, 2)
     assert len(lines) == 1
-    assert lines[0].endswith("attention does not read keys where they are")
+    assert lines[0].endswith("keys are padded for attention, as many as the longest text has")
 
 
 def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
     """The operators, and those for which the host waits, of a captured step of 256 rows on a card of fake tensors."""
-    monkeypatch.undo()  # torch's own kernel, which has a fake
+    use_kernel(monkeypatch, two_launches)
     with FakeTensorMode(allow_non_fake_inputs=True), HostWaits() as waits, Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, 1)
         slots, _ = engine._schedule()
-        buffers = DecodeBuffers(256, 16, engine.model.device)
+        buffers = DecodeBuffers(256, 64, engine.model.device)
         buffers.fill(engine._table, slots, engine._decode_state, spare_page=0)
         launches.count = 0
         with engine._inference_mode():

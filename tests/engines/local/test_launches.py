@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fake_card import Launches, WithoutCard, ragged_engine
+from fake_card import Launches, WithoutCard, ragged_engine, two_launches, use_kernel
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sleuth.engines.local.attention import Batch
+from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.sampling import sample_rows
 
 LAYERS = 28
 
 
-def launches_of_a_step(tokenizer, layers: int, *, varlen: str | None) -> int:
+def launches_of_a_step(tokenizer, layers: int, *, kernel: bool) -> int:
     with FakeTensorMode(allow_non_fake_inputs=True), Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, layers)
         decoding, chunks = engine._schedule()
@@ -22,9 +22,8 @@ def launches_of_a_step(tokenizer, layers: int, *, varlen: str | None) -> int:
         launches.count = 0
         with engine._inference_mode():
             model = engine.model
-            batch = Batch(
-                engine._table, decoding, chunks, engine._cache, device=model.device, dtype=model.dtype, varlen=varlen
-            )
+            where = {"device": model.device, "dtype": model.dtype}
+            batch = Batch(engine._table, decoding, chunks, engine._cache, kernels=Kernels(decoding=kernel), **where)
             logits = engine._forward(batch, np.arange(256))
             assert logits.shape == (256, 151_936)
             draws = torch.zeros(2, 256, dtype=torch.float64, device="cuda")
@@ -32,9 +31,10 @@ def launches_of_a_step(tokenizer, layers: int, *, varlen: str | None) -> int:
         return launches.count
 
 
-@pytest.mark.parametrize(("varlen", "most"), [("pages", 1_000), ("copy", 1_100), (None, 1_600)])
-def test_a_ragged_decode_step_of_a_0_6b_takes_few_kernel_launches(tokenizer, varlen, most):
-    one, three = (launches_of_a_step(tokenizer, layers, varlen=varlen) for layers in (1, 3))
+@pytest.mark.parametrize(("kernel", "most"), [(True, 1_000), (False, 1_600)])
+def test_a_ragged_decode_step_of_a_0_6b_takes_few_kernel_launches(tokenizer, monkeypatch, kernel, most):
+    use_kernel(monkeypatch, two_launches)
+    one, three = (launches_of_a_step(tokenizer, layers, kernel=kernel) for layers in (1, 3))
     a_layer = (three - one) // 2
     total = one + (LAYERS - 1) * a_layer
     print(f"{total} launches, {a_layer} a layer")

@@ -7,12 +7,13 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from fake_card import HostWaits, WithoutCard, ragged_engine
+from fake_card import HostWaits, WithoutCard, ragged_engine, two_launches, use_kernel
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sleuth.engines.local import lookahead
+from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.pages import CPU_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN
 from sleuth.types import Sampling
 
@@ -89,7 +90,7 @@ def test_texts_that_end_by_their_length_have_the_same_bytes_in_as_many_forwards(
 def test_what_an_ended_request_sampled_too_many_is_dropped_and_its_page_freed(make_model, tokenizer, words):
     model = make_model("qwen3")
     length, sampling = 5, Sampling(max_tokens=30, key=(7,))
-    prompt = words(CPU_PAGE + 1 - length)  # the token too many begins a page
+    prompt = words(PAGE + 1 - length)  # the token too many begins a page
     free = gather(engine_of(model, tokenizer, False).complete(prompt, sampling))[0]
     assert free.tokens[length - 1] not in free.tokens[: length - 1]
     model.generation_config.eos_token_id = [free.tokens[length - 1]]
@@ -151,9 +152,10 @@ def test_on_a_card_the_host_reads_a_step_only_once_the_next_one_is_under_way(tok
             return np.zeros((2, self.count))
 
     monkeypatch.setattr(lookahead, "Arrival", Arrival)
+    use_kernel(monkeypatch, two_launches)
     with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
         engine = ragged_engine(tokenizer, 1)
-        engine._varlen = "pages"
+        engine._kernels = Kernels(decoding=True)
         requests = {slot: object() for slot in range(256)}
         engine._running.update(requests)
         engine._decode_state.watched.fill(False)

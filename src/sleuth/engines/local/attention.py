@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,26 +18,38 @@ from transformers import AttentionInterface
 from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.engines.local.lookahead import with_sampled
-from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, VarlenAttention
+from sleuth.engines.local.paged_attention import (
+    ChunkwiseAttention,
+    GatheredAttention,
+    KernelAttention,
+    VarlenAttention,
+)
 from sleuth.engines.local.shared_spans import find_shared_spans
 from sleuth.engines.local.slots import PrefillChunk, SlotTable
 from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import is_compiled_for
 from sleuth.types import SleuthError
 
-Varlen = Literal["pages", "copy"]
-DecodeAttention = CompiledDecodeAttention | GatheredAttention | VarlenAttention
+DecodeAttention = CompiledDecodeAttention | GatheredAttention | KernelAttention
 PrefillAttention = ChunkwiseAttention | VarlenAttention
 
 PAGED_ATTENTION = "sleuth_pages"
 """The name under which transformers knows `attend_pages`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Which kernels compute attention on a card: ours for tokens that are `decoding`, and torch's for those of prompts
+    (`prefilling`). Without them keys are padded, and each chunk has a call of its own."""
+
+    decoding: bool = False
+    prefilling: bool = False
+
+
 class Batch:
     """The T tokens of one forward, packed: one for each of `decoding` (slots, rising), then those of each chunk.
-    `output_indices` are those whose logits are needed; None if (nearly) all. `varlen`: by torch's kernel for
-    sequences of various lengths, from their "pages" or from a "copy"; None: not. `sampled` (slots) has the last tokens
-    of slots in which the host does not know them."""
+    `output_indices` are those whose logits are needed; None if (nearly) all. `sampled` (slots) has the last tokens of
+    slots in which the host does not know them."""
 
     output_indices: Tensor | None = None
 
@@ -49,7 +62,7 @@ class Batch:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        varlen: Varlen | None = None,
+        kernels: Kernels,
         sampled: Tensor | None = None,
     ) -> None:
         self.cache = cache
@@ -69,13 +82,11 @@ class Batch:
         self.cache_rows: Tensor | None = None  # of the tokens' keys, set in the first layer
         self.chunk_ends = np.cumsum(stops - starts)  # among the chunks' tokens
         self.chunk_outputs: Tensor | None = None  # the chunks' tokens whose outputs are computed; None: all
-        self.decode = _decode_attention(table, decoding, device, dtype, varlen) if len(decoding) else None
+        self.decode = _decode_attention(table, decoding, device, dtype, kernels) if len(decoding) else None
         self.prefill = None
-        if chunks and varlen:
-            paged = varlen == "pages"
-            self.prefill = VarlenAttention(pages[prefilled], starts, stops, cache.page_size, device, paged=paged)
-        elif chunks:
-            self.prefill = ChunkwiseAttention(pages[prefilled], starts, stops, cache.page_size, device)
+        if chunks:
+            way = VarlenAttention if kernels.prefilling else ChunkwiseAttention
+            self.prefill = way(pages[prefilled], starts, stops, cache.page_size, device)
         self.longest = int(positions.max()) + 1
         self._by_window: dict[int, tuple[DecodeAttention | None, PrefillAttention | None]] = {}
 
@@ -105,15 +116,15 @@ class Batch:
 
 
 def _decode_attention(
-    table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, varlen: Varlen | None
+    table: SlotTable, slots: np.ndarray, device: torch.device, dtype: torch.dtype, kernels: Kernels
 ) -> DecodeAttention:
     pages, lengths = table.pages.pages, table.cached[slots]
     if is_compiled_for(device, dtype):
         levels, starts = find_shared_spans(table.tokens, slots, lengths)
         return CompiledDecodeAttention(pages, slots, starts, lengths, levels)
     held = pages[slots, : table.pages.needed(int(lengths.max()) + 1)]
-    if varlen:
-        return VarlenAttention(held, lengths, lengths + 1, table.pages.page_size, device, paged=varlen == "pages")
+    if kernels.decoding:
+        return KernelAttention.of(held, lengths + 1, device)
     return GatheredAttention(held, lengths + 1, table.pages.page_size, device)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from sleuth.engines.local.pages import CPU_PAGE, CUDA_PAGE
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.transfers import sent
 from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.learn.heap import release_cached_memory
@@ -43,19 +43,13 @@ def pages_within(budget: str | None, *, needed: int, page_bytes: int, device: to
     return min(needed, limit // page_bytes)
 
 
-def page_size_of(device: torch.device) -> int:
-    """The tokens of a page of the cache."""
-    return CUDA_PAGE if device.type == "cuda" else CPU_PAGE
-
-
 def pages_of(
     model: PreTrainedModel, *, slots: int, context: int, cache_memory: str | None, recorded: int | None = None
 ) -> int:
     """The number of pages of the cache for such an engine, or `recorded`, where there are requests for so many. Raises
     SleuthError if one sequence does not fit."""
-    page_size = page_size_of(model.device)
-    least = -(-context // page_size)
-    page_bytes = page_size * bytes_per_token(model.config, model.dtype)
+    least = -(-context // PAGE)
+    page_bytes = PAGE * bytes_per_token(model.config, model.dtype)
     if recorded is not None:
         pages = min(recorded, slots * least)
     else:
@@ -63,7 +57,7 @@ def pages_of(
     if pages < least:
         budget = "the share of the free memory" if cache_memory is None else f'cache_memory = "{cache_memory}"'
         raise SleuthError(
-            f"{budget} holds {pages * page_size} tokens of keys and values, and one sequence may have "
+            f"{budget} holds {pages * PAGE} tokens of keys and values, and one sequence may have "
             f"context = {context}, which takes {shown(least * page_bytes)}; raise cache_memory or lower context"
         )
     return pages

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.engines.local.attention import Batch, Varlen
+from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.lookahead import with_sampled
-from sleuth.engines.local.paged_attention import VarlenAttention
+from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.slots import DecodeState, SlotTable
 from sleuth.engines.sampling import raised, sample_rows
 from sleuth.engines.transfers import send
@@ -68,18 +67,6 @@ class DecodeBuffers:
             send(array, target)
 
 
-class BufferedAttention(VarlenAttention):
-    """Attention of one new token per row to the keys in its pages, with all lengths on the device."""
-
-    def __init__(self, pages: Tensor, positions: Tensor, page_size: int) -> None:
-        rows, count = pages.shape
-        self.longest_query, self.longest_key = 1, count * page_size
-        self.pages, self.rows = pages, None
-        self.stops = (positions + 1).int()
-        self.query_edges = torch.arange(rows + 1, dtype=torch.int32, device=pages.device)
-        self.key_edges = F.pad(self.stops.cumsum(0, dtype=torch.int32), (1, 0))
-
-
 class BufferedBatch(Batch):
     """The batch of a decode step from buffers."""
 
@@ -87,8 +74,8 @@ class BufferedBatch(Batch):
         self.cache, self.count = cache, buffers.rows
         self.tokens, self.positions, self.pages = tokens, buffers.positions, buffers.pages
         self.cache_rows = self.chunk_outputs = self.prefill = self.output_indices = None
-        self.decode = BufferedAttention(buffers.table, buffers.positions, cache.page_size)
-        self.longest = self.decode.longest_key
+        self.longest = buffers.table.shape[1] * cache.page_size
+        self.decode = KernelAttention(buffers.table, (buffers.positions + 1).int(), self.longest)
         self._by_window = {}
 
 
@@ -125,10 +112,10 @@ class DecodeGraphs:
         """The number of graphs."""
         return len(self._replays)
 
-    def is_refused(self, varlen: Varlen | None) -> bool:
-        """Whether no graph can be used, as with this way of attention, which logs it once."""
-        if self.problem is None and varlen != "pages":
-            self._refuse("attention does not read keys where they are")
+    def is_refused(self, kernels: Kernels) -> bool:
+        """Whether no graph can be used, as without our kernel for attention, which is logged once."""
+        if self.problem is None and not kernels.decoding:
+            self._refuse("keys are padded for attention, as many as the longest text has")
         return self.problem is not None
 
     def decode(

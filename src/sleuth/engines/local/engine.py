@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Varlen
-from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, page_size_of, pages_of
+from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Kernels
+from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_of
 from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.decode_layers import decode_forwards
 from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
-from sleuth.engines.local.paged_attention import varlen_problem
+from sleuth.engines.local.paged_attention import decode_problem, varlen_problem
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
@@ -102,7 +103,6 @@ class LocalEngine:
         self._weights = DecodeWeights(model)
         self._swift = [*compiled_forwards(model), *decode_forwards(model)]
         self._forward_tokens = CUDA_FORWARD_TOKENS if model.device.type == "cuda" else CPU_FORWARD_TOKENS
-        self._page_size = page_size_of(model.device)
         ahead = model.device.type == "cuda" if lookahead is None else lookahead
         self._sampled = SampledTokens(slots, model.device) if ahead else None
         graphs = model.device.type == "cuda" and cuda_graphs() if graphs is None else graphs
@@ -165,20 +165,20 @@ class LocalEngine:
 
     def _fit_cache(self) -> None:
         """Before the cache takes memory on a card: shrinks it to what has been left free since its size was chosen."""
-        page_bytes = self._page_size * bytes_per_token(self.model.config, self.model.dtype)
+        page_bytes = PAGE * bytes_per_token(self.model.config, self.model.dtype)
         free = torch.cuda.mem_get_info(self.model.device)[0]
         if self.cache_pages * page_bytes <= free * FITTING_SHARE:
             return
         limits = {"slots": self.slots, "context": self.context, "cache_memory": None}
         pages = min(self.cache_pages, pages_of(self.model, **limits))
         self._open_cache(pages)
-        self._log(f"{shown(free)} are free on the card: the cache holds {pages * self._page_size} tokens from now on")
+        self._log(f"{shown(free)} are free on the card: the cache holds {pages * PAGE} tokens from now on")
 
     def _open_cache(self, pages: int) -> None:
         """An empty cache of so many pages. No request may be running."""
         spare = int(self._graphs is not None)  # for rows that fill up a graph
-        self._cache = PagedCache(pages=pages + spare, page_size=self._page_size)
-        self._table = SlotTable(self.slots, self.context, page_size=self._page_size, pages=pages)
+        self._cache = PagedCache(pages=pages + spare, page_size=PAGE)
+        self._table = SlotTable(self.slots, self.context, page_size=PAGE, pages=pages)
 
     def _clear_cache(self) -> None:
         """Frees the cache and the graphs that read it."""
@@ -189,7 +189,7 @@ class LocalEngine:
     def _shrink(self) -> bool:
         """After a forward ran out of memory: preempts all requests and halves the cache and the tokens of a forward.
         Returns whether anything could be halved."""
-        least = -(-self.context // self._page_size)
+        least = -(-self.context // PAGE)
         pages, tokens = max(least, self.cache_pages // 2), max(MIN_FORWARD_TOKENS, self._forward_tokens // 2)
         if pages == self.cache_pages and tokens == self._forward_tokens:
             return False
@@ -199,7 +199,7 @@ class LocalEngine:
         self._open_cache(pages)
         self._forward_tokens = tokens
         self._log(
-            f"out of memory while sampling: continuing with a cache of {pages * self._page_size} tokens and {tokens} "
+            f"out of memory while sampling: continuing with a cache of {pages * PAGE} tokens and {tokens} "
             "tokens of prompts at once"
         )
         return True
@@ -341,7 +341,7 @@ class LocalEngine:
         if not chunks and self._decode_by_graph(decoding):
             return
         table, model = self._table, self.model
-        where = {"device": model.device, "dtype": model.dtype, "varlen": self._varlen}
+        where = {"device": model.device, "dtype": model.dtype, "kernels": self._kernels}
         by_slot = None if self._sampled is None else self._sampled.by_slot
         batch = Batch(table, decoding, chunks, self._cache, sampled=by_slot, **where)
         done = np.array([chunk.stop == table.length[chunk.slot] for chunk in chunks], dtype=bool)
@@ -360,7 +360,7 @@ class LocalEngine:
 
     def _decode_by_graph(self, slots: np.ndarray) -> bool:
         """Decodes a token of `slots` (B) and samples the next by a CUDA graph. Returns False if there is none."""
-        if self._graphs is None or self._sampled is None or self._graphs.is_refused(self._varlen):
+        if self._graphs is None or self._sampled is None or self._graphs.is_refused(self._kernels):
             return False
         tokens = self._graphs.decode(self._table, slots, self._decode_state, self._cache, self._sampled.by_slot)
         if tokens is None:
@@ -372,21 +372,17 @@ class LocalEngine:
         return True
 
     @cached_property
-    def _varlen(self) -> Varlen | None:
-        """How attention uses torch's kernel for sequences of various lengths: from pages, else from a copy, else not.
-        Logs what a card does without."""
-        asked = self.model.device, self.model.dtype, head_size(self.model.config), self._page_size
-        ways: tuple[tuple[Varlen, str], ...] = (
-            ("pages", "copies keys for attention, as torch's kernel does not read pages here"),
-            ("copy", "pads keys for attention, which is slow, as torch's kernel does not work here"),
-        )
-        for way, instead in ways:
-            problem = varlen_problem(*asked, way == "pages")
-            if problem is None:
-                return way
-            if self.model.device.type == "cuda":
-                self._log(f"the engine {instead}: {problem}")
-        return None
+    def _kernels(self) -> Kernels:
+        """The kernels that compute attention here; logs what a card does without."""
+        asked = self.model.device, self.model.dtype, head_size(self.model.config)
+        problems = decode_problem(*asked), varlen_problem(*asked)
+        instead = "pads keys while decoding", "reads prompts one by one"
+        if self.model.device.type == "cuda":
+            for problem, way in zip(problems, instead, strict=True):
+                if problem is not None:
+                    self._log(f"the engine {way}, which is slow, as the kernel for it does not work here: {problem}")
+        decoding, prefilling = (problem is None for problem in problems)
+        return Kernels(decoding=decoding, prefilling=prefilling)
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B)."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.transfers import sent
 
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
     varlen_attn = None
+SHARED_HEADS: dict[str, Any] = {}
+if varlen_attn and "enable_gqa" in inspect.signature(varlen_attn).parameters:
+    SHARED_HEADS = {"enable_gqa": True}
+"""What torch from 2.13 on wants to be told of fewer heads of keys than of queries; before, it was not asked."""
 
 GATHERED_TOKENS = 2**19
 """Keys, padded, that are gathered at once for several rows: two gigabytes with the values where a token has 8 KV heads
 of 128 numbers in bf16."""
 
-VARLEN_TOLERANCE = 0.05
+KERNEL_TOLERANCE = 0.05
 """Largest difference of outputs in half precision whose values are about 1."""
+NO_WINDOW = 2**30
+"""More keys than a sequence has."""
 
 
 class GatheredAttention:
@@ -107,6 +116,36 @@ class _RowGroup:
         scores = query.transpose(0, 1) @ keys.transpose(-1, -2)  # (kv_heads, rows, sharing, L)
         shares = (scores.float().mul_(scale) + self.bias).softmax(dim=-1)
         return (shares.to(values.dtype) @ values).transpose(0, 1)
+
+
+class KernelAttention:
+    """Attention of one new token per row by our kernel, which reads the keys where they are: row b has `lengths[b]` (B)
+    keys, none above `longest`, in its `pages[b]` (B, n), both int32 on the device."""
+
+    window = NO_WINDOW
+
+    def __init__(self, pages: Tensor, lengths: Tensor, longest: int) -> None:
+        self.pages, self.lengths, self.longest = pages, lengths, longest
+
+    @staticmethod
+    def of(pages: np.ndarray, lengths: np.ndarray, device: torch.device) -> KernelAttention:
+        """The attention of rows that the host knows."""
+        packed = sent(np.concatenate([pages, lengths[:, None]], axis=1).astype(np.int32), device)
+        return KernelAttention(packed[:, :-1], packed[:, -1], int(lengths.max()))
+
+    def within(self, window: int) -> KernelAttention:
+        """The attention to the last `window` keys alone."""
+        narrow = copy.copy(self)
+        narrow.window = window
+        return narrow
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
+        from sleuth.engines.local.decode_kernels import (
+            attend_by_pages,
+        )  # needs Triton, which comes with torch for cards
+
+        return attend_by_pages(query, keys, values, self.pages, self.lengths, self.longest, scale, self.window)
 
 
 def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
@@ -193,33 +232,25 @@ def _attend_with_lse(
 
 class VarlenAttention:
     """Causal attention of the tokens from `starts[b]` to `stops[b]` of sequences in `pages[b]` (B, n), in one call of
-    torch's kernel for sequences of various lengths (CUDA, half precision). It reads the keys where they are if `paged`,
-    otherwise in a copy without padding."""
+    torch's kernel for sequences of various lengths (CUDA, half precision), with a copy of their keys."""
 
     window: int | None = None
+    by_head: Tensor | None = None  # where the tokens' keys are in a layer: (tokens * kv_heads), set in the first one
 
     def __init__(
-        self,
-        pages: np.ndarray,
-        starts: np.ndarray,
-        stops: np.ndarray,
-        page_size: int,
-        device: torch.device,
-        *,
-        paged: bool,
+        self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
     ) -> None:
         self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
         edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
-        packed = sent(np.concatenate([*edges, stops]).astype(np.int32), device)
-        self.query_edges, self.key_edges, self.stops = packed.split([len(stops) + 1, len(stops) + 1, len(stops)])
-        self.pages = sent(pages, device)
-        self.rows = None if paged else token_rows(self.pages, self.key_edges, int(stops.sum()), page_size)
-        self._made_of = pages, stops, page_size, device, paged
+        packed = sent(np.concatenate(edges).astype(np.int32), device)
+        self.query_edges, self.key_edges = packed.split(len(stops) + 1)
+        self.rows = token_rows(sent(pages, device), self.key_edges, int(stops.sum()), page_size)
+        self._made_of = pages, stops, page_size, device
 
     def for_last_tokens(self) -> VarlenAttention:
         """The attention of each sequence's last token alone."""
-        pages, stops, page_size, device, paged = self._made_of
-        return VarlenAttention(pages, stops - 1, stops, page_size, device, paged=paged)
+        pages, stops, page_size, device = self._made_of
+        return VarlenAttention(pages, stops - 1, stops, page_size, device)
 
     def within(self, window: int) -> VarlenAttention:
         """The attention of each token to the last `window` keys alone."""
@@ -230,12 +261,11 @@ class VarlenAttention:
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
         -> as query."""
-        if self.rows is None:
-            keys, values = keys.permute(1, 2, 0, 3), values.permute(1, 2, 0, 3)
-            where = {"seqused_k": self.stops, "block_table": self.pages}
-        else:
-            rows, where = self.rows, {}
-            keys, values = (tensor.flatten(1, 2).index_select(1, rows).transpose(0, 1) for tensor in (keys, values))
+        if self.by_head is None:  # rows of a flat layer: its copy is several times as fast as one along a dimension
+            heads = torch.arange(len(keys), device=keys.device) * keys[0, :, :, 0].numel()
+            self.by_head = (self.rows[:, None] + heads).flatten()
+        shape = len(self.rows), *keys.shape[::3]
+        keys, values = (tensor.flatten(0, 2).index_select(0, self.by_head).view(shape) for tensor in (keys, values))
         assert varlen_attn is not None
         output = varlen_attn(
             query.flatten(1, 2),
@@ -247,8 +277,7 @@ class VarlenAttention:
             self.longest_key,
             scale=scale,
             window_size=(-1 if self.window is None else self.window - 1, 0),
-            enable_gqa=True,
-            **where,
+            **SHARED_HEADS,
         )
         assert isinstance(output, Tensor)
         return output.view(*query.shape[:-1], -1)
@@ -265,7 +294,26 @@ def token_rows(pages: Tensor, edges: Tensor, total: int, page_size: int) -> Tens
 
 
 @cache
-def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_size: int, paged: bool) -> str | None:
+def decode_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
+    """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: three sequences are computed
+    and compared with `GatheredAttention`."""
+    if device.type != "cuda":
+        return "it needs a card"
+    lengths = np.array([1, PAGE + 4, 10 * PAGE])
+    pages = np.random.default_rng(0).permutation(30).astype(np.int32).reshape(3, 10)
+    generator = torch.Generator(device).manual_seed(0)
+    keys, values = torch.randn(2, 2, 30, PAGE, size, device=device, dtype=dtype, generator=generator)
+    query = torch.randn(3, 2, 2, size, device=device, dtype=dtype, generator=generator)
+    expected = GatheredAttention(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
+    try:
+        output = KernelAttention.of(pages, lengths, device).attend(query, keys, values, size**-0.5)
+    except Exception as error:  # any: a compiler and a driver have errors of their own
+        return _line_of(error)
+    return _difference(output, expected)
+
+
+@cache
+def varlen_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
     """Why `VarlenAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
     computed and compared with `ChunkwiseAttention`."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
@@ -273,14 +321,21 @@ def varlen_problem(device: torch.device, dtype: torch.dtype, size: int, page_siz
     if varlen_attn is None:
         return f"torch {torch.__version__} has none"
     generator = torch.Generator(device).manual_seed(0)
-    keys, values = torch.randn(2, 2, 4, page_size, size, device=device, dtype=dtype, generator=generator)
-    pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([page_size + 4, 5])
-    query = torch.randn(page_size + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
-    expected = ChunkwiseAttention(pages, starts, stops, page_size, device).attend(query, keys, values, size**-0.5)
+    keys, values = torch.randn(2, 2, 4, PAGE, size, device=device, dtype=dtype, generator=generator)
+    pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([PAGE + 4, 5])
+    query = torch.randn(PAGE + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
+    expected = ChunkwiseAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
     try:
-        attention = VarlenAttention(pages, starts, stops, page_size, device, paged=paged)
-        output = attention.attend(query, keys, values, size**-0.5)
+        output = VarlenAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        return str(error).strip().splitlines()[0]
+        return _line_of(error)
+    return _difference(output, expected)
+
+
+def _line_of(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _difference(output: Tensor, expected: Tensor) -> str | None:
     error = (output - expected).abs().max().item()
-    return None if error < VARLEN_TOLERANCE else f"its output is off by {error:.3g}"
+    return None if error < KERNEL_TOLERANCE else f"its output is off by {error:.3g}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-CPU_PAGE, CUDA_PAGE = 64, 256
-"""Tokens of a page. On a CPU the keys of a page fit into the innermost cache with their values; the paged attention of
-torch on CUDA (`varlen_attn`) takes pages of multiples of 256."""
+PAGE = 64
+"""Tokens of a page. The keys of a page fit into a processor's innermost cache with their values, and are a block of a
+card's kernel."""
 
 
 class PageTable:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sleuth.engines.local.pages import CPU_PAGE, PageTable
+from sleuth.engines.local.pages import PAGE, PageTable
 from sleuth.engines.sampling import uniforms
 from sleuth.types import Sampling
 
@@ -46,7 +46,7 @@ class SlotTable:
     pool; None: enough for all slots.
     """
 
-    def __init__(self, slots: int, context: int, *, page_size: int = CPU_PAGE, pages: int | None = None) -> None:
+    def __init__(self, slots: int, context: int, *, page_size: int = PAGE, pages: int | None = None) -> None:
         self.tokens = np.full((slots, context), UNKNOWN, dtype=np.int32)  # also where there is none
         self.length = np.zeros(slots, dtype=np.int64)  # in tokens
         self.cached = np.zeros(slots, dtype=np.int64)  # of these, in the cache
