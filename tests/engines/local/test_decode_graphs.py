@@ -16,7 +16,7 @@ from windowed_models import windowed_model
 from sleuth.engines.local import decode_graphs
 from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.decode_graphs import DecodeBuffers, bucket_of, decode_step
-from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.local.engine import HELD_STEPS, LocalEngine
 from sleuth.engines.local.pages import PAGE
 from sleuth.types import Sampling, SleuthError
 from sleuth.variables import GRAPHS_VARIABLE
@@ -98,6 +98,31 @@ def test_replayed_steps_have_the_tokens_of_steps_launched_kernel_by_kernel(
     engine.sleep()
     same(play(engine, words), played)  # with a new cache, and so with new graphs
     assert len(captured) == 2 * len(set(captured))
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_with_graphs_prompts_wait_while_many_slots_decode(make_model, tokenizer, words, captured, monkeypatch, graphs):
+    """One request after another arrives while eight others decode; one of them may not wait once they have ended."""
+    model = make_model("qwen3")
+    model.generation_config.eos_token_id = []
+    engine = engine_of(model, tokenizer, graphs)
+    steps, scheduled = [], engine._schedule
+    monkeypatch.setattr(engine, "_schedule", lambda: (steps.append(scheduled()), steps[-1])[1])
+
+    async def arrive(number):
+        while len(steps) < 12 + 3 * number:
+            await asyncio.sleep(0)
+        return await engine.complete(words(7, 90 + number), Sampling(max_tokens=3, key=(9, number)))
+
+    async def both():
+        long = (engine.complete(words(5, number), Sampling(max_tokens=60, key=(0, number))) for number in range(8))
+        return await asyncio.wait_for(asyncio.gather(*long, *map(arrive, range(4))), timeout=60)
+
+    assert [len(one.tokens) for one in asyncio.run(both())] == [60] * 8 + [3] * 4
+    with_chunks = [number for number, (_, chunks) in enumerate(filter(None, steps)) if chunks]
+    between = np.diff(with_chunks[1:])
+    assert with_chunks[0] == 0
+    assert (min(between) >= HELD_STEPS) if graphs else (min(between) < HELD_STEPS)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 17, 33, 40])

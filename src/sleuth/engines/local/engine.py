@@ -46,6 +46,10 @@ activations out of a processor's cache; fewer would leave a card idle between ke
 MIN_FORWARD_TOKENS = 64
 """A forward that runs out of memory is not tried with fewer."""
 
+HELD_STEPS = 8
+"""With CUDA graphs, prompts are read in every eighth forward at most: one with prompts is launched kernel by kernel, and
+takes two to three times as long as a decode step that is a graph."""
+
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
 
@@ -112,6 +116,7 @@ class LocalEngine:
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}  # by slot
         self._yields_left = 0  # of the event loop, before the next forward
+        self._steps_without_chunks = HELD_STEPS
         self._loop_task: asyncio.Task[None] | None = None
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
@@ -315,12 +320,14 @@ class LocalEngine:
     def _schedule(self) -> tuple[np.ndarray, list[PrefillChunk]] | None:
         """The slots and chunks of the next forward, after preempting requests until its pages are free. None if all
         requests ended with the tokens that the last forward sampled."""
-        while (scheduled := self._table.schedule(self._forward_tokens)) is None:
+        hold = self._graphs is not None and self._graphs.problem is None and self._steps_without_chunks < HELD_STEPS
+        while (scheduled := self._table.schedule(self._forward_tokens, hold=hold)) is None:
             if not self._take_pending():
                 self._preempt()
             elif not self._running:
                 return None
             self._begin_ready()
+        self._steps_without_chunks = 0 if scheduled[1] else self._steps_without_chunks + 1
         self._cache.copy(self._table.pages.take_copies())
         return scheduled
 

@@ -16,6 +16,8 @@ MIN_TOKENS_TO_WAIT_FOR = 8
 """A request waits for another one's prefill if that lets it reuse at least this many more tokens."""
 UNKNOWN = -1
 """In the place of a token that is being sampled; no prompt has it."""
+DECODING_PER_HELD = 3
+"""So many slots go on where one has to wait."""
 RUNNING_PER_SPARE_PAGE = 4
 """A request is admitted if a page is left for every so many running ones; fewer to spare, and more are preempted."""
 
@@ -114,14 +116,18 @@ class SlotTable:
         self.tokens[slots, self.length[slots]] = tokens
         self.length[slots] += 1
 
-    def schedule(self, budget: int) -> tuple[np.ndarray, list[PrefillChunk]] | None:
+    def schedule(self, budget: int, *, hold: bool = False) -> tuple[np.ndarray, list[PrefillChunk]] | None:
         """The decoding slots (one token to compute), rising, and prefill chunks of at most `budget` tokens in total;
-        None if the free pages do not suffice, or nothing can run: a request must then be preempted.
+        None if the free pages do not suffice, or nothing can run: a request must then be preempted. With `hold` there
+        are no chunks while `DECODING_PER_HELD` times as many slots decode as wait for theirs.
 
         All decoding slots are in every forward: decoding never waits for prefill.
         """
         running = np.flatnonzero(self.busy & ~self._waiting & ~self._paused)
         count = self.length[running] - self.cached[running]
+        held = np.count_nonzero(count > 1)
+        if hold and len(running) - held >= max(1, DECODING_PER_HELD * held):
+            budget = 0
         chunks = []
         for slot in running[count > 1].tolist():
             start = int(self.cached[slot])
