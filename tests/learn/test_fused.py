@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from sleuth.learn import fused, fused_layers, vocabulary
+from sleuth.learn import fused, fused_layers, fused_softmax, vocabulary
 from sleuth.learn.batch import collate
 from sleuth.learn.fused import Fused
 from sleuth.learn.logprobs import token_logprobs
@@ -30,14 +30,14 @@ BY_DTYPE = pytest.mark.parametrize("dtype", [torch.bfloat16, pytest.param(torch.
 
 @pytest.fixture
 def on_card(monkeypatch) -> Iterator[None]:
-    """All tensors count as fused; graphs of other tests are forgotten."""
+    """All tensors count as those of a card; graphs of other tests are forgotten."""
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(fused._Switch, "on", True)
-    for module in (fused, fused_layers, vocabulary):
-        monkeypatch.setattr(module, "is_fused", lambda *tensors: fused._Switch.on)
+    for module in (fused_layers, vocabulary):
+        monkeypatch.setattr(module, "on_card", lambda *tensors: True)
     yield
-    assert fused._Switch.on, "a function was not compiled"
+    assert fused.is_on(), "a function was not compiled"
 
 
 def graphs() -> int:
@@ -197,22 +197,46 @@ def test_a_bf16_gradient_is_no_further_from_fp32_than_that_of_torch(make_model, 
     assert (ours - exact).norm() < 1.2 * (theirs - exact).norm()
 
 
-def test_without_a_compiler_functions_run_as_written_after_one_line(on_card, monkeypatch, capsys) -> None:
-    def failing(*arguments, **options):
-        def call(*arguments, **options):
+@pytest.fixture
+def no_compiler(on_card, monkeypatch) -> Iterator[None]:
+    """Every compiled function fails at its first call."""
+
+    def compiled(function, **options):
+        def call(*arguments, **fixed):
             raise RuntimeError("no triton here\nand more")
 
         return call
 
-    monkeypatch.setattr(torch, "compile", failing)
-    twice = Fused(lambda rows: 2 * rows)
-    assert torch.equal(twice(torch.ones(3, 2)), torch.full((3, 2), 2.0))
-    assert torch.equal(twice(torch.ones(3, 2)), torch.full((3, 2), 2.0))
-    assert (
-        capsys.readouterr().err == "fused functions are off, which makes updates slower: RuntimeError: no triton here\n"
-    )
-    assert not fused._Switch.on
+    monkeypatch.setattr(torch, "compile", compiled)
+    for function in (*vars(fused_layers).values(), *vars(fused_softmax).values()):
+        if isinstance(function, Fused):
+            monkeypatch.setattr(function, "_compiled", None)
+    yield
     monkeypatch.setattr(fused._Switch, "on", True)
+
+
+LINE = "fused functions are off, which makes updates slower: RuntimeError: no triton here\n"
+
+
+def test_without_a_compiler_functions_run_as_written_after_one_line(no_compiler, capsys) -> None:
+    twice = Fused(lambda rows: 2 * rows)
+    for _ in range(2):
+        assert torch.equal(twice(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+    assert capsys.readouterr().err == LINE
+    assert not fused.is_on()
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_an_update_goes_on_without_a_compiler(make_model, make_rows, request, capsys, checkpointed) -> None:
+    def gradient():
+        settings = Optimisation(steps=10, learning_rate=1e-3)
+        policy = Policy(make_model(), settings, gradient_checkpointing=checkpointed)
+        return policy.gradient(collate(make_rows(9)), PolicyLoss(), budget=60)[1]
+
+    expected = gradient()
+    request.getfixturevalue("no_compiler")
+    close(gradient(), expected, 1e-4)
+    assert capsys.readouterr().err == LINE
 
 
 def test_running_out_of_memory_does_not_switch_fusing_off(on_card, monkeypatch) -> None:
@@ -230,14 +254,22 @@ def test_nothing_is_fused_on_a_cpu(make_model, make_rows, monkeypatch) -> None:
     token_logprobs(make_model(), part)[0].sum().backward()
 
 
-def test_switched_off_nothing_is_fused(monkeypatch) -> None:
+def test_switched_off_a_card_has_the_paths_of_before(make_model, make_rows, on_card, monkeypatch) -> None:
+    monkeypatch.setattr(Fused, "__call__", refuse)
+    fused.switch_off()
+    [part] = pack(collate(make_rows()), 10**9)
+    token_logprobs(make_model(), part)[0].sum().backward()
+    monkeypatch.setattr(fused._Switch, "on", True)
+    with pytest.raises(AssertionError, match="fused"):
+        token_logprobs(make_model(), part)
+
+
+def test_tensors_of_a_card_are_plain_ones() -> None:
     class OnCard(torch.Tensor):
         is_cuda = True
 
-    monkeypatch.setattr(fused._Switch, "on", True)
-    assert not fused.is_fused(torch.ones(3, 2).as_subclass(OnCard)), "no plain tensor"
-    fused.switch_off()
-    assert not fused.is_fused()
+    assert not fused.on_card(torch.ones(3, 2))
+    assert not fused.on_card(torch.ones(3, 2).as_subclass(OnCard))
 
 
 def refuse(*arguments, **options):

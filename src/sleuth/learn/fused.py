@@ -22,13 +22,19 @@ class _Switch:
 
 
 def switch_off() -> None:
-    """Fuses nothing from here on in this process."""
+    """Fuses nothing in later passes of this process."""
     _Switch.on = False
 
 
-def is_fused(*tensors: Tensor) -> bool:
+def is_on() -> bool:
+    """Whether passes that begin now fuse. One that has begun goes on as it is: layers that a checkpoint runs again
+    must save the same tensors."""
+    return _Switch.on
+
+
+def on_card(*tensors: Tensor) -> bool:
     """Whether fused functions take these tensors: on a card, and no subclass, such as a shard (DTensor)."""
-    return _Switch.on and all(tensor.is_cuda and type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)
+    return all(tensor.is_cuda and type(tensor) in (Tensor, nn.Parameter) for tensor in tensors)
 
 
 class Fused:
@@ -36,8 +42,8 @@ class Fused:
 
     Positional arguments have these rows as their first dimension (None is skipped), keyword arguments have fixed
     shapes; all other dimensions are constants of the graph. Call it without gradients, with detached tensors: autograd
-    belongs to its caller, so that one graph serves all modes. If it cannot be compiled, as without triton, the
-    functions run as they are written from then on, and `is_fused` is False.
+    belongs to its caller, so that one graph serves all modes. If it cannot be compiled, as without triton, all
+    functions run as they are written from then on, and `is_on` is False.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -17,15 +17,18 @@ from torch.autograd.function import once_differentiable
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sleuth.learn.compiled_layers import NORMS, ROTATING, compiled_forwards
-from sleuth.learn.fused import Fused, is_fused, precision_of
+from sleuth.learn.fused import Fused, is_on, on_card, precision_of
 
 
 def fused_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:
     """The model's attention layers, and the modules of `compiled_forwards`, with fused forwards for
     `replaced_forwards`.
 
-    For tensors that are not fused these are the layers' own forwards and the compiled ones.
+    For tensors that are not fused these are the layers' own forwards and the compiled ones. Switched off, only the
+    compiled ones.
     """
+    if not is_on():
+        return [*compiled_forwards(model)]
     forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
     for module, otherwise in compiled_forwards(model):
         forward = _norm_forward if type(module).__name__ in NORMS else _mlp_forward
@@ -44,14 +47,14 @@ def _norms_of(layer: Any) -> list[Any]:
 
 
 def _norm_forward(norm: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    if not is_fused(inputs, norm.weight):
+    if not on_card(inputs, norm.weight):
         return otherwise(inputs)
     rows = inputs.reshape(-1, inputs.shape[-1])
     return _Norm.apply(rows, norm.weight, norm.variance_epsilon).view(inputs.shape)
 
 
 def _mlp_forward(block: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-    if not is_fused(inputs):
+    if not on_card(inputs):
         return otherwise(inputs)
     gate, up = block.gate_proj(inputs), block.up_proj(inputs)
     rows = gate.flatten(0, -2), up.flatten(0, -2)
@@ -69,7 +72,7 @@ def _attention_forward(
     """As transformers' forward: `hidden_states` (1, N, width) -> the same shape, and what the attention returns."""
     cos, sin = position_embeddings  # (1, N, D)
     norms = _norms_of(layer)
-    fused = is_fused(hidden_states, cos, sin, *(norm.weight for norm in norms))
+    fused = on_card(hidden_states, cos, sin, *(norm.weight for norm in norms))
     if not fused or past_key_values is not None or len(hidden_states) != 1:
         options |= {"position_embeddings": position_embeddings, "past_key_values": past_key_values}
         return type(layer).forward(layer, hidden_states, attention_mask=attention_mask, **options)

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
-from sleuth.learn.fused import is_fused
+from sleuth.learn.fused import is_on, on_card
 from sleuth.learn.fused_softmax import softmax_figures, write_logits_grad
 from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
@@ -446,8 +446,8 @@ def _logits_in_chunks(
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
         product = multiply(hidden[part], weight, bias, space=buffer)
-        # One row would be a graph of its own.
-        yield part, (_FusedLogits if is_fused(product) and len(product) > 1 else _Logits)(product, temperature)
+        fused = is_on() and on_card(product) and len(product) > 1  # one row would be a graph of its own
+        yield part, (_FusedLogits if fused else _Logits)(product, temperature)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:
