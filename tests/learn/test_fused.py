@@ -165,7 +165,7 @@ def _squares(part, logprobs):
     return logprobs.square().sum() / 2, logprobs
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("family", [pytest.param("qwen3", marks=pytest.mark.slow), "qwen2", "llama"])
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_the_gradient_of_an_update_is_the_same(make_model, make_rows, request, family, checkpointed) -> None:
     batch = collate(make_rows(9))
