@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
+from transformers.models.llama.modeling_llama import LlamaAttention
+from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, power_of_two, prange
 
@@ -20,6 +23,8 @@ GATED = {f"{family}MLP" for family in ("Llama", "Qwen2", "Qwen3", "Mistral", "Mi
 NORMS = {name.replace("MLP", "RMSNorm") for name in GATED} | {"MixtralRMSNorm", "Qwen3MoeRMSNorm", "Phi3RMSNorm"}
 """Norms that multiply by their weight. Norms of other families look alike but differ (Gemma's: by 1 + weight)."""
 SILU = (SiLUActivation, nn.SiLU)
+ROTATING = (LlamaAttention, Qwen2Attention, Qwen3Attention)
+"""Attention that rotates halves of its queries and keys. Layers of other families look alike but differ."""
 
 MIN_PARALLEL_GATE, MIN_PARALLEL_NORM = 2**15, 2**17
 """With fewer elements, waking a second thread costs more than it saves."""

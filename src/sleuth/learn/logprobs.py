@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.compiled_layers import compiled_forwards
+from sleuth.learn.fused_layers import fused_forwards
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
 from sleuth.learn.products import onednn_linears, replaced_forwards
@@ -105,8 +105,8 @@ def tree_attention(model: PreTrainedModel) -> Iterator[None]:
         return
     model.config._attn_implementation = TREE_ATTENTION
     try:
-        compiled = replaced_forwards(compiled_forwards(model))
-        with skip_unused_outputs(model, "branches"), onednn_linears(model), compiled:
+        faster = replaced_forwards(fused_forwards(model))
+        with skip_unused_outputs(model, "branches"), onednn_linears(model), faster:
             yield
     finally:
         model.config._attn_implementation = before

@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from sleuth.learn.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
+from sleuth.learn.fused import is_on, on_card
+from sleuth.learn.fused_softmax import softmax_figures, write_logits_grad
 from sleuth.learn.products import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
 CHUNK_LOGITS = 2**21
@@ -339,6 +341,35 @@ class _Logits:
         return logits if self._temperature == 1 else logits.div_(self._temperature)
 
 
+class _FusedLogits(_Logits):
+    """The same on a card, without a converted copy: functions that are fused read the product itself."""
+
+    def __init__(self, product: Tensor, temperature: float) -> None:
+        self._values, self._is_converted = product, False
+        self._rows = max(1, PIECE_LOGITS // product.shape[1])
+        self._precision = _precision(product)
+        self._inverse = torch.full((), 1 / temperature, dtype=self._precision, device=product.device)
+
+    def softmax_figures(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return softmax_figures(self._values, targets, inverse_temperature=self._inverse)
+
+    def at(self, tokens: Tensor) -> Tensor:
+        return self._converted(self._values.gather(1, tokens))
+
+    def largest(self, number: int) -> tuple[Tensor, Tensor]:
+        largest = self._values.topk(number, dim=1)
+        return largest.indices, self._converted(largest.values)
+
+    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor, also: Tensor | None = None) -> Tensor:
+        if also is not None:
+            return super().gradient(targets, lse, scale, also)
+        write_logits_grad(self._values, targets, lse, scale, inverse_temperature=self._inverse)
+        return self._values
+
+    def _converted(self, logits: Tensor) -> Tensor:
+        return logits.to(self._precision, copy=True).mul_(self._inverse)
+
+
 def _softmax_figures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For each row of logits (n, V): log-probability of its target, entropy, log-sum-exp; (n,) each."""
     if can_be_read(logits):
@@ -414,7 +445,9 @@ def _logits_in_chunks(
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     for first in range(0, len(hidden), size):
         part = slice(first, min(first + size, len(hidden)))
-        yield part, _Logits(multiply(hidden[part], weight, bias, space=buffer), temperature)
+        product = multiply(hidden[part], weight, bias, space=buffer)
+        fused = is_on() and on_card(product) and len(product) > 1  # one row would be a graph of its own
+        yield part, (_FusedLogits if fused else _Logits)(product, temperature)
 
 
 def _precision(hidden: Tensor) -> torch.dtype:

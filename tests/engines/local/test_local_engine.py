@@ -66,6 +66,15 @@ def test_attention_that_only_decodes_has_the_bytes_of_the_models_own(
     assert play() == written
 
 
+def test_nothing_is_fused_also_where_the_learner_would(make_model, tokenizer, words, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError("fused")
+
+    monkeypatch.setattr("sleuth.learn.fused_layers.on_card", lambda *tensors: True)
+    monkeypatch.setattr("sleuth.learn.fused.Fused.__call__", refuse)
+    gather(episode(engine_of(make_model(), tokenizer), words(5), words(3), key=(0,)))
+
+
 @pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "llama"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_a_plain_forward_over_the_final_trajectory(

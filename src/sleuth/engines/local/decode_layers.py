@@ -8,16 +8,12 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaAttention
-from transformers.models.qwen2.modeling_qwen2 import Qwen2Attention
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from sleuth.engines.local.attention import Batch
 from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.learn.compiled import can_be_read, compiled
-
-ROTATING = (LlamaAttention, Qwen2Attention, Qwen3Attention)
-"""Attention that rotates halves of its queries and keys. Layers of other families look alike but differ."""
+from sleuth.learn.compiled_layers import ROTATING
 
 
 def decode_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:
