@@ -14,14 +14,14 @@ CLIENT_KEY_VARIABLE = "SLEUTH_CLIENT_KEY"
 """The key that is sent to the retrievers, engines and servers of tools that a recipe or an option names."""
 
 GRAPHS_VARIABLE = "SLEUTH_CUDA_GRAPHS"
-"""1: the engine in the process replays decode steps on a card as CUDA graphs."""
+"""0: the engine in the process launches decode steps on a card kernel by kernel, and not as CUDA graphs."""
 
 
 def cuda_graphs() -> bool:
-    """Whether the environment asks for CUDA graphs. Raises SleuthError if the variable is neither 0 nor 1."""
-    value = os.environ.get(GRAPHS_VARIABLE) or "0"
+    """Whether CUDA graphs are not switched off. Raises SleuthError if the variable is neither 0 nor 1."""
+    value = os.environ.get(GRAPHS_VARIABLE) or "1"
     if value not in ("0", "1"):
-        raise SleuthError(f"{GRAPHS_VARIABLE} = {value!r}: expected 1, for CUDA graphs, or 0")
+        raise SleuthError(f"{GRAPHS_VARIABLE} = {value!r}: expected 0, for no CUDA graphs, or 1")
     return value == "1"
 
 

@@ -220,11 +220,13 @@ def test_a_step_whose_shapes_depend_on_numbers_would_be_found(tokenizer, monkeyp
         captured_step_on_a_card(tokenizer, monkeypatch, lambda module, args: args[0].sum().item())
 
 
-def test_graphs_are_used_if_the_environment_asks_for_them_on_a_card(model, tokenizer, monkeypatch):
-    monkeypatch.setenv(GRAPHS_VARIABLE, "yes")
+def test_graphs_are_used_on_a_card_unless_the_environment_switches_them_off(model, tokenizer, monkeypatch):
+    monkeypatch.setenv(GRAPHS_VARIABLE, "no")
     with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
-        with pytest.raises(SleuthError, match="SLEUTH_CUDA_GRAPHS = 'yes': expected 1"):
+        with pytest.raises(SleuthError, match="SLEUTH_CUDA_GRAPHS = 'no': expected 0"):
             ragged_engine(tokenizer, 1)
-        monkeypatch.setenv(GRAPHS_VARIABLE, "1")
+        monkeypatch.setenv(GRAPHS_VARIABLE, "0")
+        assert ragged_engine(tokenizer, 1)._graphs is None
+        monkeypatch.delenv(GRAPHS_VARIABLE)
         assert ragged_engine(tokenizer, 1)._graphs is not None
     assert LocalEngine(model, tokenizer, slots=1, context=64)._graphs is None

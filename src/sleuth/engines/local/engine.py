@@ -68,8 +68,8 @@ class LocalEngine:
     of what is free), or has `cache_pages`. When it is full, the request with the last key is preempted and continued
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
     requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
-    before the host has read the tokens of the one before, and with `graphs` (None: on a card, if SLEUTH_CUDA_GRAPHS is
-    1) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence of
+    before the host has read the tokens of the one before, and with `graphs` (None: on a card, unless SLEUTH_CUDA_GRAPHS
+    is 0) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence of
     `context` tokens.
     """
 
