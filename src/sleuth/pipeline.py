@@ -18,7 +18,7 @@ from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_
 from sleuth.learn.heap import release_cached_memory
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
-from sleuth.recipe import Recipe, TrainingRecipe
+from sleuth.recipe import ReadingRecipe, Recipe, SupervisedRecipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.interruption import ending_at_sigterm
@@ -28,7 +28,7 @@ from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext, StageInputs, stage_inputs
 from sleuth.threads import PROCESS
-from sleuth.training import grpo, loop, online_dpo, reward_gate, sft, sft_rows, warm_start
+from sleuth.training import grpo, loop, online_dpo, reading, reward_gate, sft, sft_rows, warm_start
 from sleuth.types import SleuthError, Task
 
 
@@ -46,9 +46,14 @@ class Stage:
     require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
 
 
+def _supervise(stage: SupervisedRecipe, context: StageContext) -> Path:
+    trained = reading if isinstance(stage.data, ReadingRecipe) else sft
+    return trained.run(stage, context)
+
+
 STAGES = {
     "annotate": Stage(annotate_stage.run, annotate_stage.require_inputs),
-    "supervised": Stage(sft.run, sft_rows.require_inputs),
+    "supervised": Stage(_supervise, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
     "grpo": Stage(
         grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward), own_code_in

@@ -24,6 +24,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from sleuth.learn.copying import CopyingHead
 from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.masters import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
@@ -64,8 +65,10 @@ class Shards(MasterWeights):
         if not self._learns:  # a reference is read through its shards only
             self.set_aside()
 
-    def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
-        """`token_logprobs`; all ranks call it at the same time, each with its own pack."""
+    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
+        """`token_logprobs`; all ranks call it at the same time, each with its own pack. No `copying`: a stage with a
+        loss on the copying head runs in one process."""
+        assert copying is None
         return self._forward(part, temperature)
 
     def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:

@@ -52,6 +52,8 @@ from sleuth.factories.preference import (
     require_pools,
     shown_to,
 )
+from sleuth.factories.reading_texts import ReadingQuestion, ReadingTexts, by_source, read_reading_texts
+from sleuth.factories.reading_tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.factories.rewards import (
     answer_reward_of,
     answer_scorer_of,
@@ -94,6 +96,9 @@ __all__ = [
     "JudgeUse",
     "OpenJudge",
     "Outline",
+    "ReadingQuestion",
+    "ReadingTexts",
+    "ReadingTokens",
     "RefineSetting",
     "RunServers",
     "SearchSetting",
@@ -108,6 +113,7 @@ __all__ = [
     "add_tokens",
     "answer_reward_of",
     "answer_scorer_of",
+    "by_source",
     "changes_of_card",
     "chunks_of",
     "code_differences",
@@ -127,6 +133,7 @@ __all__ = [
     "load_model",
     "load_outline",
     "local_engine_of",
+    "make_reading_tokenizer",
     "optimisation_of",
     "own_code_in",
     "pair_judge_of",
@@ -140,6 +147,7 @@ __all__ = [
     "preference_spec_of",
     "program_of",
     "random_model",
+    "read_reading_texts",
     "record_cache",
     "refine_setting",
     "require_apart",

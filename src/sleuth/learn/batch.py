@@ -28,6 +28,7 @@ class Row:
     to the advantage, token by token; None is 0 for all. `guidance` is the weight with which its trained tokens follow a
     teacher, whose `verdict` on all T tokens is given if a server has computed it. Rows with the same `episode_id` are
     linked trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
+    `sources` are T places in the row: of the token that each token copies, -1 where it copies none.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
     """
 
@@ -40,6 +41,7 @@ class Row:
     guidance: float = 0.0
     verdict: PromptLogprobs | None = None
     episode_id: int | None = None
+    sources: tuple[int, ...] | None = None
 
 
 def trajectory_row(
@@ -115,6 +117,7 @@ class Batch:
     guidance: Tensor | None = None  # fp32, 0 where not trained
     teacher_logprobs: Tensor | None = None  # fp32
     teacher_top: Top | None = None
+    sources: Tensor | None = None  # int64: the place in the row of the token that is copied, -1 without one
 
     def take(self, rows: Sequence[int]) -> Batch:
         """The given rows, in the given order, without the padding that only longer rows needed."""
@@ -148,6 +151,7 @@ class Batch:
             guidance=None if self.guidance is None else change(self.guidance),
             teacher_logprobs=None if self.teacher_logprobs is None else change(self.teacher_logprobs),
             teacher_top=None if self.teacher_top is None else self.teacher_top.map(change),
+            sources=None if self.sources is None else change(self.sources),
         )
 
     @property
@@ -185,7 +189,15 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         guidance=guidance * trained if guidance.any() else None,
         teacher_logprobs=_teacher_logprobs(rows) if guidance.any() else None,
         teacher_top=_teacher_top(rows) if guidance.any() else None,
+        sources=_sources(rows),
     )
+
+
+def _sources(rows: Sequence[Row]) -> Tensor | None:
+    """(B, T) int64; None if no row has them."""
+    if all(row.sources is None for row in rows):
+        return None
+    return _pad([row.sources or (-1,) * len(row.tokens) for row in rows], torch.int64, padding=-1)
 
 
 def _teacher_logprobs(rows: Sequence[Row]) -> Tensor | None:
@@ -276,5 +288,5 @@ def _episode_ids(rows: Sequence[Row]) -> Tensor | None:
     return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
 
 
-def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    return pad_sequence([torch.tensor(row, dtype=dtype) for row in values], batch_first=True)
+def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype, padding: float = 0) -> Tensor:
+    return pad_sequence([torch.tensor(row, dtype=dtype) for row in values], batch_first=True, padding_value=padding)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.copying import CopyingHead
 from sleuth.learn.fused_layers import fused_forwards
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
@@ -20,7 +21,9 @@ from sleuth.learn.targets import Targets, TokenLoss
 from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs, top_logprobs
 
 
-def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0, copying: CopyingHead | None = None
+) -> tuple[Tensor, Tensor]:
     """Natural-log probability of each trained token given those before it, and the entropy of its distribution.
 
     Both are (R, T) fp32 for the R rows of the pack; index t belongs to token t, and both are 0 for untrained tokens and
@@ -29,10 +32,10 @@ def token_logprobs(model: PreTrainedModel, pack: Pack, *, temperature: float = 1
     Each distinct token is computed once, and the vocabulary projection only at tokens that predict a trained one; rows
     that share a token share its value, and their gradients add up. The model must be a decoder with a replaceable
     attention function whose logits are its output embeddings times its last hidden state (Qwen, Llama and similar; no
-    soft-capped or rescaled logits).
+    soft-capped or rescaled logits). `copying`, if given, receives the queries and keys of the copying head.
     """
     targets = Targets(pack)
-    hidden = _predicting(model, targets)  # (M, width)
+    hidden = _predicting(model, targets, copying)  # (M, width)
     logprobs, entropy = target_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
     return targets.place(logprobs), targets.place(entropy)
 
@@ -74,11 +77,12 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
     return targets.place(likeliest == targets.tokens)
 
 
-def _predicting(model: PreTrainedModel, targets: Targets) -> Tensor:
+def _predicting(model: PreTrainedModel, targets: Targets, copying: CopyingHead | None = None) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
     outputs = select_outputs(targets.before.unique(), len(tree))
-    return gather_rows(hidden_states(model, tree, Branches(tree, model.dtype, outputs)), targets.before)
+    branches = Branches(tree, model.dtype, outputs, copying=copying)
+    return gather_rows(hidden_states(model, tree, branches), targets.before)
 
 
 def hidden_states(model: PreTrainedModel, tree: PrefixTree, branches: Branches) -> Tensor:

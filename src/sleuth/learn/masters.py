@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.chunked_loss import add_gradients
+from sleuth.learn.copying import CopyingHead
 from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
@@ -52,9 +53,9 @@ class MasterWeights:
             return master.requires_grad_()
         return weight if weight.dtype == dtype else weight.detach().to(dtype).requires_grad_()
 
-    def logprobs(self, part: Pack, *, temperature: float) -> tuple[Tensor, Tensor]:
+    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
         """`token_logprobs` of the model."""
-        return token_logprobs(self.module, part, temperature=temperature)
+        return token_logprobs(self.module, part, temperature=temperature, copying=copying)
 
     def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
         """`token_top_logprobs` of the model."""

@@ -122,7 +122,19 @@ class PolicyLoss(Objective):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedLoss(Objective):
-    """Cross-entropy on the trained tokens."""
+    """Cross-entropy on the trained tokens, plus `copying` times that of where the copying head attends, on those that
+    copy a token (`sleuth.learn.copying`)."""
+
+    copying: float = 0.0
+
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        return not self.copying
+
+    def of_copies(self, rows: Batch, attended: Tensor) -> Tensor:
+        """The share of these rows in the loss of where the head attends; `attended` (R, T) are the logs of its weight
+        on the token to copy, 0 where none is."""
+        return self.copying * losses.supervised_loss(attended, rows.weights)
 
     def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         return losses.supervised_loss(logprobs, rows.weights), {}

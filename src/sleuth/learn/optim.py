@@ -29,11 +29,13 @@ class Optimisation:
 
     `steps` is the schedule's horizon including `warmup_steps`. `weight_decay` is decoupled and not applied to
     embeddings, norms and biases. Gradients are clipped to a global 2-norm of `max_grad_norm`. Without `master_weights`,
-    16-bit weights are stepped directly.
+    16-bit weights are stepped directly. Input embeddings have a peak rate of their own, `embedding_learning_rate`, if
+    it is given.
     """
 
     steps: int
     learning_rate: float
+    embedding_learning_rate: float | None = None
     name: OptimiserName = "adamw"
     schedule: Literal["constant", "cosine"] = "constant"
     warmup_steps: int = 0
@@ -124,6 +126,11 @@ class Optimiser:
         decayed = [tensor for name, tensor in adamw.items() if roles[name] in ("matrix", "head")]
         others = [tensor for name, tensor in adamw.items() if roles[name] in ("embedding", "vector")]
         groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        if settings.embedding_learning_rate is not None:
+            embeddings = [tensor for name, tensor in adamw.items() if roles[name] == "embedding"]
+            groups[1]["params"] = [tensor for name, tensor in adamw.items() if roles[name] == "vector"]
+            relative = settings.embedding_learning_rate / settings.learning_rate
+            groups.append({"params": embeddings, "weight_decay": 0.0, "relative_rate": relative})
         self.parts: dict[str, torch.optim.Optimizer] = {
             "adamw": torch.optim.AdamW([group for group in groups if group["params"]], betas=settings.betas)
         }
@@ -154,7 +161,7 @@ class Optimiser:
         changed = 0
         for name, part in self.parts.items():
             for group in part.param_groups:
-                group["lr"] = self.learning_rate
+                group["lr"] = self.learning_rate * group.get("relative_rate", 1.0)
             changed += self._step_adamw(part) if name == "adamw" else self._step_whole(part)
         self.steps += ends_step
         return changed

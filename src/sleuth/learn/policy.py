@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sleuth.learn.batch import Batch, Top
+from sleuth.learn.copying import CopyingHead
 from sleuth.learn.families import check_attention, check_logits
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
@@ -66,6 +67,14 @@ class PreferenceUpdate(Update):
     accuracy: float
     chosen_gain: float
     rejected_gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingUpdate(Update):
+    """What one step with a loss on the copying head did: `copying_loss` is minus the log of its weight on the token to
+    copy, 0 where none is; a mean as the others."""
+
+    copying_loss: float
 
 
 Made = TypeVar("Made", bound=Update)
@@ -151,9 +160,10 @@ class Policy:
         finally:
             self.masters.discard_gradients()
 
-    def supervise(self, batch: Batch, *, budget: int) -> Update:
-        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
-        return self._step(batch, SupervisedLoss(), Update, budget=budget)
+    def supervise(self, batch: Batch, *, budget: int, copying: float = 0.0) -> Update:
+        """One step of cross-entropy on the batch's trained tokens, plus `copying` times that of the copying head's
+        attention, if the batch has sources; otherwise as `update`."""
+        return self._step(batch, SupervisedLoss(copying=copying), CopyingUpdate if copying else Update, budget=budget)
 
     def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
         """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
@@ -266,8 +276,13 @@ class Policy:
                 )
                 _, statistics = objective(part.rows, computed.logprobs, reference)
             else:
-                logprobs, entropy = self.masters.logprobs(part, temperature=temperature)
+                copying = CopyingHead() if isinstance(objective, SupervisedLoss) else None
+                logprobs, entropy = self.masters.logprobs(part, temperature=temperature, copying=copying)
                 share, statistics = objective(part.rows, logprobs, reference)
+                if copying is not None:
+                    attended = copying.logprobs(part)
+                    share = share + objective.of_copies(part.rows, attended)
+                    statistics["copying_loss"] = -attended.detach()
                 share.backward()
                 self.masters.collect_gradients()
                 computed = PassFigures(

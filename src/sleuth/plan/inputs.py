@@ -62,6 +62,13 @@ def require_file(path: Path) -> None:
         raise SleuthError(f"{path}: no such file")
 
 
+def require_files(paths: Sequence[Path]) -> None:
+    """Likewise for several, with all that are missing in one line."""
+    absent = [str(path) for path in paths if HubLocation.read(path) is None and not path.is_file()]
+    if absent:
+        raise SleuthError(f"{', '.join(absent)}: no such file")
+
+
 def require_texts(path: Path) -> None:
     """Likewise for a file or a folder."""
     if HubLocation.read(path) is None and not path.exists():
@@ -129,6 +136,7 @@ def _require_model(name: str, table: StrictModel) -> None:
 
 REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "file": lambda path, table: require_file(path),
+    "files": lambda paths, table: require_files(paths),
     "texts": lambda path, table: require_texts(path),
     "suite": lambda suite, table: require_suite(suite),
     "index": _require_searched,

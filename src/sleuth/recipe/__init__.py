@@ -1,7 +1,7 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
 from sleuth.recipe.annotation import AnnotateRecipe
-from sleuth.recipe.data import AnsweredRowsRecipe, QuestionsRecipe, WorldTextRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, QuestionsRecipe, ReadingRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, ToolEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe
@@ -28,6 +28,7 @@ __all__ = [
     "PlacesRecipe",
     "ProbeRecipe",
     "QuestionsRecipe",
+    "ReadingRecipe",
     "ReasonRecipe",
     "Recipe",
     "RefineEnvRecipe",

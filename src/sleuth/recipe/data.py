@@ -44,6 +44,27 @@ class WorldTextRecipe(StrictModel):
             yield f"distracted needs rows that show passages; the mix has none of {', '.join(SHOW_PASSAGES)}"
 
 
+class ReadingRecipe(StrictModel):
+    """Real questions with the passage and the place of their answer, and questions made from passages by leaving out a
+    name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
+    Rows grow from single sentences to whole passages, and the share of clozes falls."""
+
+    named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files"}
+    kind: Literal["reading"]
+    questions: FilePath
+    """A file of questions: `question`, `golden_answers`, `gold_ids` (the passage), `answer_start` (the character of its
+    text at which the first golden answer begins), and perhaps `data_source`."""
+    passages: Annotated[Row[FilePath], Field(min_length=1)]
+    """Files of passages: `id` and `contents` (`"Title"`, a line break, the text). Those of all questions must be among
+    them; from the others clozes are made."""
+    held_out: Annotated[Row[str], Field(min_length=1)]
+    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage, after the
+    last step, beside the answers of a sliding window (arXiv:1606.05250)."""
+    mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
+    """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
+    question is as likely."""
+
+
 AskWith = Literal["question", "prompt"]
 """What replaces {question} in an environment's prompt: the question, or the row's whole message."""
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.data import AnsweredRowsRecipe, WorldTextRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, ReadingRecipe, WorldTextRecipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
@@ -25,7 +25,13 @@ class SupervisedRecipe(TrainingRecipe):
     source_weight: NonNegativeFloat = 1.0
     """Loss weight of source tokens (passages, documents); tokens of a teacher (answers, thoughts) have weight 1. 0
     trains on the teacher's tokens alone."""
-    data: Annotated[WorldTextRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe, Field(discriminator="kind")]
+    copying_weight: NonNegativeFloat = 0.0
+    """With data.kind = "reading": weight of a second loss, on where the first head of the last layer attends while an
+    answer is written: minus the log of its attention to the token of the passage that is copied."""
+    data: Annotated[
+        WorldTextRecipe | ReadingRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe,
+        Field(discriminator="kind"),
+    ]
     """The rows of text to imitate."""
     held_out: HeldOutThoughtsRecipe | None = None
     """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier
@@ -46,8 +52,18 @@ class SupervisedRecipe(TrainingRecipe):
                 "lora freezes the weights of the model: those of init and the embeddings of tokens would stay random; "
                 "remove lora here, and set it in a later stage"
             )
-        if self.init is not None and self.data.kind != "world_text":
-            yield 'init can build a tokenizer only for data.kind = "world_text"; name a model instead'
+        if self.init is not None and self.data.kind not in ("world_text", "reading"):
+            yield 'init can build a tokenizer only for data.kind = "world_text" and "reading"; name a model instead'
+        if self.init is not None and self.data.kind == "reading" and self.init.vocabulary is None:
+            yield 'init.vocabulary is missing: the tokenizer of data.kind = "reading" is made from its texts; set 6000'
+        if self.init is not None and self.data.kind != "reading" and (self.init.reading or self.init.vocabulary):
+            yield 'init.reading and init.vocabulary need the texts of data.kind = "reading"; remove them'
+        if self.copying_weight and self.data.kind != "reading":
+            yield f'copying_weight has no effect with data.kind = "{self.data.kind}", whose rows do not say what they copy'
+        if self.copying_weight and self.gradient_checkpointing:
+            yield "copying_weight reads the attention that gradient_checkpointing throws away; remove one of them"
+        if self.source_weight != 1 and self.data.kind == "reading":
+            yield 'source_weight has no effect with data.kind = "reading", which trains answers alone; remove it'
         if self.source_weight == 0 and self.data.kind == "text":
             yield 'source_weight = 0 leaves no loss: all tokens of data.kind = "text" are source tokens'
 

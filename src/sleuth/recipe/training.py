@@ -66,6 +66,9 @@ class AlarmsRecipe(StrictModel):
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
+LEAST_VOCABULARY = 300
+"""Tokens for the 256 bytes and the tags."""
+
 
 class InitRecipe(StrictModel):
     """A Qwen3 model with random weights. The size of the vocabulary is its tokenizer's."""
@@ -93,6 +96,11 @@ class InitRecipe(StrictModel):
     induction: bool = False
     """Whether to start with induction heads, which find what followed a word before (arXiv:2209.11895) and after which
     tag, so that the model learns to read by name in hundreds of steps instead of many thousands."""
+    reading: bool = False
+    """Whether to start with heads that compare the words of a question with those of a passage and copy from it, and
+    with embeddings made from the spelling and the company of the words in the texts of data.kind = "reading"."""
+    vocabulary: PositiveInt | None = None
+    """Number of tokens of the tokenizer that is made from the texts of data.kind = "reading"."""
 
     @property
     def layer_weights(self) -> int:
@@ -108,6 +116,17 @@ class InitRecipe(StrictModel):
             yield f"head_dim = {self.head_dim} must be even, for rotary positions"
         if self.induction and not (self.tie and self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
             yield "induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads"
+        if self.reading and self.induction:
+            yield "reading = true and induction = true draw the same heads; remove one of them"
+        if self.reading and not (self.tie and self.layers >= 4 and self.heads >= 4 and self.heads == self.kv_heads):
+            yield "reading = true needs tie = true, layers >= 4, heads >= 4 and kv_heads = heads"
+        if self.reading and not (40 <= self.head_dim <= self.width and self.rope_theta >= 1e6):
+            yield (
+                f"reading = true needs a head_dim of 40 up to width = {self.width} and rope_theta >= 1e6, found "
+                f"{self.head_dim} and {self.rope_theta:g}; else too few rotary pairs are left that hardly turn"
+            )
+        if self.vocabulary is not None and self.vocabulary < LEAST_VOCABULARY:
+            yield f"vocabulary = {self.vocabulary} has no room for the single bytes; set {LEAST_VOCABULARY} or more"
         if self.induction and not 40 <= self.head_dim <= self.width:
             yield (
                 f"induction = true needs a head_dim of 40 up to width = {self.width}, found {self.head_dim}; a smaller "
@@ -154,6 +173,9 @@ class TrainingRecipe(StageFields):
     """AdamW for all weights, or Muon (arXiv:2502.16982) for the hidden matrices and AdamW for the rest."""
     learning_rate: PositiveFloat
     """Peak learning rate."""
+    embedding_learning_rate: PositiveFloat | None = None
+    """Peak learning rate of the input embeddings, and of the output embeddings where they are tied; absent:
+    `learning_rate`."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
     schedule: Literal["constant", "cosine"] = "constant"
@@ -241,7 +263,16 @@ class TrainingRecipe(StageFields):
 
     def optimisation(self) -> dict[str, Any]:
         """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""
-        names = ("steps", "learning_rate", "schedule", "warmup_steps", "betas", "weight_decay", "max_grad_norm")
+        names = (
+            "steps",
+            "learning_rate",
+            "embedding_learning_rate",
+            "schedule",
+            "warmup_steps",
+            "betas",
+            "weight_decay",
+            "max_grad_norm",
+        )
         settings = {name: getattr(self, name) for name in (*names, "master_weights")}
         return {"name": self.optimiser, **settings}
 

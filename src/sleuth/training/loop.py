@@ -122,6 +122,8 @@ def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
             f'optimiser = "muon" needs whole matrices, and {ranks.world} ranks hold parts of them; take "adamw", or '
             "one process"
         )
+    if not ranks.alone and getattr(stage, "copying_weight", 0.0):
+        raise SleuthError("copying_weight needs the attention of a whole model; use one process")
 
 
 def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:

@@ -17,11 +17,20 @@ from sleuth.factories import (
     Setting,
     excerpts_of,
     interleaved,
+    read_reading_texts,
     require_apart,
     setting_of,
     thought_documents,
 )
-from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, ThoughtTextRecipe, WorldTextRecipe
+from sleuth.factories.reading_tokens import ROW_TOKENS
+from sleuth.recipe import (
+    AnsweredRowsRecipe,
+    ReadingRecipe,
+    SupervisedRecipe,
+    TextRecipe,
+    ThoughtTextRecipe,
+    WorldTextRecipe,
+)
 from sleuth.render import Renderer, check_writable
 from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.runs.protocol import ProtocolCard
@@ -135,6 +144,9 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
     if isinstance(stage.data, ThoughtTextRecipe):
         longest["data.row_tokens"] = stage.data.row_tokens
         trained = [document.text for document in thought_documents(stage.data)]
+    if isinstance(stage.data, ReadingRecipe):
+        read_reading_texts(stage.data)
+        longest['the longest row of data.kind = "reading"'] = ROW_TOKENS
     if stage.held_out is not None:
         longest["held_out.row_tokens"] = stage.held_out.row_tokens
         require_apart(trained, thought_documents(stage.held_out), ids)

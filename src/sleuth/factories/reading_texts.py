@@ -1,0 +1,130 @@
+"""The passages and questions of `data.kind = "reading"`: read, checked, and set apart by article."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.data.questions import first_problems
+from sleuth.data.rows import Row, rows_and_faults, text_of, texts_of
+from sleuth.recipe import ReadingRecipe
+from sleuth.retrieval.corpus import read_corpus
+from sleuth.types import Passage, SleuthError
+
+COLUMNS = ("question", "golden_answers", "gold_ids", "answer_start", "data_source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingQuestion:
+    """A question whose first golden answer begins at character `start` of the passage's text:
+    `ReadingQuestion(question="Where was Ada Voss born?", answers=("Tarn",), passage=ada, start=21, source="squad")`."""
+
+    question: str
+    answers: tuple[str, ...]
+    passage: Passage
+    start: int
+    source: str
+
+    @property
+    def end(self) -> int:
+        """The character after the answer."""
+        return self.start + len(self.answers[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingTexts:
+    """What a reader trains on, and the questions about articles that it does not."""
+
+    passages: tuple[Passage, ...]
+    questions: tuple[ReadingQuestion, ...]
+    held_out: tuple[ReadingQuestion, ...]
+
+
+def read_reading_texts(data: ReadingRecipe) -> ReadingTexts:
+    """The texts of a recipe. Raises SleuthError with a line for each problem of each file."""
+    problems: list[str] = []
+    passages: dict[str, Passage] = {}
+    for file in data.passages:
+        try:
+            for passage in read_corpus(file):
+                if passages.setdefault(passage.id, passage) is not passage:
+                    problems.append(f"{file}: id {passage.id!r} is also in another file of passages")
+        except SleuthError as error:
+            problems += map(str, error.args)
+    if problems:  # else every question about a passage that could not be read would be one more
+        raise SleuthError(*problems)
+    questions = _read_questions(data.questions, passages)
+    if problems := [*_problems(data, questions)]:
+        raise SleuthError(*problems)
+    titles = {*data.held_out}
+    trained = [question for question in questions if question.passage.title not in titles]
+    if not trained:
+        raise SleuthError(f"{data.questions}: all questions are about held_out articles, and none is left to train")
+    return ReadingTexts(
+        passages=tuple(passage for passage in passages.values() if passage.title not in titles and passage.text),
+        questions=tuple(trained),
+        held_out=tuple(question for question in questions if question.passage.title in titles),
+    )
+
+
+def by_source(questions: tuple[ReadingQuestion, ...]) -> dict[str, list[ReadingQuestion]]:
+    """The questions of each source, by name."""
+    sources: defaultdict[str, list[ReadingQuestion]] = defaultdict(list)
+    for question in questions:
+        sources[question.source].append(question)
+    return dict(sorted(sources.items()))
+
+
+def _read_questions(file: Path, passages: dict[str, Passage]) -> list[ReadingQuestion]:
+    questions: list[ReadingQuestion] = []
+    problems: list[str] = []
+    rows = 0
+    for where, row in rows_and_faults(file, COLUMNS):
+        rows += 1
+        try:
+            if isinstance(row, SleuthError):
+                raise row
+            questions.append(_question(row, where, passages))
+        except SleuthError as error:
+            problems += map(str, error.args)
+    if problems:
+        raise SleuthError(*first_problems(problems, rows, file))
+    if not questions:
+        raise SleuthError(f"{file}: no questions in this file")
+    return questions
+
+
+def _question(row: Row, where: str, passages: dict[str, Passage]) -> ReadingQuestion:
+    question = text_of(row, "question", where).strip()
+    answers = texts_of(row.get("golden_answers"), "golden_answers", where)
+    names = texts_of(row.get("gold_ids"), "gold_ids", where)
+    start: Any = row.get("answer_start")
+    if not answers or not names or not isinstance(start, int):
+        raise SleuthError(f"{where}: a question to read for needs golden_answers, gold_ids and answer_start")
+    if (passage := passages.get(names[0])) is None:
+        raise SleuthError(f"{where}: passage {names[0]!r} is in none of the files of passages")
+    if not start >= 0 or not passage.text.startswith(answers[0], start):
+        found = passage.text[max(0, start) : max(0, start) + 20]
+        raise SleuthError(
+            f"{where}: at character {start} of passage {names[0]!r} stands {found!r}, not the answer {answers[0]!r}"
+        )
+    source = str(row.get("data_source") or "")
+    return ReadingQuestion(question=question, answers=answers, passage=passage, start=start, source=source)
+
+
+def _problems(data: ReadingRecipe, questions: list[ReadingQuestion]) -> Iterator[str]:
+    """Names in the recipe that the files do not have."""
+    titles = {question.passage.title for question in questions}
+    counts = Counter(question.source for question in questions if question.passage.title not in data.held_out)
+    for key, wanted, known in (("held_out", data.held_out, titles), ("mix", tuple(data.mix or ()), counts)):
+        for name in wanted:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                what = "is about an article called" if key == "held_out" else "to train is of a source called"
+                yield f"data.{key}: no question of {data.questions} {what} {name!r}" + (
+                    f"; did you mean {near[0]!r}?" if near else ""
+                )

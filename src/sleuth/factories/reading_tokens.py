@@ -1,0 +1,134 @@
+"""A reader's tokenizer, made from its texts, and the tokens of questions and passages."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.dialects import DIALECTS
+from sleuth.factories.reading_texts import ReadingTexts
+from sleuth.types import Passage, SleuthError
+from sleuth.world.tokens import CHAT_TEMPLATE, END
+
+QUESTION, PASSAGE, ANSWER = "<question>", "<passage>", "<answer>"
+"""The tags before the parts of a row."""
+TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 24, 320, 40, 30
+"""Tokens of a part that are kept."""
+ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
+"""Tokens of the longest row: its parts, four tags and the end."""
+
+
+def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of `vocabulary` tokens, tags included, from the passages and questions that are trained. Digits
+    are apart from letters."""
+    tags = [*DIALECTS["sleuth"].tags, *(tag for tag in (QUESTION, PASSAGE) if tag not in DIALECTS["sleuth"].tags)]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(tags) - 1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
+    tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=END,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def _texts(texts: ReadingTexts) -> Iterator[str]:
+    for passage in texts.passages:
+        yield from (title_text(passage.title), f" {passage.text}")
+    yield from (f" {question.question}" for question in texts.questions)
+
+
+def title_text(title: str) -> str:
+    """A title as it stands before its text."""
+    return f" {title} |"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageTokens:
+    """The tokens of a passage, title first. `stops` are the characters after each token of the text, without those of
+    the title."""
+
+    tokens: tuple[int, ...]
+    stops: tuple[int, ...]
+
+    def span(self, start: int, end: int) -> tuple[int, int] | None:
+        """The tokens [first, after) that hold the characters [start, end) of the text; None beyond its last token."""
+        if not self.stops or end > self.stops[-1]:
+            return None
+        title = len(self.tokens) - len(self.stops)
+        first = bisect_left(self.stops, start + 1)
+        return title + first, title + bisect_left(self.stops, end) + 1
+
+
+class ReadingTokens:
+    """Encodes the parts of a reader's rows. In none of them is the name of a tag the tag."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        outline = json.loads(tokenizer.backend_tokenizer.to_str())
+        self._plain = Tokenizer.from_str(json.dumps(outline | {"added_tokens": []}))
+        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER)}
+        self.end = self._tag(tokenizer.eos_token)
+
+    def _tag(self, tag: object) -> int:
+        ids = self.tokenizer.encode(str(tag), add_special_tokens=False)
+        if len(ids) != 1:
+            raise SleuthError(
+                f"the model's tokenizer has no token {tag}, with which a reader's rows are written; add it to "
+                "`tokens` of the stage"
+            )
+        return ids[0]
+
+    def question(self, question: str) -> tuple[int, ...]:
+        """The tokens of a question after its tag."""
+        return (self.tags[QUESTION], *self._plain.encode(f" {question}").ids[:QUESTION_TOKENS])
+
+    def passage(self, title: str, text: str) -> PassageTokens:
+        """The tokens of a passage; only the first `TEXT_TOKENS` of its text."""
+        of_title = self._plain.encode(title_text(title)).ids[:TITLE_TOKENS]
+        of_text = self._plain.encode(f" {text}")
+        return PassageTokens(
+            tokens=(*of_title, *of_text.ids[:TEXT_TOKENS]),
+            stops=tuple(stop - 1 for _, stop in of_text.offsets[:TEXT_TOKENS]),  # the text begins after a space
+        )
+
+    def prompt(self, question: tuple[int, ...], passage: tuple[int, ...]) -> tuple[int, ...]:
+        """Question, passage, the question again, and the tag of the answer. The question comes first so that the
+        passage is read with it in view, and again because only what is behind the passage has read all of it."""
+        return (*question, self.tags[PASSAGE], *passage, *question, self.tags[ANSWER])
+
+    def passages(self, passages: Iterable[Passage]) -> list[list[int]]:
+        """All tokens of passages, for statistics."""
+        whole = [title_text(passage.title) + f" {passage.text}" for passage in passages]
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(whole)]
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The text of each token, " city" with the space before it; that of a tag is empty."""
+        added = self.tokenizer.get_added_vocab().values()
+        return ["" if at in added else self._text([at]) for at in range(len(self.tokenizer))]
+
+    def answer(self, tokens: Sequence[int]) -> str:
+        """The text of a generated answer, without its end."""
+        return self._text([token for token in tokens if token != self.end]).strip()
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

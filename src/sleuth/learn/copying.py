@@ -1,0 +1,46 @@
+"""Where the copying head attends: the first head of the last layer, which is taught to attend to the token that the
+answer copies.
+
+The loss of an answer alone does not find that head: attention spread over a sentence raises no logit by much. A loss on
+its attention, -log of its weight on the token to copy, does (supervised attention, arXiv:1609.04186). It is computed
+from the queries and keys of the same forward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sleuth.learn.prefix_tree import Pack, gather_rows
+
+COPYING_HEAD = 0
+"""Its number in the last layer."""
+
+
+class CopyingHead:
+    """Keeps the queries and keys of the copying head during a forward pass over a prefix tree."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Tensor, Tensor, float] | None = None
+
+    def keep(self, layer: Any, query: Tensor, key: Tensor, scale: float) -> None:
+        """Called by the attention of each layer: `query` (1, H, N, D), `key` (1, kv_heads, N, D)."""
+        if layer.layer_idx == layer.config.num_hidden_layers - 1:
+            self._kept = query[0, COPYING_HEAD], key[0, COPYING_HEAD], scale
+
+    def logprobs(self, pack: Pack) -> Tensor:
+        """(R, T) fp32: the log of the head's weight, where token t is predicted, on the token of the row that t copies;
+        0 where it copies none."""
+        rows, nodes = pack.rows, pack.tree.nodes
+        assert self._kept is not None  # the forward pass is over
+        assert rows.sources is not None
+        query, key, scale = self._kept
+        row, place = ((rows.sources >= 0) & rows.trained).nonzero(as_tuple=True)  # (M,), (M,)
+        queries = gather_rows(query, nodes[row, place - 1])  # (M, D)
+        keys = gather_rows(key, nodes.flatten()).view(*nodes.shape, -1)  # (R, T, D)
+        scores = torch.einsum("md,mtd->mt", queries.float(), gather_rows(keys, row).float()) * scale
+        ahead = torch.arange(nodes.shape[1], device=nodes.device) >= place[:, None]
+        of_sources = scores.masked_fill(ahead, -torch.inf).log_softmax(dim=1).gather(1, rows.sources[row, place, None])
+        return torch.zeros_like(rows.weights).index_put((row, place), of_sources[:, 0])
