@@ -10,9 +10,84 @@ from dataclasses import dataclass
 from typing import Literal
 
 STOP_WORDS = frozenset(
-    ["a", "an", "the", "of", "in", "on", "at", "to", "for", "from", "by", "with", "and", "or", "but", "as", "is", "are", "was", "were", "be", "been", "being", "it", "its", "his", "her", "their", "this", "that", "these", "those", "which", "who", "whom", "whose", "what", "when", "where", "how", "has", "have", "had", "do", "does", "did", "not", "also", "into", "than", "then", "there", "he", "she", "they", "we", "i", "you", "him", "them", "after", "before", "over", "under", "between", "during", "about", "up", "out", "such", "more", "most", "other", "some"]
+    [
+        "a",
+        "an",
+        "the",
+        "of",
+        "in",
+        "on",
+        "at",
+        "to",
+        "for",
+        "from",
+        "by",
+        "with",
+        "and",
+        "or",
+        "but",
+        "as",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "it",
+        "its",
+        "his",
+        "her",
+        "their",
+        "this",
+        "that",
+        "these",
+        "those",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "what",
+        "when",
+        "where",
+        "how",
+        "has",
+        "have",
+        "had",
+        "do",
+        "does",
+        "did",
+        "not",
+        "also",
+        "into",
+        "than",
+        "then",
+        "there",
+        "he",
+        "she",
+        "they",
+        "we",
+        "i",
+        "you",
+        "him",
+        "them",
+        "after",
+        "before",
+        "over",
+        "under",
+        "between",
+        "during",
+        "about",
+        "up",
+        "out",
+        "such",
+        "more",
+        "most",
+        "other",
+        "some",
+    ]
 )
-WORD = re.compile(r"\w[\w'’-]*")
+WORD = re.compile(r"\w[\w'\u2019-]*")
 
 SpanKind = Literal["date", "year", "percent", "money", "number", "name", "noun"]
 """What a span is, by its form alone."""
@@ -30,7 +105,9 @@ PATTERNS: dict[SpanKind, re.Pattern[str]] = {
         r"\b(\d[\d,.]*\d|\d|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|"
         r"hundred|thousand)\b"
     ),
-    "name": re.compile(r"\b([A-Z][\w'’.-]*(?: (?:of the|of|de|von|van|the|and) [A-Z][\w'’-]*| [A-Z][\w'’-]*)*)"),
+    "name": re.compile(
+        r"\b([A-Z][\w'\u2019.-]*(?: (?:of the|of|de|von|van|the|and) [A-Z][\w'\u2019-]*| [A-Z][\w'\u2019-]*)*)"
+    ),
     "noun": re.compile(
         r"\b(?:a|an|the|their|its|his|her) ((?:[a-z][a-z-]+ ){0,2}[a-z][a-z-]{3,})"
         r"(?= (?:of|in|on|at|to|for|from|by|with|and|or|is|are|was|were|that|which|who|as|had|has)|[,.;])"
@@ -91,7 +168,7 @@ def answer_spans(text: str, begin: int, stop: int) -> Iterator[Span]:
     for kind, pattern in PATTERNS.items():
         for match in pattern.finditer(text, begin, stop):
             start = match.start(1)
-            words = match[1].rstrip(".,'’-")
+            words = match[1].rstrip(".,'\u2019-")
             end = start + len(words)
             opening = kind == "name" and start == begin and " " not in words  # any word has a capital there
             if not words or opening or words.lower() in STOP_WORDS:

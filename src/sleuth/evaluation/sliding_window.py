@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from itertools import pairwise
 
 from sleuth.data.spans import STOP_WORDS, answer_spans, sentences
 
@@ -28,11 +29,11 @@ def window_answer(question: str, text: str) -> str:
     weight = [math.log(1 + 1 / counts[word]) for word, _ in words]
     asked = [word.lower() for word in WORD.findall(question)]
     content = set(asked) - STOP_WORDS
-    pairs = set(zip(asked, asked[1:], strict=False))
+    pairs = set(pairwise(asked))
 
     def overlap(begin: int, stop: int) -> int:
         inside = [word for word, start in words if begin <= start < stop]
-        return len(content & {*inside}) + len(pairs & set(zip(inside, inside[1:], strict=False)))
+        return len(content & {*inside}) + len(pairs & set(pairwise(inside)))
 
     found = {word: [at for at, (other, _) in enumerate(words) if other == word] for word in content if counts[word]}
 

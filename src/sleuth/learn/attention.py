@@ -35,8 +35,9 @@ class Branches:
     """A prefix tree prepared for attention, once for all layers. `output_indices` (M, ascending) are the tokens whose
     last hidden state is used; None: all.
 
-    `copying`, if given, receives the queries and keys of the copying head. The tree may be part of a larger one. Then `above` holds the keys and values of the path from the root down to it,
-    and `boundary` receives its own for the parts below. Both work on a CPU only.
+    `copying`, if given, receives the queries and keys of the copying head. The tree may be part of a larger one. Then
+    `above` holds the keys and values of the path from the root down to it, and `boundary` receives its own for the
+    parts below. Both work on a CPU only.
     """
 
     def __init__(

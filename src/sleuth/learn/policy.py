@@ -279,7 +279,7 @@ class Policy:
                 copying = CopyingHead() if isinstance(objective, SupervisedLoss) else None
                 logprobs, entropy = self.masters.logprobs(part, temperature=temperature, copying=copying)
                 share, statistics = objective(part.rows, logprobs, reference)
-                if copying is not None:
+                if copying is not None and isinstance(objective, SupervisedLoss):
                     attended = copying.logprobs(part)
                     share = share + objective.of_copies(part.rows, attended)
                     statistics["copying_loss"] = -attended.detach()

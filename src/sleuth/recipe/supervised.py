@@ -59,7 +59,7 @@ class SupervisedRecipe(TrainingRecipe):
         if self.init is not None and self.data.kind != "reading" and (self.init.reading or self.init.vocabulary):
             yield 'init.reading and init.vocabulary need the texts of data.kind = "reading"; remove them'
         if self.copying_weight and self.data.kind != "reading":
-            yield f'copying_weight has no effect with data.kind = "{self.data.kind}", whose rows do not say what they copy'
+            yield f'copying_weight has no effect with data.kind = "{self.data.kind}", whose rows copy nothing'
         if self.copying_weight and self.gradient_checkpointing:
             yield "copying_weight reads the attention that gradient_checkpointing throws away; remove one of them"
         if self.source_weight != 1 and self.data.kind == "reading":

@@ -1,5 +1,5 @@
-"""The trainer of `data.kind = "reading"`: rows that begin as single sentences and end as whole passages, a loss on where
-the copying head attends, and exact match on articles that are never trained."""
+"""The trainer of `data.kind = "reading"`: rows that begin as single sentences and end as whole passages, a loss on
+where the copying head attends, and exact match on articles that are never trained."""
 
 from __future__ import annotations
 

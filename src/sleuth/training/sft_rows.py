@@ -111,6 +111,7 @@ def training_rows(
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
+    assert isinstance(stage.data, AnsweredRowsRecipe)  # the rows of `reading` have a trainer of their own
     read = answered_tasks(stage.data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, read)
