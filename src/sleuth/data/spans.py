@@ -106,7 +106,8 @@ PATTERNS: dict[SpanKind, re.Pattern[str]] = {
         r"hundred|thousand)\b"
     ),
     "name": re.compile(
-        r"\b([A-Z][\w'\u2019.-]*(?: (?:of the|of|de|von|van|the|and) [A-Z][\w'\u2019-]*| [A-Z][\w'\u2019-]*)*)"
+        r"\b([A-Z][\w'\u2019.-]*"
+        r"(?: (?:of the|of|de|von|van|the|and) [A-Z][\w'\u2019-]*| [A-Z][\w'\u2019-]*)*)"
     ),
     "noun": re.compile(
         r"\b(?:a|an|the|their|its|his|her) ((?:[a-z][a-z-]+ ){0,2}[a-z][a-z-]{3,})"
