@@ -19,7 +19,7 @@ TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo twins test test-fast test-ranks test-slow test-costs servers trainers llama lint docs base reader bench gpu
+.PHONY: demo twins test test-fast test-ranks test-slow test-costs servers trainers llama lint docs base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -80,6 +80,11 @@ base: $(CORE)  ## the tiny base model again, from random weights
 reader: $(CORE)  ## the tiny base of the twins that refine and think again, from random weights
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/reader.toml --run runs/reader
 	$(BIN)/python tools/ship_base.py runs/reader models/tiny-reader
+
+real: $(CORE)  ## a reader of real questions, from random weights: make real DATA=FOLDER with the files that the recipe names
+	$(BIN)/sleuth train recipes/tiny/real.toml --run runs/real \
+	  --set 'stage.0.data.questions="$(DATA)/reading_train.jsonl.gz"' \
+	  --set 'stage.0.data.passages=["$(DATA)/reading_corpus.jsonl.gz", "$(DATA)/corpus.jsonl.gz", "$(DATA)/reading_intros.jsonl.gz"]'
 
 bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
 	.venv-bench/bin/python -m benchmarks

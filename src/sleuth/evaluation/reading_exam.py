@@ -50,8 +50,8 @@ class ReadingExam:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, and a record for each question."""
-        records = [
+        """The figures, and what was answered to each question."""
+        asked = [
             {
                 "question": question.question,
                 "golden_answers": question.answers,
@@ -62,7 +62,7 @@ class ReadingExam:
             }
             for question, answer, window in zip(self.questions, self.answers, self.window_answers, strict=True)
         ]
-        return {name: figure.as_json() for name, figure in self.figures().items()} | {"records": records}
+        return {name: figure.as_json() for name, figure in self.figures().items()} | {"questions": asked}
 
     def _pairs(self, answers: Sequence[str]) -> zip[tuple[str, ReadingQuestion]]:
         return zip(answers, self.questions, strict=True)
