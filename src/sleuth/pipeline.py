@@ -18,7 +18,7 @@ from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_
 from sleuth.learn.heap import release_cached_memory
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
-from sleuth.recipe import ReadingRecipe, Recipe, SupervisedRecipe, TrainingRecipe
+from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.interruption import ending_at_sigterm
@@ -47,8 +47,7 @@ class Stage:
 
 
 def _supervise(stage: SupervisedRecipe, context: StageContext) -> Path:
-    trained = reading if isinstance(stage.data, ReadingRecipe) else sft
-    return trained.run(stage, context)
+    return (reading if stage.data.kind == "reading" else sft).run(stage, context)
 
 
 STAGES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ QUESTION = 6
 @cache
 def words() -> list[str]:
     tokenizer: PreTrainedTokenizerFast = make_tokenizer(200)
-    return [tokenizer.decode([token]) for token in range(len(tokenizer))]
+    return [str(tokenizer.decode([token])) for token in range(len(tokenizer))]
 
 
 @cache
@@ -104,7 +105,7 @@ def test_the_sentence_that_shares_words_with_the_question_is_matched_most():
 
 @torch.no_grad()
 def test_the_copying_head_raises_the_logit_of_the_token_that_it_attends_to():
-    model = fresh()
+    model: Any = fresh()
     layer = model.model.layers[-1].self_attn
     embeddings = model.get_input_embeddings().weight
     rows = slice(COPYING_HEAD * SHAPE.head_dim, (COPYING_HEAD + 1) * SHAPE.head_dim)

@@ -159,7 +159,7 @@ def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> N
         assert [row.tokens[row.sources[place]] for place in answer] == [row.tokens[place] for place in answer]
         assert row.tokens[end] == tokenizer.eos_token_id
         assert row.sources[end] == -1
-        text = tokenizer.decode(row.tokens)
+        text = str(tokenizer.decode([*row.tokens]))
         first, second = text.split("<question>")[1], text.split("<question>")[2].split("<answer>")[0]
         assert first.split("<passage>")[0] == second
         assert "Tarn" not in text
@@ -171,7 +171,8 @@ def test_rows_begin_as_single_sentences_and_end_as_whole_passages(folder: Path) 
     rows = ReadingRows(texts, tokens, mix=None, rows=400, key=(0, 0))
 
     def count(index: int) -> int:
-        passage = tokens.tokenizer.decode(rows.row(index).tokens).split("<passage>")[1].split("<question>")[0]
+        text = str(tokens.tokenizer.decode([*rows.row(index).tokens]))
+        passage = text.split("<passage>")[1].split("<question>")[0]
         return len(sentences(passage.split(" | ")[1].strip()))
 
     early, late = ([count(index) for index in some] for some in (range(60), range(340, 400)))

@@ -100,7 +100,8 @@ class InitRecipe(StrictModel):
     """Whether to start with heads that compare the words of a question with those of a passage and copy from it, and
     with embeddings made from the spelling and the company of the words in the texts of data.kind = "reading"."""
     vocabulary: PositiveInt | None = None
-    """Number of tokens of the tokenizer that is made from the texts of data.kind = "reading"; fewer if they are short."""
+    """Number of tokens of the tokenizer that is made from the texts of data.kind = "reading"; it has fewer if the texts
+    are short."""
 
     @property
     def layer_weights(self) -> int:

@@ -122,8 +122,8 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "held_out_*": "A figure of rows that are never trained, where the stage saves: by kind of world text the share "
         'of tokens predicted right, with `held_out` the figures of thoughts, and of `kind = "reading"` exact match '
         "and F1 on held-out articles, exact match of a sliding window, and the difference.",
-        "copying_loss": "With `copying_weight`: minus the log of the copying head's attention to the token that is copied; "
-        "the mean over trained tokens by their weights, 0 for those that copy none.",
+        "copying_loss": "With `copying_weight`: minus the log of the copying head's attention to the token that is "
+        "copied; the mean over trained tokens by their weights, 0 for those that copy none.",
     },
     "Pools of servers": {
         "turns_redrawn": "Turns that were requested again from another server.",

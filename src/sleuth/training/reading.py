@@ -6,6 +6,10 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
+from typing import cast
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.data.spans import cloze, sentences
 from sleuth.evaluation.reading_exam import ReadingExam, examine
@@ -13,17 +17,22 @@ from sleuth.factories import (
     ReadingQuestion,
     ReadingTexts,
     ReadingTokens,
+    add_tokens,
     by_source,
+    make_reading_tokenizer,
+    pick_device,
+    random_model,
     read_reading_texts,
 )
 from sleuth.factories.reading_tokens import ANSWER_TOKENS
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.policy import CopyingUpdate, Update
-from sleuth.recipe import ReadingRecipe, SupervisedRecipe
+from sleuth.learn.reading import begin_with_reading
+from sleuth.recipe import SupervisedRecipe
 from sleuth.runs.eval_file import write_eval
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.loop import Figures, train, update_figures
-from sleuth.training.sft import HELD_OUT, SFTTrainer, first_model
+from sleuth.training.sft import HELD_OUT, SFTTrainer
 from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
@@ -50,14 +59,15 @@ class ReadingTrainer(SFTTrainer):
     """Row i is always trained in step i // rows_per_step."""
 
     def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
-        model, tokenizer = context.model_to_train(saved) if saved else first_model(stage, context)
-        super().__init__(stage, context, saved, model, tokenizer)
-        assert isinstance(stage.data, ReadingRecipe)
+        data = stage.data
+        assert data.kind == "reading"
+        self.texts = read_reading_texts(data)
+        starts = context.model_to_train(saved) if saved else _first_model(stage, context, self.texts)
+        super().__init__(stage, context, saved, *starts)
         self.stage = stage
-        self.tokens = ReadingTokens(tokenizer)
-        self.texts = read_reading_texts(stage.data)
+        self.tokens = ReadingTokens(self.tokenizer)
         self.rows = ReadingRows(
-            self.texts, self.tokens, mix=stage.data.mix, rows=stage.steps * stage.rows_per_step, key=context.key
+            self.texts, self.tokens, mix=data.mix, rows=stage.steps * stage.rows_per_step, key=context.key
         )
         self.exam: ReadingExam | None = None
 
@@ -106,6 +116,24 @@ class ReadingTrainer(SFTTrainer):
             contents = {"name": name, **exam.as_json()}
             self.context.folder.backlog.write(f"the evaluation {name}", lambda: write_eval(file, contents))
         return exam
+
+
+def _first_model(
+    stage: SupervisedRecipe, context: StageContext, texts: ReadingTexts
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    if stage.init is None:
+        model, tokenizer = context.model_to_train(None)
+    else:
+        assert stage.init.vocabulary is not None  # the recipe's checks
+        seed = context.recipe.seed
+        tokenizer = make_reading_tokenizer(texts, stage.init.vocabulary)
+        model = random_model(stage.init, tokenizer, seed)
+        if stage.init.reading:
+            tokens = ReadingTokens(tokenizer)
+            begin_with_reading(model, tokens.words, tokens.passages(texts.passages), seed)
+        cast(torch.nn.Module, model).to(pick_device(context.recipe.device))
+    add_tokens(model, tokenizer, stage.tokens)
+    return model, tokenizer
 
 
 class ReadingRows:

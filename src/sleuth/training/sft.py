@@ -11,24 +11,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.evaluation.thought_figures import LogprobScorer, thought_figures
-from sleuth.factories import (
-    ReadingTokens,
-    add_tokens,
-    context_of,
-    make_reading_tokenizer,
-    pick_device,
-    policy_of,
-    random_model,
-    read_reading_texts,
-    thought_documents,
-)
+from sleuth.factories import add_tokens, context_of, pick_device, policy_of, random_model, thought_documents
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
-from sleuth.learn.reading import begin_with_reading
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.metrics.intervals import Measured
-from sleuth.recipe import HeldOutThoughtsRecipe, ReadingRecipe, SupervisedRecipe, WorldTextRecipe
+from sleuth.recipe import HeldOutThoughtsRecipe, SupervisedRecipe, WorldTextRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import write_eval
@@ -100,7 +89,7 @@ class TextTrainer(SFTTrainer):
     """The trainer of a supervised stage. Row i of the text is always trained in step i // rows_per_step."""
 
     def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
-        model, tokenizer = context.model_to_train(saved) if saved else first_model(stage, context)
+        model, tokenizer = context.model_to_train(saved) if saved else _first_model(stage, context)
         super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
         self.rows, self.protocol = training_rows(stage, context, tokenizer, context_of(model))
@@ -213,20 +202,11 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
     return collate([row(pieces) for pieces in rows])
 
 
-def first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     if stage.init is None:
         model, tokenizer = context.model_to_train(None)
-    elif isinstance(stage.data, ReadingRecipe):
-        assert stage.init.vocabulary is not None  # the recipe's checks
-        texts = read_reading_texts(stage.data)
-        tokenizer = make_reading_tokenizer(texts, stage.init.vocabulary)
-        model = random_model(stage.init, tokenizer, context.recipe.seed)
-        if stage.init.reading:
-            tokens = ReadingTokens(tokenizer)
-            begin_with_reading(model, tokens.words, tokens.passages(texts.passages), context.recipe.seed)
-        cast(torch.nn.Module, model).to(pick_device(context.recipe.device))
     else:
-        assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init
+        assert stage.data.kind == "world_text"  # the recipe's checks allow no other data with an init here
         more = (citing.words(), citing.TAGS) if {"placing", "citing"} & {*stage.data.mix} else ()
         tokenizer = make_tokenizer(stage.data.people, *more)
         model = random_model(stage.init, tokenizer, context.recipe.seed)

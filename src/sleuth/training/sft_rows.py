@@ -25,7 +25,6 @@ from sleuth.factories import (
 from sleuth.factories.reading_tokens import ROW_TOKENS
 from sleuth.recipe import (
     AnsweredRowsRecipe,
-    ReadingRecipe,
     SupervisedRecipe,
     TextRecipe,
     ThoughtTextRecipe,
@@ -111,7 +110,7 @@ def training_rows(
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
-    assert isinstance(stage.data, AnsweredRowsRecipe)  # the rows of `reading` have a trainer of their own
+    assert stage.data.kind == "rows"  # those of `reading` have a trainer of their own
     read = answered_tasks(stage.data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, read)
@@ -145,7 +144,7 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
     if isinstance(stage.data, ThoughtTextRecipe):
         longest["data.row_tokens"] = stage.data.row_tokens
         trained = [document.text for document in thought_documents(stage.data)]
-    if isinstance(stage.data, ReadingRecipe):
+    if stage.data.kind == "reading":
         read_reading_texts(stage.data)
         longest['the longest row of data.kind = "reading"'] = ROW_TOKENS
     if stage.held_out is not None:
