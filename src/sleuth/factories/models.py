@@ -186,7 +186,6 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
         eos_token_id=cast(int, tokenizer.eos_token_id),
         pad_token_id=cast(int, tokenizer.pad_token_id),
         bos_token_id=None,
-        attention_bias=init.reading,  # heads that compare words tell a word from itself by a constant
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -30,6 +30,10 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.copying import COPYING_HEAD
 
+ALWAYS = 0
+"""Reserved coordinate of the residual stream, which is the same for all tokens. Nothing else writes there at first."""
+MARK = 4.0
+"""Value of `ALWAYS` in an embedding, relative to the root mean square of its coordinates."""
 MATCHING = ((0, 0), (1, 0), (1, 1), (2, 0))
 """(layer, head) of the heads that attend to tokens of the same content."""
 LOOKING_BACK = ((-1, 1), (-2, 2))
@@ -63,9 +67,8 @@ SHORTEST, RARE = 0.3, 6.0
 def begin_with_reading(
     model: PreTrainedModel, words: Sequence[str], passages: Sequence[Sequence[int]], seed: int
 ) -> None:
-    """Overwrites all weights of a newly initialised model like Qwen3's (tied embeddings, normalised queries and keys
-    with biases before the norm; at least four layers and four heads, as many for keys as for queries). Deterministic
-    for shape, seed and texts.
+    """Overwrites all weights of a newly initialised model like Qwen3's (tied embeddings, normalised queries and keys,
+    at least four layers and four heads, as many for keys as for queries). Deterministic for shape, seed and texts.
 
     `words` are the texts of the tokens, " city" with the space before it; `passages` the token ids of the texts.
     """
@@ -75,6 +78,7 @@ def begin_with_reading(
     with torch.no_grad():
         embeddings = cast(nn.Embedding, model.get_input_embeddings()).weight
         embeddings.copy_(reading_embeddings(words, passages, heads.width, generator))
+        embeddings[:, ALWAYS] = MARK * embeddings.square().mean(dim=1).sqrt()
         for layer in layers:
             _draw(layer, generator)
         for layer, head in MATCHING:
@@ -92,15 +96,15 @@ def begin_with_reading(
 
 
 def _draw(layer: Any, generator: torch.Generator) -> None:
-    """Random weights of a layer: of unit scale where it reads, of `WRITTEN` where it writes; biases 0."""
+    """Random weights of a layer: of unit scale where it reads, of `WRITTEN` where it writes."""
     attention, mlp = layer.self_attn, layer.mlp
     writing = (attention.o_proj, mlp.down_proj)
     reading = (attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj)
     for part in (*reading, *writing):
         scale = WRITTEN if part in writing else 1.0
         part.weight.copy_(torch.randn(part.weight.shape, generator=generator) * scale / part.in_features**0.5)
-        if part.bias is not None:
-            part.bias.zero_()
+        if part in writing:
+            part.weight[ALWAYS] = 0
 
 
 class _Heads:
@@ -123,8 +127,11 @@ class _Heads:
         return torch.cat([torch.arange(pairs), self.half + torch.arange(pairs)])
 
     def frame(self) -> Tensor:
-        """Random orthonormal directions of the residual stream (head size, width)."""
-        return torch.linalg.qr(torch.randn(self.width, self.width, generator=self.generator))[0][: self.size]
+        """Random orthonormal directions of the residual stream (head size, width), with `ALWAYS` set to 0."""
+        square = torch.linalg.qr(torch.randn(self.width, self.width, generator=self.generator))[0]
+        directions = square[: self.size].clone()
+        directions[:, ALWAYS] = 0
+        return directions
 
     def match(self, attention: Any, head: int) -> None:
         """Attend to tokens of the same content, a little less to the token itself."""
@@ -134,7 +141,8 @@ class _Heads:
         constant = torch.zeros(self.size)
         constant[:SELF_PAIRS] = AWAY * (len(self.slow) / self.width) ** 0.5
         for part, sign in ((attention.q_proj, 1), (attention.k_proj, -1)):
-            part.weight[rows], part.bias[rows] = projection, sign * constant
+            part.weight[rows] = projection
+            part.weight[rows, ALWAYS] = sign * constant / MARK
 
     def look_back(self, attention: Any, head: int, distance: int) -> None:
         """Attend `distance` tokens back: keys are rotated as if they were that much later."""
@@ -144,7 +152,7 @@ class _Heads:
         key[:BACK_PAIRS], key[self.half : self.half + BACK_PAIRS] = phase.cos().float(), phase.sin().float()
         for part, constant in ((attention.q_proj, query), (attention.k_proj, key)):
             part.weight[self._rows(head)] *= FAINT
-            part.bias[self._rows(head)] = constant
+            part.weight[self._rows(head), ALWAYS] = constant / MARK
 
     def copy(self, attention: Any, head: int) -> None:
         """Write the attended token's content along the directions that it was read from."""
