@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -22,6 +23,8 @@ TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 24, 320, 40, 30
 """Tokens of a part that are kept."""
 ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
 """Tokens of the longest row: its parts, four tags and the end."""
+AT_ONCE = 1000
+"""Passages that are encoded at once; an encoding takes a hundred bytes a token."""
 
 
 def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTokenizerFast:
@@ -115,10 +118,15 @@ class ReadingTokens:
         passage is read with it in view, and again because only what is behind the passage has read all of it."""
         return (*question, self.tags[PASSAGE], *passage, *question, self.tags[ANSWER])
 
-    def passages(self, passages: Iterable[Passage]) -> list[list[int]]:
+    def passages(self, passages: Sequence[Passage]) -> list[np.ndarray]:
         """All tokens of passages, for statistics."""
-        whole = [title_text(passage.title) + f" {passage.text}" for passage in passages]
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(whole)]
+        return [
+            np.array(encoding.ids, dtype=np.int32)
+            for first in range(0, len(passages), AT_ONCE)
+            for encoding in self._plain.encode_batch_fast(
+                [f"{title_text(passage.title)} {passage.text}" for passage in passages[first : first + AT_ONCE]]
+            )
+        ]
 
     @cached_property
     def words(self) -> list[str]:

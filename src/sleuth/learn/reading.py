@@ -30,6 +30,8 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.copying import COPYING_HEAD
 
+Tokens = Sequence[int] | np.ndarray
+"""The token ids of a passage."""
 ALWAYS = 0
 """Reserved coordinate of the residual stream, which is the same for all tokens. Nothing else writes there at first."""
 MARK = 4.0
@@ -64,9 +66,7 @@ SHORTEST, RARE = 0.3, 6.0
 """Length of the most frequent embeddings, and the log of passages per occurrence from which on it is 1."""
 
 
-def begin_with_reading(
-    model: PreTrainedModel, words: Sequence[str], passages: Sequence[Sequence[int]], seed: int
-) -> None:
+def begin_with_reading(model: PreTrainedModel, words: Sequence[str], passages: Sequence[Tokens], seed: int) -> None:
     """Overwrites all weights of a newly initialised model like Qwen3's (tied embeddings, normalised queries and keys,
     at least four layers and four heads, as many for keys as for queries). Deterministic for shape, seed and texts.
 
@@ -165,7 +165,7 @@ class _Heads:
 
 
 def reading_embeddings(
-    words: Sequence[str], passages: Sequence[Sequence[int]], width: int, generator: torch.Generator
+    words: Sequence[str], passages: Sequence[Tokens], width: int, generator: torch.Generator
 ) -> Tensor:
     """(V, width): random, by spelling and by company in equal parts; of length sqrt(width), and less for frequent
     words."""
@@ -178,7 +178,23 @@ def reading_embeddings(
     return mixed * rarity(passages, len(words))[:, None]
 
 
-def rarity(passages: Sequence[Sequence[int]], count: int) -> Tensor:
+def _neighbours(passages: Sequence[Tokens], count: int) -> tuple[np.ndarray, ...]:
+    """Each word with each context of it, and how often: a context is another word at one of 2 x `WINDOW` places."""
+    gap = np.full(WINDOW, -1)
+    line = np.concatenate([np.concatenate([np.asarray(passage, dtype=np.int64), gap]) for passage in passages])
+    found = []
+    for distance in range(1, WINDOW + 1):
+        inside = (line[:-distance] >= 0) & (line[distance:] >= 0)
+        left, right = line[:-distance][inside], line[distance:][inside]
+        for side, (word, neighbour) in enumerate(((left, right), (right, left))):
+            pairs, together = np.unique(word * count + neighbour, return_counts=True)
+            place = 2 * (distance - 1) + side
+            found.append((pairs // count, place * count + pairs % count, together))
+    words, contexts, together = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return words, contexts, together
+
+
+def rarity(passages: Sequence[Tokens], count: int) -> Tensor:
     """(V,) between `SHORTEST` and 1: the log of the inverse share of passages with each token, over `RARE`."""
     occurrences = np.zeros(count)
     for passage in passages:
@@ -205,24 +221,14 @@ def _grams(word: str) -> Iterator[str]:
         yield from (marked[at : at + size] for size in GRAMS for at in range(len(marked) - size + 1))
 
 
-def company_vectors(passages: Sequence[Sequence[int]], count: int, size: int) -> Tensor:
+def company_vectors(passages: Sequence[Tokens], count: int, size: int) -> Tensor:
     """(V, size), rows of length 1 (0 for tokens without neighbours): tokens with the same neighbours at the same
     distances are near each other.
 
     The positive pointwise mutual information with the tokens one and two before and behind, log P(w, c) / (P(w) P'(c))
     with P' proportional to count^`SMOOTHING`, by truncated SVD; directions by the square root of their singular value.
     """
-    gap = np.full(WINDOW, -1)
-    line = np.concatenate([np.concatenate([np.asarray(passage, dtype=np.int64), gap]) for passage in passages])
-    pairs = []
-    for distance in range(1, WINDOW + 1):
-        left, right = line[:-distance], line[distance:]
-        inside = (left >= 0) & (right >= 0)
-        left, right = left[inside], right[inside]
-        block = 2 * (distance - 1) * count
-        pairs += [left * (2 * WINDOW * count) + block + right, right * (2 * WINDOW * count) + block + count + left]
-    codes, together = np.unique(np.concatenate(pairs), return_counts=True)
-    words, contexts = np.divmod(codes, 2 * WINDOW * count)
+    words, contexts, together = _neighbours(passages, count)
     of_word = np.bincount(words, together, minlength=count)
     of_context = np.bincount(contexts, together, minlength=2 * WINDOW * count) ** SMOOTHING
     information = np.log(together * of_context.sum() / (of_word[words] * of_context[contexts]))
@@ -231,8 +237,7 @@ def company_vectors(passages: Sequence[Sequence[int]], count: int, size: int) ->
         torch.from_numpy(np.stack([words[positive], contexts[positive]])),
         torch.from_numpy(information[positive]).float(),
         (count, 2 * WINDOW * count),
-        is_coalesced=True,
-        check_invariants=False,
+        check_invariants=False,  # or else torch warns that it does not check them
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
