@@ -19,7 +19,7 @@ TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo twins test test-fast test-ranks test-slow test-costs servers trainers llama lint docs base reader real bench gpu
+.PHONY: demo twins test test-fast test-long test-ranks test-slow test-costs servers trainers llama lint docs base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -49,11 +49,14 @@ begun-%:  ## a quarter of it: the second hop comes later
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/$*.toml --set stage.3.steps=60 --run runs/begun/$*
 	$(BIN)/python tools/reached.py runs/begun/$* em_one_hop=0.5 em_two_hop=0.02
 
-test: $(DEV)  ## all but the learning runs and those of several ranks
-	$(PYTEST)
+test: $(DEV)  ## all but the long ones, the learning runs and those of several ranks: six minutes
+	$(PYTEST) -m "not long and not slow and not servers and not ranks"
 
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
 	$(PYTEST) -m "quick and not slow and not servers and not ranks" --durations 5 --durations-min 2
+
+test-long: $(DEV)  ## those that take three seconds and more, whole runs most of them: two minutes
+	$(PYTEST) -m "long and not slow and not servers and not ranks"
 
 test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core each: three minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "ranks and not slow"

@@ -97,6 +97,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if costs.is_quick(item.nodeid, getattr(item, "fixturenames", ())):
             item.add_marker("quick")
+        if costs.is_long(item.nodeid):
+            item.add_marker("long")
 
 
 Once = Callable[[str, Callable[[Path], object]], Path]

@@ -1,4 +1,5 @@
-"""What tests cost, as `--record-costs` measured it, and which are quick enough for `make test-fast`."""
+"""What tests cost, as `--record-costs` measured it: which are quick enough for `make test-fast`, and which too long for
+`make test`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 FILE = Path(__file__).with_name("costs.json")
 """Seconds by function, of the costliest parameters, and of fixtures that tests share; what is quick is left out."""
-QUICK, QUICK_FIXTURE = 0.06, 1.0
+QUICK, QUICK_FIXTURE, LONG = 0.06, 1.0, 3.0
 RUNS = {"finished", "whole", "half"}
 """Fixtures that make a run when a test calls them, unless another test was first: no test of theirs is quick."""
 
@@ -35,6 +36,10 @@ class Costs:
         shared = (name.rpartition("::") for name in self.fixtures)
         costly = any(nodeid.startswith(place) and name in asked for place, _, name in shared)
         return not costly and not asked & RUNS and function_of(nodeid) not in self.tests
+
+    def is_long(self, nodeid: str) -> bool:
+        """Whether a test, with any of its parameters, takes seconds; what fixtures take does not count."""
+        return self.tests.get(function_of(nodeid), 0.0) >= LONG
 
 
 class CostRecorder:

@@ -41,6 +41,14 @@ def test_every_package_has_quick_tests() -> None:
     assert [package for package in PACKAGES if quick[package] < LEAST] == []
 
 
+def test_a_test_of_three_seconds_is_long_with_any_parameter() -> None:
+    costs = Costs()
+    costs.tests = {"tests/a/test_b.py::test_c": 3.0, "tests/a/test_b.py::test_d": 2.9}
+    assert costs.is_long("tests/a/test_b.py::test_c[one]")
+    assert not costs.is_long("tests/a/test_b.py::test_d")
+    assert not costs.is_long("tests/a/test_b.py::test_e")
+
+
 def test_a_test_is_as_costly_as_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = Costs()
     costs.tests, costs.fixtures = {"tests/a/test_b.py::test_c": 0.5}, {"tests/a::built": 3.0}

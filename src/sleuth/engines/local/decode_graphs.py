@@ -1,7 +1,7 @@
 """Decode steps as CUDA graphs: one launch for a whole step, by bucket of rows.
 
 What is captured is `decode_step`, a function of buffers that stay where they are; a batch is copied into them, filled
-up with rows that nobody reads. No card has run this yet: `make gpu` compares it with steps launched kernel by kernel.
+up with rows that nobody reads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from sleuth.engines.local.slots import DecodeState, SlotTable
 from sleuth.engines.sampling import raised, sample_rows
 from sleuth.engines.transfers import send
 
-SMALL_BUCKETS, BUCKET = (1, 2, 4, 8, 16), 32
-"""Rows of a graph: the small sizes, then multiples. Up to 31 rows that nobody reads cost less than another graph."""
+MOST_ROWS_OVER = 4
+"""A graph decodes batches of down to a quarter of its rows: a step reads all weights, for however many rows, and a
+capture for every size that requests pass through took longer than it saved."""
 STEPS_BEFORE_CAPTURE = 4
 """Steps of a bucket before it is captured: a bucket that requests only pass through is not worth it."""
 
 
 def bucket_of(rows: int) -> int:
-    """The rows of the graph that decodes so many."""
-    return next((size for size in SMALL_BUCKETS if rows <= size), -(-rows // BUCKET) * BUCKET)
+    """The rows of the graph that is captured for so many: a power of two up to 32, then a multiple of 32."""
+    return 1 << (rows - 1).bit_length() if rows <= 32 else -(-rows // 32) * 32
 
 
 class DecodeBuffers:
@@ -122,7 +123,7 @@ class DecodeGraphs:
         self, table: SlotTable, slots: np.ndarray, decode_state: DecodeState, cache: PagedCache, by_slot: Tensor
     ) -> Tensor | None:
         """The tokens and log-probabilities (2, B) of a step of `slots` (B); None if it is not captured."""
-        rows = bucket_of(len(slots))
+        rows = self._rows_for(len(slots))
         if rows not in self._replays:
             self._steps[rows] = self._steps.get(rows, 0) + 1
             if self._steps[rows] <= STEPS_BEFORE_CAPTURE:
@@ -137,6 +138,11 @@ class DecodeGraphs:
         else:
             self._capture(buffers, partial(decode_step, self._model, cache, buffers, by_slot))
         return buffers.sampled[:, : len(slots)].clone()
+
+    def _rows_for(self, count: int) -> int:
+        """The rows of the smallest graph for `count` rows, if there is one that is not too large."""
+        fitting = (rows for rows in self._replays if count <= rows <= MOST_ROWS_OVER * count)
+        return min(fitting, default=bucket_of(count))
 
     def clear(self) -> None:
         """Forgets all graphs: the weights or the cache that they read are gone."""

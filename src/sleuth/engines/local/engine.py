@@ -47,8 +47,8 @@ MIN_FORWARD_TOKENS = 64
 """A forward that runs out of memory is not tried with fewer."""
 
 HELD_STEPS = 8
-"""With CUDA graphs, prompts are read in every eighth forward at most: one with prompts is launched kernel by kernel, and
-takes two to three times as long as a decode step that is a graph."""
+"""With CUDA graphs, prompts are read in one forward of nine at most: it is launched kernel by kernel, and takes two to
+three times as long as a decode step that is a graph."""
 
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
@@ -69,8 +69,8 @@ class LocalEngine:
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
     requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
     before the host has read the tokens of the one before, and with `graphs` (None: on a card, unless SLEUTH_CUDA_GRAPHS
-    is 0) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence of
-    `context` tokens.
+    is 0) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence
+    of `context` tokens.
     """
 
     def __init__(
