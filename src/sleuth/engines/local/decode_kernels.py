@@ -8,11 +8,12 @@ are the same in whatever batch it is decoded.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
-import triton
-import triton.language as tl
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 PART = 512
@@ -21,7 +22,7 @@ BLOCK = 64
 """Keys that a program reads at once; it divides the tokens of a page, or is a multiple of none."""
 WARPS = {"num_warps": 4, "num_stages": 3}
 LOG2_E = 1.4426950408889634
-jit: Any = triton.jit  # whose arguments are no Python values
+jit = cast(Callable[[Any], Any], triton.jit)  # its functions take tensors as pointers, and a grid in brackets
 
 
 def attend_by_pages(
