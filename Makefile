@@ -57,7 +57,7 @@ test: $(DEV)  ## all but the long ones, the learning runs and those of several r
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
 	$(PYTEST) -m "quick and not slow and not servers and not ranks" --durations 5 --durations-min 2
 
-test-long: $(DEV)  ## those that take three seconds and more, whole runs most of them: two minutes
+test-long: $(DEV)  ## those that take two seconds and more, whole runs most of them: three minutes
 	$(PYTEST) -m "long and not slow and not servers and not ranks"
 
 test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core each: three minutes

@@ -12,7 +12,7 @@ import pytest
 
 FILE = Path(__file__).with_name("costs.json")
 """Seconds by function, of the costliest parameters, and of fixtures that tests share; what is quick is left out."""
-QUICK, QUICK_FIXTURE, LONG = 0.06, 1.0, 3.0
+QUICK, QUICK_FIXTURE, LONG = 0.06, 1.0, 2.0
 RUNS = {"finished", "whole", "half"}
 """Fixtures that make a run when a test calls them, unless another test was first: no test of theirs is quick."""
 

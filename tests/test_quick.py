@@ -41,9 +41,9 @@ def test_every_package_has_quick_tests() -> None:
     assert [package for package in PACKAGES if quick[package] < LEAST] == []
 
 
-def test_a_test_of_three_seconds_is_long_with_any_parameter() -> None:
+def test_a_test_of_two_seconds_is_long_with_any_parameter() -> None:
     costs = Costs()
-    costs.tests = {"tests/a/test_b.py::test_c": 3.0, "tests/a/test_b.py::test_d": 2.9}
+    costs.tests = {"tests/a/test_b.py::test_c": 2.0, "tests/a/test_b.py::test_d": 1.9}
     assert costs.is_long("tests/a/test_b.py::test_c[one]")
     assert not costs.is_long("tests/a/test_b.py::test_d")
     assert not costs.is_long("tests/a/test_b.py::test_e")
