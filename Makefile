@@ -2,6 +2,7 @@
 # Only Python 3.11 or newer has to be there: `make PYTHON=python3.12 demo` names another than python3.
 
 PYTHON ?= python3
+DATA ?= data
 BIN := .venv/bin
 CORE := .venv/core-installed
 DEV := .venv/dev-installed

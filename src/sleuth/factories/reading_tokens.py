@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.dialects import DIALECTS
 from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
-from sleuth.world.tokens import CHAT_TEMPLATE, END
+from sleuth.world.tokens import with_tags
 
 QUESTION, PASSAGE, ANSWER = "<question>", "<passage>", "<answer>"
 """The tags before the parts of a row."""
@@ -42,15 +42,7 @@ def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTo
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(texts), trainer)
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
-    tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=END,
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
-    )
+    return with_tags(tokenizer, tags)
 
 
 def _texts(texts: ReadingTexts) -> Iterator[str]:

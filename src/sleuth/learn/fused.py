@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.threads import to_stderr
 
-DETERMINISTIC = True
-"""Whether the order of sums is fixed, where inductor would otherwise time several and take the fastest."""
+OPTIONS: dict[str, Any] = {"deterministic": True}
+"""The order of sums is fixed, where inductor would otherwise time several and take the fastest."""
 
 
 class _Switch:
@@ -71,8 +71,7 @@ class Fused:
         from torch._dynamo import maybe_mark_dynamic  # seconds, which only a card needs
 
         if self._compiled is None:
-            options: dict[str, Any] = {"deterministic": DETERMINISTIC}
-            self._compiled = torch.compile(self._function, fullgraph=True, dynamic=False, options=options)
+            self._compiled = torch.compile(self._function, fullgraph=True, dynamic=False, options=OPTIONS)
         for tensor in by_row:
             if tensor is not None:
                 maybe_mark_dynamic(tensor, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -29,8 +29,6 @@ FRAME = ("Question:", " find", " is", " and", " |", " [", "\n", "[1]", "[2]", "[
 def make_tokenizer(people: int, extra: Iterable[str] = (), tags: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     """A fast tokenizer for worlds of at most `people` people. Words of `extra` texts (prompts, hints) and `tags` become
     tokens too."""
-    from transformers import PreTrainedTokenizerFast  # takes a second, and writing a world does not need it
-
     vocabulary = {symbol: index for index, symbol in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     splitter = pre_tokenizers.Sequence(
         [
@@ -44,8 +42,14 @@ def make_tokenizer(people: int, extra: Iterable[str] = (), tags: Iterable[str] =
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
     tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.ByteLevel()
-    own = (*DIALECTS["sleuth"].tags, *tags)
-    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in own])
+    return with_tags(tokenizer, (*DIALECTS["sleuth"].tags, *tags))
+
+
+def with_tags(tokenizer: Tokenizer, tags: Sequence[str]) -> PreTrainedTokenizerFast:
+    """A fast tokenizer of these words whose `tags` are tokens, with an end and our chat template."""
+    from transformers import PreTrainedTokenizerFast  # takes a second, and writing a world does not need it
+
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in tags])
     tokenizer.add_special_tokens([AddedToken(END, normalized=False, special=True)])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -24,8 +24,8 @@ from sleuth.engines.sampling import raised, sample_rows
 from sleuth.engines.transfers import send
 
 MOST_ROWS_OVER = 4
-"""A graph decodes batches of down to a quarter of its rows: a step reads all weights, for however many rows, and a
-capture for every size that requests pass through took longer than it saved."""
+"""A graph decodes batches of down to a quarter of its rows: a step reads all weights, for however many rows, and so
+not every size that requests pass through is captured."""
 STEPS_BEFORE_CAPTURE = 4
 """Steps of a bucket before it is captured: a bucket that requests only pass through is not worth it."""
 

@@ -19,7 +19,7 @@ from torch import Tensor
 PART = 512
 """Keys of a part: enough programs for a card where sequences are few, few enough to weigh where they are many."""
 BLOCK = 64
-"""Keys that a program reads at once; it divides the tokens of a page, or is a multiple of none."""
+"""Keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
 WARPS = {"num_warps": 4, "num_stages": 3}
 LOG2_E = 1.4426950408889634
 jit = cast(Callable[[Any], Any], triton.jit)  # its functions take tensors as pointers, and a grid in brackets

@@ -47,7 +47,7 @@ MIN_FORWARD_TOKENS = 64
 """A forward that runs out of memory is not tried with fewer."""
 
 HELD_STEPS = 8
-"""With CUDA graphs, prompts are read in one forward of nine at most: it is launched kernel by kernel, and takes two to
+"""With CUDA graphs, prompts are read in one forward of nine at most: it is launched kernel by kernel, and takes about
 three times as long as a decode step that is a graph."""
 
 ARRIVAL_YIELDS = 8

@@ -261,7 +261,7 @@ class VarlenAttention:
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
         -> as query."""
-        if self.by_head is None:  # rows of a flat layer: its copy is several times as fast as one along a dimension
+        if self.by_head is None:  # rows of a flat layer, which torch copies whole
             heads = torch.arange(len(keys), device=keys.device) * keys[0, :, :, 0].numel()
             self.by_head = (self.rows[:, None] + heads).flatten()
         shape = len(self.rows), *keys.shape[::3]
