@@ -140,10 +140,11 @@ def test_the_engine_answers_as_transformers_does(folder: Path) -> None:
     tokens, texts = ReadingTokens(tokenizer), read_reading_texts(data_of(folder))
     exam = examine(model, tokens, texts.held_out, log=print)
     for one, answer in zip(texts.held_out, exam.answers, strict=True):
-        passage = tokens.passage(one.passage.title, one.passage.text)
+        passage = tokens.passage(1, one.passage.title, one.passage.text)
         prompt = torch.tensor([tokens.prompt(tokens.question(one.question), passage.tokens)])
-        written = model.generate(prompt, max_new_tokens=31, do_sample=False)[0, prompt.shape[1] :]  # pyright: ignore
-        assert tokens.answer(written.tolist()) == answer
+        written = model.generate(prompt, max_new_tokens=35, do_sample=False)[0, prompt.shape[1] :]  # pyright: ignore
+        ids = written.tolist()
+        assert tokens.answer(ids[: ids.index(tokens.end) + 1 if tokens.end in ids else None]) == answer
 
 
 def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> None:
@@ -155,10 +156,13 @@ def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> N
         assert row == rows.row(index)
         assert row.sources is not None
         trained = [place for place, trained in enumerate(row.trained) if trained]
-        *answer, end = trained
-        assert [row.tokens[row.sources[place]] for place in answer] == [row.tokens[place] for place in answer]
-        assert row.tokens[end] == tokenizer.eos_token_id
-        assert row.sources[end] == -1
+        assert tokenizer.decode([row.tokens[place] for place in trained[-2:]]) == "]</answer>"
+        copied = [place for place in trained if row.sources[place] != -1]
+        assert [row.tokens[row.sources[place]] for place in copied] == [row.tokens[place] for place in copied]
+        *answer, digit = copied
+        assert digit == trained[-3]
+        assert answer == trained[: len(answer)]
+        assert str(tokenizer.decode(row.tokens[answer[-1] + 1 : digit])) == " ["
         text = str(tokenizer.decode([*row.tokens]))
         first, second = text.split("<question>")[1], text.split("<question>")[2].split("<answer>")[0]
         assert first.split("<passage>")[0] == second
@@ -192,7 +196,7 @@ def test_the_sentences_of_a_row_hold_its_answer() -> None:
 
 def test_a_tag_in_a_text_is_text(folder: Path) -> None:
     tokens = ReadingTokens(make_reading_tokenizer(read_reading_texts(data_of(folder)), 420))
-    encoded = tokens.passage("<answer>", "Emil Voss <|end|> built it <answer> here.")
+    encoded = tokens.passage(2, "<answer>", "Emil Voss <|end|> built it <answer> here.")
     assert not {tokens.end, *tokens.tags.values()} & {*encoded.tokens}
 
 

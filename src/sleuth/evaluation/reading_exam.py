@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.sliding_window import window_answer
 from sleuth.factories import ReadingQuestion, ReadingTokens
-from sleuth.factories.reading_tokens import ANSWER_TOKENS, ROW_TOKENS
+from sleuth.factories.reading_tokens import ANSWER_TOKENS, ANSWERED, NUMBER_TOKENS, ROW_TOKENS
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.rewards.match import exact_match, token_f1
 from sleuth.types import Sampling
@@ -78,9 +78,11 @@ def examine(
     engine = LocalEngine(model, tokens.tokenizer, slots=SLOTS, context=ROW_TOKENS, log=log)
 
     async def answer(number: int, question: ReadingQuestion) -> str:
-        passage = tokens.passage(question.passage.title, question.passage.text)
+        passage = tokens.passage(1, question.passage.title, question.passage.text)
         prompt = tokens.prompt(tokens.question(question.question), passage.tokens)
-        sampling = Sampling(max_tokens=ANSWER_TOKENS + 1, temperature=0.0, key=(number,))
+        sampling = Sampling(
+            max_tokens=ANSWER_TOKENS + NUMBER_TOKENS + 1, temperature=0.0, stops=(ANSWERED,), key=(number,)
+        )
         return tokens.answer((await engine.complete(prompt, sampling)).tokens)
 
     async def answer_all() -> list[str]:

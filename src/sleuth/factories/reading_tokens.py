@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
 from sleuth.world.tokens import with_tags
 
-QUESTION, PASSAGE, ANSWER = "<question>", "<passage>", "<answer>"
-"""The tags before the parts of a row."""
-TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 24, 320, 40, 30
-"""Tokens of a part that are kept."""
-ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
-"""Tokens of the longest row: its parts, four tags and the end."""
+QUESTION, PASSAGE, ANSWER, ANSWERED = "<question>", "<passage>", "<answer>", "</answer>"
+"""The tags before the parts of a row, and its end."""
+NUMBER_TOKENS, TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 4, 24, 320, 40, 30
+"""The most tokens of a part: longer titles, texts and questions are cut. A number is ` [`, a digit and `]`."""
+ROW_TOKENS = 2 * NUMBER_TOKENS + TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
+"""Tokens of the longest row with one passage: its parts, four tags and the end."""
+CITED = re.compile(r"\s*\[\d\]\s*\Z")
+"""The number of the cited passage, at the end of an answer."""
 AT_ONCE = 1000
 """Passages that are encoded at once; an encoding takes a hundred bytes a token."""
 
@@ -58,8 +61,8 @@ def title_text(title: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageTokens:
-    """The tokens of a passage, title first. `stops` are the characters after each token of the text, without those of
-    the title."""
+    """The tokens of a passage: its number, its title, its text. `stops` are the characters after each token of the text
+    alone."""
 
     tokens: tuple[int, ...]
     stops: tuple[int, ...]
@@ -68,9 +71,9 @@ class PassageTokens:
         """The tokens [first, after) that hold the characters [start, end) of the text; None beyond its last token."""
         if not self.stops or end > self.stops[-1]:
             return None
-        title = len(self.tokens) - len(self.stops)
+        before = len(self.tokens) - len(self.stops)
         first = bisect_left(self.stops, start + 1)
-        return title + first, title + bisect_left(self.stops, end) + 1
+        return before + first, before + bisect_left(self.stops, end) + 1
 
 
 class ReadingTokens:
@@ -80,8 +83,8 @@ class ReadingTokens:
         self.tokenizer = tokenizer
         outline = json.loads(tokenizer.backend_tokenizer.to_str())
         self._plain = Tokenizer.from_str(json.dumps(outline | {"added_tokens": []}))
-        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER)}
-        self.end = self._tag(tokenizer.eos_token)
+        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER, ANSWERED)}
+        self.end = self.tags[ANSWERED]
 
     def _tag(self, tag: object) -> int:
         ids = self.tokenizer.encode(str(tag), add_special_tokens=False)
@@ -96,12 +99,16 @@ class ReadingTokens:
         """The tokens of a question after its tag."""
         return (self.tags[QUESTION], *self._plain.encode(f" {question}").ids[:QUESTION_TOKENS])
 
-    def passage(self, title: str, text: str) -> PassageTokens:
+    def number(self, number: int) -> tuple[int, ...]:
+        """The tokens of a passage's number, before it and where an answer cites it."""
+        return tuple(self._plain.encode(f" [{number}]").ids)
+
+    def passage(self, number: int, title: str, text: str) -> PassageTokens:
         """The tokens of a passage; only the first `TEXT_TOKENS` of its text."""
         of_title = self._plain.encode(title_text(title)).ids[:TITLE_TOKENS]
         of_text = self._plain.encode(f" {text}")
         return PassageTokens(
-            tokens=(*of_title, *of_text.ids[:TEXT_TOKENS]),
+            tokens=(*self.number(number), *of_title, *of_text.ids[:TEXT_TOKENS]),
             stops=tuple(stop - 1 for _, stop in of_text.offsets[:TEXT_TOKENS]),  # the text begins after a space
         )
 
@@ -127,8 +134,9 @@ class ReadingTokens:
         return ["" if at in added else self._text([at]) for at in range(len(self.tokenizer))]
 
     def answer(self, tokens: Sequence[int]) -> str:
-        """The text of a generated answer, without its end."""
-        return self._text([token for token in tokens if token != self.end]).strip()
+        """The text of a generated answer, without the passage that it cites and its end."""
+        text = self._text([token for token in tokens if token != self.end])
+        return CITED.sub("", text).strip()
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -43,6 +43,8 @@ LONGER, WHOLE = 0.15, 0.3
 """Share of the rows before that are longer, by up to two sentences; of these, share of whole passages."""
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token of an answer, which decides where it is copied from; that of the others is 1."""
+NUMBERS = 3
+"""A passage of a row has any of the numbers 1 to `NUMBERS`."""
 SAMPLED_QUESTIONS = 200
 """Held-out questions that are asked at every save but the last, which asks all of them."""
 
@@ -180,26 +182,29 @@ class ReadingRows:
     ) -> Row | None:
         """None if the answer is too long, or beyond the end of a passage that was cut."""
         begin, stop = some_sentences(passage.text, start, end, most, rng)
-        encoded = self.tokens.passage(passage.title, passage.text[begin:stop])
+        number = rng.randint(1, NUMBERS)
+        encoded = self.tokens.passage(number, passage.title, passage.text[begin:stop])
         span = encoded.span(start - begin, end - begin)
         if span is None or span[1] - span[0] > ANSWER_TOKENS:
             return None
-        return reading_row(self.tokens, self.tokens.question(question), encoded.tokens, span)
+        return reading_row(self.tokens, self.tokens.question(question), encoded.tokens, number, span)
 
 
 def reading_row(
-    tokens: ReadingTokens, question: tuple[int, ...], passage: tuple[int, ...], span: tuple[int, int]
+    tokens: ReadingTokens, question: tuple[int, ...], passage: tuple[int, ...], number: int, span: tuple[int, int]
 ) -> Row:
-    """The row whose answer is the tokens [first, after) of the passage. It is copied token by token."""
+    """The row whose answer is the tokens [first, after) of the passage, followed by the passage's number. The answer is
+    copied token by token, and so is the digit of the number."""
     prompt = tokens.prompt(question, passage)
-    answer = passage[slice(*span)]
+    cited = tokens.number(number)
+    answer = (*passage[slice(*span)], *cited, tokens.end)
     at = len(question) + 1  # of the passage's first token
-    sources = range(at + span[0], at + span[1])
+    digit = (*(-1,) * (len(cited) - 2), at + len(cited) - 2)  # before it ` [`, after it `]`
     return Row(
-        tokens=(*prompt, *answer, tokens.end),
-        trained=(*(False,) * len(prompt), *(True,) * (len(answer) + 1)),
-        token_weight=(*(0.0,) * len(prompt), FIRST_TOKEN_WEIGHT, *(1.0,) * len(answer)),
-        sources=(*(-1,) * len(prompt), *sources, -1),
+        tokens=(*prompt, *answer),
+        trained=(*(False,) * len(prompt), *(True,) * len(answer)),
+        token_weight=(*(0.0,) * len(prompt), FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) - 1)),
+        sources=(*(-1,) * len(prompt), *range(at + span[0], at + span[1]), *digit, -1, -1),
     )
 
 
