@@ -37,6 +37,7 @@ QUESTION = f"Where was Ada born? {INJECTION}"
 
 CALLS = {
     "sleuth": "<search> Ada</search>",
+    "reading": "<search> Ada</search>",
     "search_r1": "<search>Ada</search>",
     "slime": "<search>Ada</search>",
     "research": "<search> Ada </search>",
@@ -45,6 +46,7 @@ CALLS = {
     "chat": '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call><|im_end|>',
 }
 ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
+    "reading": "<answer> Tarn [1]</answer>",
     "research": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "research_card": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "verl": "<answer>Tarn</answer><|im_end|>",
@@ -52,6 +54,7 @@ ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
 }
 SETTINGS = {
     "sleuth": ("sleuth", "raw", None, {}),
+    "reading": ("reading", "raw", None, {}),
     "search_r1": ("search_r1", "raw", None, {}),
     "slime": ("slime", "user", KEEPS, {}),
     "research": ("research", "system", KEEPS, {}),

@@ -81,6 +81,7 @@ OF_THE_DIALECT = {
     "between": "",
     "between_queries": "",
     "results_key": "result",
+    "question_again": "<question>",
     "turns": 2,
     "response_tokens": 500,
     "cut_ends": True,

@@ -2,6 +2,7 @@
 
 from sleuth.dialects.chat import CHAT
 from sleuth.dialects.dialect import Dialect, Frame, Tags, Tool
+from sleuth.dialects.reading import READING
 from sleuth.dialects.research import RESEARCH, RESEARCH_CARD
 from sleuth.dialects.search_r1 import SEARCH_R1
 from sleuth.dialects.sleuth import SLEUTH
@@ -10,7 +11,7 @@ from sleuth.dialects.verl import VERL
 from sleuth.types import SleuthError
 
 DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (SLEUTH, SEARCH_R1, SLIME, VERL, RESEARCH, RESEARCH_CARD, CHAT)
+    dialect.name: dialect for dialect in (SLEUTH, SEARCH_R1, SLIME, VERL, RESEARCH, RESEARCH_CARD, CHAT, READING)
 }
 
 

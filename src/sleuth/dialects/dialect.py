@@ -57,13 +57,13 @@ class Dialect:
 
     `action` is a regular expression with the groups `kind` and `text`, searched in one policy turn: `kind` is `answer`
     for an answer and anything else for a search; no match is an invalid action, which gets `hint`. `answer_inner`, with
-    a group `text`, finds the answer in the answer element; `answer_form` writes it there. With a `tool`, the text of
-    a search is a JSON call of it.
+    a group `text`, finds the answer in the answer element; `answer_form` writes it there. Its group `cited`, if it has
+    one, is the rank of the result that the answer cites. With a `tool`, the text of a search is a JSON call of it.
 
     `passage` formats one result from `rank`, `title` and `text`; `between` separates results, `between_queries` those
     of different queries, and `margin` the results from their tags. With `results_key`, all results are the value of
-    that key in a JSON object. `passage_tokens` limits each result; `results_tokens` limits all results of a search
-    together, without their tags.
+    that key in a JSON object. With `question_again`, a tag, the question follows the results, behind that tag.
+    `passage_tokens` limits each result; `results_tokens` limits all results of a search together, without their tags.
 
     `searches` limits searches, `turns` the policy's turns: after the last search there is one more turn, while the last
     of `turns` may not search. None is no limit. `hints` is how many invalid actions may be retried; None: any number,
@@ -98,6 +98,7 @@ class Dialect:
     between: str = "\n"
     between_queries: str = "\n"
     results_key: str | None = None
+    question_again: str | None = None
     turns: int | None = None
     response_tokens: int | None = None
     cut_ends: bool = False
@@ -112,9 +113,9 @@ class Dialect:
     @property
     def tags(self) -> tuple[str, ...]:
         """All tags, which the tokenizer must be able to write."""
-        return tuple(
-            tag for pair in (self.think, self.search, self.information, self.answer) for tag in (pair.open, pair.close)
-        )
+        pairs = (self.think, self.search, self.information, self.answer)
+        again = [self.question_again] if self.question_again else []
+        return (*(tag for pair in pairs for tag in (pair.open, pair.close)), *again)
 
 
 def _require_format(name: str, form: str, fields: str, **values: object) -> None:

@@ -46,8 +46,11 @@ class TextFrame:
         self.dialect = dialect
         self.role = role
         self.template = template
+        self.again: tuple[Piece, ...] = ()
 
     def open(self, prompt: str, *question: Piece) -> list[Piece]:
+        if tag := self.dialect.question_again:
+            self.again = (Piece(text=tag), *(Piece(text=f" {piece.text}", quoted=True) for piece in question))
         if self.template is not None:
             return self.template.pieces(first_messages(prompt, question, self.role))
         return fill_prompt(prompt, question)
@@ -58,7 +61,7 @@ class TextFrame:
         margin = dialect.margin if results else ""
         opening = Piece(text=f"{dialect.before_results}{dialect.information.open}{dialect.margin}")
         closing = Piece(text=f"{margin}{dialect.information.close}{dialect.after_results}")
-        return Framed(pieces=(opening, *results, closing))
+        return Framed(pieces=(opening, *results, closing, *self.again))
 
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
         return Framed(pieces=(Piece(text=text),))

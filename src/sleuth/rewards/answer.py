@@ -12,7 +12,7 @@ from sleuth.rewards.match import exact_match
 from sleuth.rewards.scorers import Scorer
 from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
 from sleuth.rewards.search_results import appears_in_results
-from sleuth.types import Episode, Group, Score
+from sleuth.types import Episode, Group, Passage, Score, Trajectory
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -30,6 +30,17 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
     if episode.trajectory.stop != "answered":
         return None, "malformed"
     return extracted.answer, "correct" if exact_match(extracted.answer, episode.task.golden_answers) else "wrong"
+
+
+def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
+    """The result of the last search that the answer cites by its rank; None if there is no answer, if it cites none, or
+    one that was not shown. For dialects whose `answer_inner` has a group `cited`."""
+    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
+    answer = extract(turns, dialect.answer.open, dialect.answer.close).answer
+    match = re.search(dialect.answer_inner or "", answer) if answer else None
+    rank = match.groupdict().get("cited") if match else None
+    shown = next((action.passages for action in reversed(trajectory.actions) if action.kind == "search"), ())
+    return shown[int(rank) - 1] if rank and 0 < int(rank) <= len(shown) else None
 
 
 def _inner_answer(extracted: Extracted, inner: str | None) -> Extracted:

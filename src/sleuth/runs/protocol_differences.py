@@ -76,6 +76,11 @@ WORDINGS = {
     "dialect.results_key": Wording(
         says="gets its results as JSON under {}", again="under {}", absent="gets its results as they are"
     ),
+    "dialect.question_again": Wording(
+        says="repeats the question after the results behind {}",
+        again="behind {}",
+        absent="does not repeat the question",
+    ),
     "dialect.turns": Wording(says="limits turns to {}", again="to {}", absent="does not limit turns"),
     "dialect.response_tokens": Wording(
         says="limits all that follows the prompt to {} tokens",
