@@ -17,7 +17,7 @@ from sleuth.data.spans import sentences
 from sleuth.evaluation.reading_exam import examine
 from sleuth.factories import ReadingTokens, load_model, make_reading_tokenizer, read_reading_texts
 from sleuth.recipe import ReadingRecipe, load_recipe
-from sleuth.training.reading import ReadingRows, some_sentences
+from sleuth.training.reading_rows import ReadingRows, some_sentences
 from sleuth.types import SleuthError
 
 TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")
@@ -138,10 +138,11 @@ def test_the_engine_answers_as_transformers_does(folder: Path) -> None:
     train(folder, "run", "--set", "stage.0.stop_after=2")
     model, tokenizer = load_model(str(folder / "run/checkpoints/step-000002"), dtype=None, device="cpu")
     tokens, texts = ReadingTokens(tokenizer), read_reading_texts(data_of(folder))
-    exam = examine(model, tokens, texts.held_out, log=print)
-    for one, answer in zip(texts.held_out, exam.answers, strict=True):
-        passage = tokens.passage(1, one.passage.title, one.passage.text)
-        prompt = torch.tensor([tokens.prompt(tokens.question(one.question), passage.tokens)])
+    rows = ReadingRows(texts, tokens, mix=None, rows=1, key=(0,))
+    prompts = [rows.prompt(number, one) for number, one in enumerate(texts.held_out)]
+    exam = examine(model, tokens, texts.held_out, prompts, log=print)
+    for given, answer in zip(prompts, exam.answers, strict=True):
+        prompt = torch.tensor([given])
         written = model.generate(prompt, max_new_tokens=35, do_sample=False)[0, prompt.shape[1] :]  # pyright: ignore
         ids = written.tolist()
         assert tokens.answer(ids[: ids.index(tokens.end) + 1 if tokens.end in ids else None]) == answer

@@ -1,4 +1,4 @@
-"""Exact match of a reader that is given the gold passage, beside the control that learns nothing."""
+"""Exact match of a reader that is given the gold passage, alone or among others, beside a control that learns nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from transformers import PreTrainedModel
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.sliding_window import window_answer
 from sleuth.factories import ReadingQuestion, ReadingTokens
-from sleuth.factories.reading_tokens import ANSWER_TOKENS, ANSWERED, NUMBER_TOKENS, ROW_TOKENS
+from sleuth.factories.reading_tokens import ANSWER_TOKENS, ANSWERED, NUMBER_TOKENS
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.rewards.match import exact_match, token_f1
 from sleuth.types import Sampling
 
+LONGEST_ANSWER = ANSWER_TOKENS + NUMBER_TOKENS + 1
+"""Tokens of the longest answer, with its passage and its end."""
 SLOTS = 16
 """Questions that the engine answers at once."""
 
@@ -72,21 +74,23 @@ class ReadingExam:
 
 
 def examine(
-    model: PreTrainedModel, tokens: ReadingTokens, questions: Sequence[ReadingQuestion], *, log: Callable[[str], None]
+    model: PreTrainedModel,
+    tokens: ReadingTokens,
+    questions: Sequence[ReadingQuestion],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    log: Callable[[str], None],
 ) -> ReadingExam:
-    """The model's greedy answers to questions about their gold passage, by the engine of this process."""
-    engine = LocalEngine(model, tokens.tokenizer, slots=SLOTS, context=ROW_TOKENS, log=log)
+    """The model's greedy answers to the questions, each with its prompt, by the engine of this process."""
+    context = max(map(len, prompts)) + LONGEST_ANSWER
+    engine = LocalEngine(model, tokens.tokenizer, slots=SLOTS, context=context, log=log)
 
-    async def answer(number: int, question: ReadingQuestion) -> str:
-        passage = tokens.passage(1, question.passage.title, question.passage.text)
-        prompt = tokens.prompt(tokens.question(question.question), passage.tokens)
-        sampling = Sampling(
-            max_tokens=ANSWER_TOKENS + NUMBER_TOKENS + 1, temperature=0.0, stops=(ANSWERED,), key=(number,)
-        )
+    async def answer(number: int, prompt: tuple[int, ...]) -> str:
+        sampling = Sampling(max_tokens=LONGEST_ANSWER, temperature=0.0, stops=(ANSWERED,), key=(number,))
         return tokens.answer((await engine.complete(prompt, sampling)).tokens)
 
     async def answer_all() -> list[str]:
-        return await asyncio.gather(*(answer(number, question) for number, question in enumerate(questions)))
+        return await asyncio.gather(*(answer(number, prompt) for number, prompt in enumerate(prompts)))
 
     return ReadingExam(
         questions=questions,

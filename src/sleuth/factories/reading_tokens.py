@@ -13,17 +13,25 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.data.spans import WORD
 from sleuth.dialects import DIALECTS
+from sleuth.dialects.reading import READING
 from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
 from sleuth.world.tokens import with_tags
 
 QUESTION, PASSAGE, ANSWER, ANSWERED = "<question>", "<passage>", "<answer>", "</answer>"
 """The tags before the parts of a row, and its end."""
+SEARCH, SEARCHED, RESULTS_END = READING.search.open, READING.search.close, READING.information.close
+"""Further tags of a row with a search."""
 NUMBER_TOKENS, TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 4, 24, 320, 40, 30
 """The most tokens of a part: longer titles, texts and questions are cut. A number is ` [`, a digit and `]`."""
 ROW_TOKENS = 2 * NUMBER_TOKENS + TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
 """Tokens of the longest row with one passage: its parts, four tags and the end."""
+RESULT_TOKENS = READING.passage_tokens or 0
+"""The most tokens of a passage among several, its number and title included."""
+SEARCHED_ROW_TOKENS = 3 * QUESTION_TOKENS + READING.top_k * (1 + RESULT_TOKENS) + ANSWER_TOKENS + NUMBER_TOKENS + 7
+"""Tokens of the longest row with a search: its parts and tags."""
 CITED = re.compile(r"\s*\[\d\]\s*\Z")
 """The number of the cited passage, at the end of an answer."""
 AT_ONCE = 1000
@@ -60,6 +68,14 @@ def title_text(title: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionTokens:
+    """The tokens of a question, its tag first, and each word with its tokens [first, after)."""
+
+    tokens: tuple[int, ...]
+    words: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassageTokens:
     """The tokens of a passage: its number, its title, its text. `stops` are the characters after each token of the text
     alone."""
@@ -83,7 +99,7 @@ class ReadingTokens:
         self.tokenizer = tokenizer
         outline = json.loads(tokenizer.backend_tokenizer.to_str())
         self._plain = Tokenizer.from_str(json.dumps(outline | {"added_tokens": []}))
-        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER, ANSWERED)}
+        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER, *READING.tags)}
         self.end = self.tags[ANSWERED]
 
     def _tag(self, tag: object) -> int:
@@ -98,6 +114,20 @@ class ReadingTokens:
     def question(self, question: str) -> tuple[int, ...]:
         """The tokens of a question after its tag."""
         return (self.tags[QUESTION], *self._plain.encode(f" {question}").ids[:QUESTION_TOKENS])
+
+    def question_words(self, question: str) -> QuestionTokens:
+        """The tokens of a question, and which of them each of its words has."""
+        encoding = self._plain.encode(f" {question}")
+        words = []
+        for word in WORD.finditer(question):
+            inside = [
+                at + 1  # after the tag
+                for at, (start, stop) in enumerate(encoding.offsets[:QUESTION_TOKENS])
+                if start < word.end() + 1 and stop > word.start() + 1  # the question begins after a space
+            ]
+            if inside:
+                words.append((word.group(), inside[0], inside[-1] + 1))
+        return QuestionTokens(tokens=self.question(question), words=tuple(words))
 
     def number(self, number: int) -> tuple[int, ...]:
         """The tokens of a passage's number, before it and where an answer cites it."""
@@ -117,6 +147,15 @@ class ReadingTokens:
         passage is read with it in view, and again because only what is behind the passage has read all of it."""
         return (*question, self.tags[PASSAGE], *passage, *question, self.tags[ANSWER])
 
+    def search(self, query: Sequence[int]) -> tuple[int, ...]:
+        """A query between its tags."""
+        return (self.tags[SEARCH], *query, self.tags[SEARCHED])
+
+    def results(self, passages: Sequence[tuple[int, ...]], question: tuple[int, ...]) -> tuple[int, ...]:
+        """What the environment of the dialect `reading` replies to a search: passages and the question again."""
+        shown = (token for passage in passages for token in (self.tags[PASSAGE], *passage))
+        return (*shown, self.tags[RESULTS_END], *question)
+
     def passages(self, passages: Sequence[Passage]) -> list[np.ndarray]:
         """All tokens of passages, for statistics."""
         return [
@@ -131,12 +170,13 @@ class ReadingTokens:
     def words(self) -> list[str]:
         """The text of each token, " city" with the space before it; that of a tag is empty."""
         added = self.tokenizer.get_added_vocab().values()
-        return ["" if at in added else self._text([at]) for at in range(len(self.tokenizer))]
+        return ["" if at in added else self.text([at]) for at in range(len(self.tokenizer))]
 
     def answer(self, tokens: Sequence[int]) -> str:
         """The text of a generated answer, without the passage that it cites and its end."""
-        text = self._text([token for token in tokens if token != self.end])
+        text = self.text([token for token in tokens if token != self.end])
         return CITED.sub("", text).strip()
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without control tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -49,7 +49,7 @@ class ReadingRecipe(StrictModel):
     name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
     Rows grow from single sentences to whole passages, and the share of clozes falls."""
 
-    named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files"}
+    named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files", "index": "index"}
     kind: Literal["reading"]
     questions: FilePath
     """A file of questions: `question`, `golden_answers`, `gold_ids` (the passage), `answer_start` (the character of its
@@ -57,6 +57,11 @@ class ReadingRecipe(StrictModel):
     passages: Annotated[Row[FilePath], Field(min_length=1)]
     """Files of passages: `id` and `contents` (`"Title"`, a line break, the text). Those of all questions must be among
     them; from the others clozes are made."""
+    index: FilePath | None = None
+    """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
+    "reading": the question, a query of some of its words, the first three passages that are found, with the right one
+    in the place of another if it was not found, the question again, and the answer with the number of its passage.
+    Absent: the right passage is given."""
     held_out: Annotated[Row[str], Field(min_length=1)]
     """Titles of articles that are not trained. Their questions measure exact match, given the gold passage, after the
     last step, beside the answers of a sliding window (arXiv:1606.05250)."""

@@ -22,7 +22,7 @@ from sleuth.factories import (
     setting_of,
     thought_documents,
 )
-from sleuth.factories.reading_tokens import ROW_TOKENS
+from sleuth.factories.reading_tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
 from sleuth.recipe import (
     AnsweredRowsRecipe,
     SupervisedRecipe,
@@ -146,7 +146,9 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
         trained = [document.text for document in thought_documents(stage.data)]
     if stage.data.kind == "reading":
         read_reading_texts(stage.data)
-        longest['the longest row of data.kind = "reading"'] = ROW_TOKENS
+        longest['the longest row of data.kind = "reading"'] = (
+            ROW_TOKENS if stage.data.index is None else SEARCHED_ROW_TOKENS
+        )
     if stage.held_out is not None:
         longest["held_out.row_tokens"] = stage.held_out.row_tokens
         require_apart(trained, thought_documents(stage.held_out), ids)

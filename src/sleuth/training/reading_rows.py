@@ -1,0 +1,239 @@
+"""Rows of `data.kind = "reading"`: a question, its passage and the answer; or a question, a search, three passages and
+the answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from sleuth.data.spans import STOP_WORDS, cloze, sentences
+from sleuth.dialects.reading import READING
+from sleuth.factories import ReadingQuestion, ReadingTexts, ReadingTokens, by_source
+from sleuth.factories.reading_tokens import ANSWER, ANSWER_TOKENS, ANSWERED, PASSAGE, RESULT_TOKENS, QuestionTokens
+from sleuth.learn.batch import Row
+from sleuth.retrieval.open_index import Index
+from sleuth.types import Passage
+
+FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
+"""The share of clozes in the first step, and from this part of the steps on."""
+SENTENCES_UNTIL = ((0.2, 1), (0.37, 2), (0.55, 4))
+"""(part of the steps, sentences of a passage until then); afterwards whole passages."""
+LONGER, WHOLE = 0.15, 0.3
+"""Share of the rows before that are longer, by up to two sentences; of these, share of whole passages."""
+NUMBERS = READING.top_k
+"""A passage of a row has any of the numbers 1 to `NUMBERS`."""
+FIRST_TOKEN_WEIGHT = 3.0
+"""Weight of the first token of an answer, which decides where it is copied from; that of the others is 1."""
+STOP_WORDS_DROPPED, WORDS_DROPPED = 0.9, (0.0, 0.1, 0.3)
+"""Shares of the words of a question that a query leaves out: of stop words, and of others, one of each drawn for each
+query."""
+
+
+class ReadingRows:
+    """An endless sequence of rows, each a function of its index; `rows` of them are the whole stage."""
+
+    def __init__(
+        self,
+        texts: ReadingTexts,
+        tokens: ReadingTokens,
+        *,
+        mix: dict[str, float] | None,
+        rows: int,
+        key: tuple[int, ...],
+    ) -> None:
+        self.tokens, self.rows, self.key = tokens, rows, key
+        self.passages = texts.passages
+        sources = by_source(texts.questions)
+        self.sources = [sources[name] for name in mix] if mix else [list(texts.questions)]
+        self.weights = [*mix.values()] if mix else [1.0]
+
+    def row(self, index: int) -> Row:
+        """A row about a question or a cloze. What does not fit is drawn again."""
+        rng = random.Random(f"{self.key} {index}")
+        progress = index / self.rows
+        while True:
+            drawn = self._cloze(rng) if rng.random() < self.clozes(progress) else self._question(rng)
+            row = drawn and self._row(*drawn, progress=progress, rng=rng)
+            if row is not None:
+                return row
+
+    def clozes(self, progress: float) -> float:
+        """The share of clozes at this part of the steps."""
+        return FIRST_CLOZES + (LAST_CLOZES - FIRST_CLOZES) * min(1.0, progress / CLOZES_FALL_UNTIL)
+
+    def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
+        """What stands before the answer to held-out question `number`: of a row, with the whole passage."""
+        passage = self.tokens.passage(1, question.passage.title, question.passage.text)
+        return self.tokens.prompt(self.tokens.question(question.question), passage.tokens)
+
+    def _question(self, rng: random.Random) -> tuple[str, Passage, int, int]:
+        [questions] = rng.choices(self.sources, self.weights)
+        question: ReadingQuestion = rng.choice(questions)
+        return question.question, question.passage, question.start, question.end
+
+    def _cloze(self, rng: random.Random) -> tuple[str, Passage, int, int] | None:
+        passage = rng.choice(self.passages)
+        made = cloze(passage.text, rng)
+        return made and (made.question, passage, made.start, made.end)
+
+    def _row(
+        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
+    ) -> Row | None:
+        """None if the answer is too long, or beyond the end of a passage that was cut."""
+        begin, stop = some_sentences(passage.text, start, end, sentences_at(progress, rng), rng)
+        number = rng.randint(1, NUMBERS)
+        encoded = self.tokens.passage(number, passage.title, passage.text[begin:stop])
+        span = encoded.span(start - begin, end - begin)
+        if span is None or span[1] - span[0] > ANSWER_TOKENS:
+            return None
+        prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
+        row = _Row(prompt)
+        row.answer(self.tokens, number, prompt.index(self.tokens.tags[PASSAGE]) + 1, span)
+        return row.finished()
+
+
+class SearchedRows(ReadingRows):
+    """Rows that are whole episodes of the dialect `reading`: the query is made of words of the question, and the
+    passage stands among the first that the index finds for it, put there if it is not one of them."""
+
+    def __init__(
+        self,
+        texts: ReadingTexts,
+        tokens: ReadingTokens,
+        index: Index,
+        *,
+        mix: dict[str, float] | None,
+        rows: int,
+        key: tuple[int, ...],
+    ) -> None:
+        super().__init__(texts, tokens, mix=mix, rows=rows, key=key)
+        self.index = index
+
+    def clozes(self, progress: float) -> float:
+        """The same share in all steps: that of the last rows with one passage."""
+        return LAST_CLOZES
+
+    def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
+        """The search with all content words of the question, and what it found."""
+        asked = self.tokens.question_words(question.question)
+        query = query_places(asked, random.Random(number), stop_words=1.0, words=0.0)
+        found, _ = self._found(query, asked, question.passage, random.Random(number))
+        passages = [self._result(rank, passage) for rank, passage in enumerate(found, 1)]
+        return (
+            *asked.tokens,
+            *self.tokens.search([asked.tokens[at] for at in query]),
+            *self.tokens.results(passages, asked.tokens),
+            self.tokens.tags[ANSWER],
+        )
+
+    def _row(
+        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
+    ) -> Row | None:
+        asked = self.tokens.question_words(question)
+        query = query_places(asked, rng, stop_words=STOP_WORDS_DROPPED, words=rng.choice(WORDS_DROPPED))
+        found, rank = self._found(query, asked, passage, rng)
+        encoded = self.tokens.passage(rank, passage.title, passage.text)
+        span = encoded.span(start, end)
+        if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:
+            return None
+        passages = [self._result(number, result) for number, result in enumerate(found, 1)]
+        row = _Row(asked.tokens)
+        row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
+        place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
+        row.read(self.tokens.results(passages, asked.tokens))
+        row.write([self.tokens.tags[ANSWER]])
+        row.answer(self.tokens, rank, place, span)
+        return row.finished()
+
+    def _found(
+        self, query: Sequence[int], asked: QuestionTokens, passage: Passage, rng: random.Random
+    ) -> tuple[list[Passage], int]:
+        """The first passages that are found, and the rank of `passage` among them, which takes the place of one of them
+        if it was not found."""
+        text = self.tokens.text([asked.tokens[at] for at in query])
+        [found] = self.index.find([text], READING.top_k)
+        ids = [result.id for result in found]
+        if passage.id in ids:
+            return found, ids.index(passage.id) + 1
+        if len(found) < READING.top_k:
+            return [*found, passage], len(found) + 1
+        rank = rng.randint(1, len(found))
+        return [*found[: rank - 1], passage, *found[rank:]], rank
+
+    def _result(self, rank: int, passage: Passage) -> tuple[int, ...]:
+        return self.tokens.passage(rank, passage.title, passage.text).tokens[:RESULT_TOKENS]
+
+
+class _Row:
+    """A row that is written from left to right; it begins with tokens that are read."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = [*tokens]
+        self.weights = [0.0] * len(tokens)
+        self.sources = [-1] * len(tokens)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Appends tokens that are not trained."""
+        self.tokens += tokens
+        self.weights += [0.0] * len(tokens)
+        self.sources += [-1] * len(tokens)
+
+    def write(self, tokens: Sequence[int], weights: Sequence[float] = (), sources: Sequence[int] = ()) -> None:
+        """Appends tokens that are trained, with the places that they are copied from, -1 for none."""
+        self.tokens += tokens
+        self.weights += weights or [1.0] * len(tokens)
+        self.sources += sources or [-1] * len(tokens)
+
+    def answer(self, tokens: ReadingTokens, number: int, place: int, span: tuple[int, int]) -> None:
+        """Appends the answer, which is tokens [first, after) of the passage at `place`, and the passage's number. The
+        answer is copied token by token, and so is the digit of the number, behind ` [`."""
+        first, after = span
+        answer, cited = self.tokens[place + first : place + after], tokens.number(number)
+        digit = len(cited) - 2
+        self.write(
+            (*answer, *cited, tokens.tags[ANSWERED]),
+            weights=(FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) + len(cited))),
+            sources=(*range(place + first, place + after), *(-1,) * digit, place + digit, -1, -1),
+        )
+
+    def finished(self) -> Row:
+        """The row; whatever has a weight is trained."""
+        return Row(
+            tokens=tuple(self.tokens),
+            trained=tuple(weight > 0 for weight in self.weights),
+            token_weight=tuple(self.weights),
+            sources=tuple(self.sources),
+        )
+
+
+def query_places(asked: QuestionTokens, rng: random.Random, *, stop_words: float, words: float) -> list[int]:
+    """The places of a question's tokens that make a query: words in their order, of which the shares `stop_words` and
+    `words` of the others are left out; all words where nothing would be left."""
+    kept = [
+        (first, after)
+        for word, first, after in asked.words
+        if rng.random() >= (stop_words if word.lower() in STOP_WORDS else words)
+    ]
+    kept = kept or [(first, after) for _, first, after in asked.words] or [(1, len(asked.tokens))]
+    return [at for first, after in kept for at in range(first, after)]
+
+
+def sentences_at(progress: float, rng: random.Random) -> int | None:
+    """How many sentences of its passage a row has; None: all."""
+    most = next((most for until, most in SENTENCES_UNTIL if progress < until), None)
+    if most is None or rng.random() >= LONGER:
+        return most
+    return None if rng.random() < WHOLE else most + rng.randrange(3)
+
+
+def some_sentences(text: str, start: int, end: int, most: int | None, rng: random.Random) -> tuple[int, int]:
+    """The characters [begin, stop) of at most `most` sentences in a row, more if the characters [start, end) are in
+    more of them. Which of those around are taken is random."""
+    bounds = sentences(text)
+    if most is None or len(bounds) <= most:
+        return 0, len(text)
+    first = max(at for at, (begin, _) in enumerate(bounds) if begin <= start)
+    last = max(at for at, (begin, _) in enumerate(bounds) if begin < end)
+    low = max(0, min(first - rng.randrange(most) + last - first, first, len(bounds) - most))
+    high = max(low + most - 1, last)
+    return bounds[low][0], bounds[high][1]
