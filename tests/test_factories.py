@@ -31,7 +31,7 @@ from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.rewards.scorers import SCORERS
-from sleuth.types import SleuthError
+from sleuth.types import SleuthError, Task
 
 BASE = Path(__file__).parents[1] / "models" / "tiny-base"
 
@@ -112,6 +112,30 @@ def test_a_scorer_is_checked_on_the_prompt_as_the_chat_template_renders_it() -> 
     assert warnings("research_rules", "system") == []  # the template ends with the assistant's marker
     [told] = warnings("plain", "raw")
     assert "would pay a well-formed right answer 0" in told
+
+
+def test_the_gold_arm_shows_the_passages_that_the_row_names(tmp_path: Path) -> None:
+    passages = [{"id": f"p{at}", "contents": f'"Town {at}"\nIts mayor is Ada.'} for at in range(4)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+    build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
+    env = SearchEnvRecipe(
+        kind="search", dialect="sleuth", prompt="plain", retriever="gold", index=tmp_path / "index", top_k=1
+    )
+    tasks = [
+        Task(id=f"q{at}", question="Who?", golden_answers=("Ada",), gold_passages=(f"p{at}", "p0")) for at in range(4)
+    ]
+    setting = search_setting(env, None, tasks)
+    for at, task in enumerate(tasks):
+        game = setting.env(task)
+        asyncio.run(game.open())
+        reply = asyncio.run(game.reply("<search>mayor</search>", "stop"))
+        assert reply.action is not None
+        assert [passage.id for passage in reply.action.passages] == [f"p{at}"]
+    lost = [Task(id="lost", question="Who?", golden_answers=("Ada",), gold_passages=("elsewhere",))]
+    with pytest.raises(
+        SleuthError, match=r'1 of 5 questions have no gold_ids that are in .*, such as .*lost'
+    ):
+        search_setting(env, None, tasks + lost)
 
 
 def test_an_added_token_is_one_token_and_its_embedding_is_distributed_as_the_others(folder: Path) -> None:

@@ -148,6 +148,17 @@ def test_only_the_empty_retriever_needs_no_index(demo: Path, write: Write) -> No
     assert load_recipe(path, ["stage.1.env.retriever=empty"])
 
 
+def test_gold_passages_are_for_evaluations_and_come_from_an_index(demo: Path, write: Write) -> None:
+    assert 'stage.1.env.retriever = "gold" is for evaluations' in message(demo, "stage.1.env.retriever=gold")
+    gold = demo.read_text() + (
+        '\n[[stage]]\nkind = "evaluate"\nname = "gold"\ndata = { questions = "world/qa_test.jsonl" }\n'
+        'env = { kind = "search", dialect = "sleuth", prompt = "plain", retriever = "gold", index = "world/index" }\n'
+    )
+    assert load_recipe(write("gold.toml", gold))
+    served = gold.replace('"gold", index = "world/index"', '"gold", urls = ["http://127.0.0.1:8000"]')
+    assert "urls cannot be asked for the passages of a row" in message(write("served.toml", served))
+
+
 def test_passages_come_from_servers_or_from_an_index_not_both(demo: Path, write: Write) -> None:
     urls = 'urls = ["http://127.0.0.1:8000", "https://other/retrieve"]\n'
     indexed = demo.read_text()

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.spans import sentences
+from sleuth.dialects.reading import READING
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.frames import frame_of
+from sleuth.envs.search import SearchEnv
 from sleuth.evaluation.reading_exam import examine
 from sleuth.factories import ReadingTokens, load_model, make_reading_tokenizer, read_reading_texts
+from sleuth.prompts.library import read_prompt
 from sleuth.recipe import ReadingRecipe, load_recipe
-from sleuth.training.reading_rows import ReadingRows, some_sentences
-from sleuth.types import SleuthError
+from sleuth.render import Renderer
+from sleuth.retrieval.bm25 import build_index
+from sleuth.retrieval.open_index import Index, open_index
+from sleuth.rewards.answer import cited_passage
+from sleuth.rollout import Rollout
+from sleuth.training.reading_rows import ReadingRows, SearchedRows, some_sentences
+from sleuth.types import Episode, SleuthError, Task
 
 TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")
 RECIPE = """
@@ -185,6 +197,81 @@ def test_rows_begin_as_single_sentences_and_end_as_whole_passages(folder: Path) 
     assert set(late) == {3}
 
 
+def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: Path) -> None:
+    """Token by token, wherever the passage was found by itself."""
+    texts = read_reading_texts(data_of(folder))
+    build_index(folder / "passages.jsonl", folder / "index")
+    index = open_index(folder / "index")
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    rows = SearchedRows(texts, tokens, index, mix=None, rows=40, key=(0,))
+    played = 0
+    for row in map(rows.row, range(40)):
+        text = str(tokens.tokenizer.decode([*row.tokens]))
+        question = text.split("<question> ")[1].split("<search>")[0]
+        turns = [
+            "<search>" + text.split("<search>")[1].split("</search>")[0] + "</search>",
+            text[text.index("<answer>") :],
+        ]
+        episode = asyncio.run(play(tokens.tokenizer, index, question, turns))
+        assert [action.kind for action in episode.trajectory.actions] == ["search", "answer"]
+        shown = text.split("<passage>", 1)[1].split("</information>")[0]
+        if [f" [{rank}] {p.title} | {p.text}" for rank, p in enumerate(episode.trajectory.passages, 1)] == shown.split(
+            "<passage>"
+        ):
+            assert episode.trajectory.tokens == row.tokens
+            trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
+            assert trained == [*row.trained]
+            cited = cited_passage(episode.trajectory, READING)
+            assert cited is not None
+            assert episode.trajectory.actions[-1].text in cited.text
+            played += 1
+    assert played > 5
+
+
+async def play(tokenizer: PreTrainedTokenizerFast, index: Index, question: str, turns: list[str]) -> Episode:
+    task = Task(id="q", question=question, golden_answers=("x",))
+    env = SearchEnv(task, READING, read_prompt("reading"), index, frame=frame_of(READING, "raw", None))
+    engine = ScriptedEngine(tokenizer, lambda text, sampling: turns.pop(0))
+    renderer = Renderer(tokenizer, READING.tags)
+    rollout = Rollout(engine=engine, renderer=renderer, context=2048, temperature=1.0, key=(0, 0, 0))
+    return await rollout.episode(env, task, 0, 0)
+
+
+def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> None:
+    texts = read_reading_texts(data_of(folder))
+    build_index(folder / "passages.jsonl", folder / "index")
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=40, key=(0,))
+    for index in range(40):
+        row = rows.row(index)
+        assert row == rows.row(index)
+        assert row.sources is not None
+        for place, source in enumerate(row.sources):
+            assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
+        text = str(tokens.tokenizer.decode([*row.tokens]))
+        query = text.split("<search> ")[1].split("</search>")[0].split()
+        left = text.split("<search>")[0].replace("?", " ").split()
+        assert [word for word in left if word in query] == query  # words of the question, in their order
+        answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
+        [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
+        assert answer in cited.split("</information>")[0]
+
+
+def test_a_passage_that_is_not_found_takes_the_place_of_another(folder: Path) -> None:
+    texts = read_reading_texts(data_of(folder))
+    build_index(folder / "passages.jsonl", folder / "index")
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=40, key=(0,))
+    ranks = set()
+    for number, question in enumerate(texts.questions):
+        asked = replace(question, question="Who rained?")
+        text = str(tokens.tokenizer.decode([*rows.prompt(number, asked)]))
+        shown = text.split("<passage>")[1:]
+        assert len(shown) == 3
+        ranks |= {rank for rank, part in enumerate(shown, 1) if question.passage.text in part}
+    assert ranks == {1, 2, 3}
+
+
 def test_the_sentences_of_a_row_hold_its_answer() -> None:
     text = "One fell. Two came in 1912. Three saw four. Five left at six. Seven won."
     draw = random.Random(0)
@@ -193,6 +280,23 @@ def test_the_sentences_of_a_row_hold_its_answer() -> None:
             low, high = some_sentences(text, begin + 1, stop - 1, most, draw)
             assert low <= begin < stop <= high
             assert len(sentences(text[low:high])) == min(most, 5)
+
+
+def test_a_word_of_a_question_begins_with_the_space_before_it(folder: Path) -> None:
+    tokens = ReadingTokens(make_reading_tokenizer(read_reading_texts(data_of(folder)), 420))
+    asked = tokens.question_words('In 1912, did "Ed" (b. 18) go and/or?')
+    words = [(word, tokens.text(asked.tokens[first:after])) for word, first, after in asked.words]
+    assert words == [
+        ("In", " In"),
+        ("1912", " 1912"),
+        ("did", " did"),
+        ("Ed", ' "Ed'),
+        ("b", " (b"),
+        ("18", " 18"),
+        ("go", " go"),
+        ("and", " and"),
+        ("or", "/or"),
+    ]
 
 
 def test_a_tag_in_a_text_is_text(folder: Path) -> None:

@@ -31,12 +31,12 @@ from sleuth.recipe.envs import (
     ToolServerRecipe,
     TrainedEnvRecipe,
 )
-from sleuth.retrieval.control import EmptyRetriever, ShuffledRetriever
+from sleuth.retrieval.control import EmptyRetriever, GoldRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
-from sleuth.types import Env, Group, Retriever, SleuthError, Task
+from sleuth.types import Env, Group, Passage, Retriever, SleuthError, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import load_function, require_arguments
 
@@ -48,10 +48,11 @@ EVAL_JUDGE = LexicalJudge()
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSetting(Setting):
-    """What the episodes of a searching stage share. With `asks_servers` the retriever may answer otherwise
-    the next time."""
+    """What the episodes of a searching stage share. `gold` passages, by the ids of tasks, are shown in place of those
+    that the retriever would find. With `asks_servers` the retriever may answer otherwise the next time."""
 
     retriever: Retriever
+    gold: Mapping[str, Sequence[Passage]] | None = None
     closed_book: bool = False
     asks_servers: bool = False
 
@@ -60,7 +61,7 @@ class SearchSetting(Setting):
             task,
             self.dialect,
             self.asked_prompt(),
-            self.retriever,
+            self.retriever if self.gold is None else GoldRetriever(self.gold[task.id]),
             forced_search=self.forced_search,
             closed_book=self.closed_book,
             frame=self.frame(),
@@ -250,6 +251,7 @@ def _setting(
         prompt_role=env.prompt_role,
         template=template,
         retriever=retriever,
+        gold=gold_passages(cast(Path, env.index), tasks) if env.retriever == "gold" else None,
         corpus_sha256=corpus,
         forced_search=env.forced_search,
         asks_servers=bool(env.urls),
@@ -334,6 +336,22 @@ def _tools_of(named: str | ToolServerRecipe, seconds: float) -> list[FunctionToo
         return [FunctionTool(load_function(named), seconds=seconds)]
     server = tool_server(named.mcp, named.folder)
     return [ServerTool(server, tool, seconds=seconds) for tool in server.offered(named.only)]
+
+
+def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]]:
+    """The gold passages of each task, by its id. Raises SleuthError for tasks without any, and for those of which the
+    index has none."""
+    opened = open_index(index)
+    gold = {
+        task.id: [passage for name in task.gold_passages if (passage := opened.passage(name)) is not None]
+        for task in tasks
+    }
+    if absent := [task_id for task_id, passages in gold.items() if not passages]:
+        raise SleuthError(
+            f'retriever = "gold": {len(absent):,} of {len(tasks):,} questions have no gold_ids that are in {index}, '
+            f"such as question {absent[0]!r}"
+        )
+    return gold
 
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:

@@ -116,15 +116,13 @@ class ReadingTokens:
         return (self.tags[QUESTION], *self._plain.encode(f" {question}").ids[:QUESTION_TOKENS])
 
     def question_words(self, question: str) -> QuestionTokens:
-        """The tokens of a question, and which of them each of its words has."""
-        encoding = self._plain.encode(f" {question}")
-        words = []
-        for word in WORD.finditer(question):
-            inside = [
-                at + 1  # after the tag
-                for at, (start, stop) in enumerate(encoding.offsets[:QUESTION_TOKENS])
-                if start < word.end() + 1 and stop > word.start() + 1  # the question begins after a space
-            ]
+        """The tokens of a question, and which of them each of its words has, from the space before it on."""
+        text = f" {question}"
+        offsets = self._plain.encode(text).offsets[:QUESTION_TOKENS]
+        words, end = [], 0
+        for word in WORD.finditer(text):
+            begin, end = max(end, text.rfind(" ", 0, word.start())), word.end()
+            inside = [at for at, (start, stop) in enumerate(offsets, 1) if start < end and stop > begin]
             if inside:
                 words.append((word.group(), inside[0], inside[-1] + 1))
         return QuestionTokens(tokens=self.question(question), words=tuple(words))

@@ -61,9 +61,9 @@ class SearchEnvRecipe(EnvFields):
     """Retrieval servers with the same index, such as those of `sleuth retriever`, instead of a local index."""
     search_seconds: PositiveFloat = 30.0
     """Timeout of a server in seconds; then another one is asked."""
-    retriever: Literal["index", "remote", "empty", "shuffled"] = "index"
-    """Source of passages: the index, the `urls` ("remote"), or a control arm ("empty" returns nothing, "shuffled"
-    returns the passages of another query)."""
+    retriever: Literal["index", "remote", "empty", "shuffled", "gold"] = "index"
+    """Source of passages: the index, the `urls` ("remote"), or a control arm: "empty" returns nothing, "shuffled" the
+    passages of another query, and "gold" those that the row names (`gold_ids`), whatever the query: an upper bound."""
     top_k: PositiveInt | None = None
     """Passages for each search. Absent, here and for the next six keys: the dialect's default."""
     searches: NonNegativeInt | None = None
@@ -91,6 +91,8 @@ class SearchEnvRecipe(EnvFields):
     def _can_search(self) -> Iterator[str]:
         if self.retriever == "remote" and not self.urls:
             yield 'urls is missing: retriever = "remote" needs servers, such as urls = ["http://127.0.0.1:8000"]'
+        elif self.retriever == "gold" and self.urls:
+            yield 'urls cannot be asked for the passages of a row: retriever = "gold" needs index'
         elif self.urls and self.index is not None:
             yield "urls and index are both given; remove one of them"
         elif self.urls and self.retriever == "index":

@@ -203,6 +203,11 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """How scores become a gradient."""
 
     @combination
+    def _policy_has_to_search(self) -> Iterator[str]:
+        if getattr(self.env, "retriever", None) == "gold":
+            yield 'env.retriever = "gold" is for evaluations: with it no query matters; set "index"'
+
+    @combination
     def _group_fits(self) -> Iterator[str]:
         if self.min_siblings > self.samples_per_prompt:
             yield (

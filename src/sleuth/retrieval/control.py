@@ -1,5 +1,5 @@
 """Retrievers for control arms, which show what a model takes from its results: nothing found, the results of another
-question, and passages that end beside the point."""
+question, the gold passages alone, and passages that end beside the point."""
 
 from __future__ import annotations
 
@@ -31,6 +31,16 @@ class ShuffledRetriever:
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return await self.inner.search([_drawn(query, self.questions) for query in queries], k)
+
+
+class GoldRetriever:
+    """Returns the same passages for every query: the gold ones of a question."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = list(passages)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [self.passages[:k] for _ in queries]
 
 
 DistractionForm = Literal["sentences", "words", "instructions"]
