@@ -132,9 +132,7 @@ def test_the_gold_arm_shows_the_passages_that_the_row_names(tmp_path: Path) -> N
         assert reply.action is not None
         assert [passage.id for passage in reply.action.passages] == [f"p{at}"]
     lost = [Task(id="lost", question="Who?", golden_answers=("Ada",), gold_passages=("elsewhere",))]
-    with pytest.raises(
-        SleuthError, match=r'1 of 5 questions have no gold_ids that are in .*, such as .*lost'
-    ):
+    with pytest.raises(SleuthError, match=r"1 of 5 questions have no gold_ids that are in .*, such as .*lost"):
         search_setting(env, None, tasks + lost)
 
 

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sleuth.data.rows import Row, read_rows
-from sleuth.factories import read_reading_texts
+from sleuth.factories.reading_texts import read_passages, read_reading_questions
 from sleuth.recipe import ReadingRecipe, SupervisedRecipe, load_recipe
 from sleuth.recipe.shipped import shipped
-from sleuth.retrieval.corpus import read_corpus
 from sleuth.types import SleuthError
 
 QUESTIONS, TEST = "reading_train.jsonl.gz", "reading_test.jsonl.gz"
@@ -28,21 +27,18 @@ def main(data: Path, out: Path) -> None:
     absent = [data / name for name in (QUESTIONS, TEST, *PASSAGES) if not (data / name).is_file()]
     if absent:
         raise SleuthError(*(f"{file}: no such file" for file in absent))
-    passages = [data / name for name in PASSAGES]
-    titles = {passage.id: passage.title for file in passages for passage in read_corpus(file)}
-    recipe = reading_recipe()
+    files = [data / name for name in PASSAGES]
+    passages = read_passages(files)
     for name in (QUESTIONS, TEST):  # all that is wrong with their rows
-        held_out = recipe.held_out if name == QUESTIONS else ()
-        read_reading_texts(
-            ReadingRecipe.model_construct(questions=data / name, passages=tuple(passages), held_out=held_out, mix=None)
-        )
+        read_reading_questions(data / name, passages)
+    held_out = reading_recipe().held_out
     out.mkdir(parents=True, exist_ok=True)
-    (out / "corpus.jsonl.gz").write_bytes(b"".join(file.read_bytes() for file in passages))
+    (out / "corpus.jsonl.gz").write_bytes(b"".join(file.read_bytes() for file in files))
     (out / "questions.jsonl.gz").write_bytes((data / QUESTIONS).read_bytes())
     train = [row for row in rows(data / QUESTIONS) if row["standalone"]]
     test = [*rows(data / TEST)]
-    write(out / "train.jsonl", [row for row in train if titles[row["gold_ids"][0]] not in recipe.held_out])
-    write(out / "held_out.jsonl", [row for row in train if titles[row["gold_ids"][0]] in recipe.held_out])
+    write(out / "train.jsonl", [row for row in train if passages[row["gold_ids"][0]].title not in held_out])
+    write(out / "held_out.jsonl", [row for row in train if passages[row["gold_ids"][0]].title in held_out])
     write(out / "test.jsonl", [row for row in test if row["standalone"]])
     write(out / "test_squad.jsonl", [row for row in test if row["data_source"].startswith("squad")])
 

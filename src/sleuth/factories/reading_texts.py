@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,18 +46,8 @@ class ReadingTexts:
 
 def read_reading_texts(data: ReadingRecipe) -> ReadingTexts:
     """The texts of a recipe. Raises SleuthError with a line for each problem of each file."""
-    problems: list[str] = []
-    passages: dict[str, Passage] = {}
-    for file in data.passages:
-        try:
-            for passage in read_corpus(file):
-                if passages.setdefault(passage.id, passage) is not passage:
-                    problems.append(f"{file}: id {passage.id!r} is also in another file of passages")
-        except SleuthError as error:
-            problems += map(str, error.args)
-    if problems:  # else every question about a passage that could not be read would be one more
-        raise SleuthError(*problems)
-    questions = _read_questions(data.questions, passages)
+    passages = read_passages(data.passages)
+    questions = read_reading_questions(data.questions, passages)
     if problems := [*_problems(data, questions)]:
         raise SleuthError(*problems)
     titles = {*data.held_out}
@@ -71,6 +61,22 @@ def read_reading_texts(data: ReadingRecipe) -> ReadingTexts:
     )
 
 
+def read_passages(files: Sequence[Path]) -> dict[str, Passage]:
+    """The passages of several files by their ids. Raises SleuthError with a line for each problem of each file."""
+    problems: list[str] = []
+    passages: dict[str, Passage] = {}
+    for file in files:
+        try:
+            for passage in read_corpus(file):
+                if passages.setdefault(passage.id, passage) is not passage:
+                    problems.append(f"{file}: id {passage.id!r} is also in another file of passages")
+        except SleuthError as error:
+            problems += map(str, error.args)
+    if problems:  # else every question about a passage that could not be read would be one more
+        raise SleuthError(*problems)
+    return passages
+
+
 def by_source(questions: tuple[ReadingQuestion, ...]) -> dict[str, list[ReadingQuestion]]:
     """The questions of each source, by name."""
     sources: defaultdict[str, list[ReadingQuestion]] = defaultdict(list)
@@ -79,7 +85,8 @@ def by_source(questions: tuple[ReadingQuestion, ...]) -> dict[str, list[ReadingQ
     return dict(sorted(sources.items()))
 
 
-def _read_questions(file: Path, passages: dict[str, Passage]) -> list[ReadingQuestion]:
+def read_reading_questions(file: Path, passages: Mapping[str, Passage]) -> list[ReadingQuestion]:
+    """The questions of a file about these passages. Raises SleuthError with a line for each of the first problems."""
     questions: list[ReadingQuestion] = []
     problems: list[str] = []
     rows = 0
@@ -98,7 +105,7 @@ def _read_questions(file: Path, passages: dict[str, Passage]) -> list[ReadingQue
     return questions
 
 
-def _question(row: Row, where: str, passages: dict[str, Passage]) -> ReadingQuestion:
+def _question(row: Row, where: str, passages: Mapping[str, Passage]) -> ReadingQuestion:
     question = text_of(row, "question", where).strip()
     answers = texts_of(row.get("golden_answers"), "golden_answers", where)
     names = texts_of(row.get("gold_ids"), "gold_ids", where)

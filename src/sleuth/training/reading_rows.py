@@ -24,6 +24,9 @@ NUMBERS = READING.top_k
 """A passage of a row has any of the numbers 1 to `NUMBERS`."""
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token of an answer, which decides where it is copied from; that of the others is 1."""
+ALONE = 0.3
+"""Share of the rows with a search whose passage stands alone, as if nothing else had been found: more rows for the same
+tokens, and short results are read as well as long ones."""
 STOP_WORDS_DROPPED, WORDS_DROPPED = 0.9, (0.0, 0.1, 0.3)
 """Shares of the words of a question that a query leaves out: of stop words, and of others, one of each drawn for each
 query."""
@@ -131,7 +134,7 @@ class SearchedRows(ReadingRows):
     ) -> Row | None:
         asked = self.tokens.question_words(question)
         query = query_places(asked, rng, stop_words=STOP_WORDS_DROPPED, words=rng.choice(WORDS_DROPPED))
-        found, rank = self._found(query, asked, passage, rng)
+        found, rank = ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng)
         encoded = self.tokens.passage(rank, passage.title, passage.text)
         span = encoded.span(start, end)
         if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:

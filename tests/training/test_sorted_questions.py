@@ -1,0 +1,91 @@
+"""`tools/real_data.py`: what `make real` trains and tests on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from sleuth.retrieval.corpus import read_corpus
+from sleuth.types import SleuthError
+from tools import real_data
+
+TEXT = "The harbour of {} was built in 1903."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A passage in each file, and questions about it and about an article that the recipe holds out."""
+    passages = {"reading_corpus": ("r0", "Tarn"), "corpus": ("0", "Buddhism"), "reading_intros": ("ri0", "Kolm")}
+    for file, (name, title) in passages.items():
+        write(tmp_path / f"{file}.jsonl.gz", [{"id": name, "contents": f'"{title}"\n{TEXT.format(title)}'}])
+    rows = [question(f"q{at}", name, at != 1) for at, name in enumerate(("r0", "r0", "0", "ri0"))]
+    write(tmp_path / "reading_train.jsonl.gz", rows)
+    tested = [question("t0", "r0", False), question("t1", "r0", True) | {"data_source": "qamr"}]
+    write(tmp_path / "reading_test.jsonl.gz", tested)
+    return tmp_path
+
+
+def question(name: str, passage: str, standalone: bool) -> dict:
+    title = {"r0": "Tarn", "0": "Buddhism", "ri0": "Kolm"}[passage]
+    return {
+        "id": name,
+        "question": "When was the harbour built?",
+        "golden_answers": ["1903"],
+        "gold_ids": [passage],
+        "answer_start": TEXT.format(title).index("1903"),
+        "data_source": "squad_dev",
+        "standalone": standalone,
+    }
+
+
+def write(file: Path, rows: list[dict]) -> None:
+    file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+def ids(file: Path) -> list[str]:
+    return [json.loads(line)["id"] for line in file.read_text().splitlines()]
+
+
+def test_held_out_articles_and_questions_that_need_their_passage_are_set_apart(folder: Path) -> None:
+    real_data.main(folder, folder / "out")
+    assert ids(folder / "out/train.jsonl") == ["q0", "q3"]
+    assert ids(folder / "out/held_out.jsonl") == ["q2"]
+    assert ids(folder / "out/test.jsonl") == ["t1"]
+    assert ids(folder / "out/test_squad.jsonl") == ["t0"]
+    assert [passage.id for passage in read_corpus(folder / "out/corpus.jsonl.gz")] == ["r0", "0", "ri0"]
+    assert (folder / "out/questions.jsonl.gz").read_bytes() == (folder / "reading_train.jsonl.gz").read_bytes()
+
+
+def test_every_absent_file_is_a_line(folder: Path) -> None:
+    for name in ("corpus", "reading_test"):
+        (folder / f"{name}.jsonl.gz").unlink()
+    with pytest.raises(SleuthError) as raised:
+        real_data.main(folder, folder / "out")
+    assert raised.value.args == tuple(
+        f"{folder / name}: no such file" for name in ("reading_test.jsonl.gz", "corpus.jsonl.gz")
+    )
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"standalone": None}, "reading_test.jsonl.gz:2: standalone should be true or false"),
+        ({"gold_ids": ["r9"]}, "reading_test.jsonl.gz:2: passage 'r9' is in none of the files of passages"),
+        ({"answer_start": 3}, "reading_test.jsonl.gz:2: at character 3 of passage 'r0' stands"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_a_line(folder: Path, change: dict, complaint: str) -> None:
+    write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True), question("t1", "r0", True) | change])
+    with pytest.raises(SleuthError, match=complaint):
+        real_data.main(folder, folder / "out")
+
+
+def test_a_cut_file_is_a_line(folder: Path) -> None:
+    file = folder / "corpus.jsonl.gz"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(SleuthError, match=r"corpus.jsonl.gz"):
+        real_data.main(folder, folder / "out")
