@@ -175,7 +175,7 @@ def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> N
         *answer, digit = copied
         assert digit == trained[-3]
         assert answer == trained[: len(answer)]
-        assert str(tokenizer.decode(row.tokens[answer[-1] + 1 : digit])) == " ["
+        assert str(tokenizer.decode([*row.tokens[answer[-1] + 1 : digit]])) == " ["
         text = str(tokenizer.decode([*row.tokens]))
         first, second = text.split("<question>")[1], text.split("<question>")[2].split("<answer>")[0]
         assert first.split("<passage>")[0] == second
