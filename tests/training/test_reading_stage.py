@@ -249,9 +249,9 @@ def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> No
         for place, source in enumerate(row.sources):
             assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
         text = str(tokens.tokenizer.decode([*row.tokens]))
-        query = text.split("<search> ")[1].split("</search>")[0].split()
-        left = text.split("<search>")[0].replace("?", " ").split()
-        assert [word for word in left if word in query] == query  # words of the question, in their order
+        query = text.split("<search>")[1].split("</search>")[0]
+        assert query in text.split("<search>")[0]
+        assert len(query.split()) >= 2
         answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
         [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
         assert answer in cited.split("</information>")[0]

@@ -59,9 +59,9 @@ class ReadingRecipe(StrictModel):
     them; from the others clozes are made."""
     index: FilePath | None = None
     """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
-    "reading": the question, a query of some of its words, the first three passages that are found, with the right one
-    in the place of another if it was not found, the question again, and the answer with the number of its passage.
-    Absent: the right passage is given."""
+    "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
+    place of another if it was not found, the question again, and the answer with the number of its passage. Absent: the
+    right passage is given."""
     held_out: Annotated[Row[str], Field(min_length=1)]
     """Titles of articles that are not trained. Their questions measure exact match, given the gold passage, after the
     last step, beside the answers of a sliding window (arXiv:1606.05250)."""

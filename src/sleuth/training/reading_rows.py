@@ -27,9 +27,8 @@ FIRST_TOKEN_WEIGHT = 3.0
 ALONE = 0.3
 """Share of the rows with a search whose passage stands alone, as if nothing else had been found: more rows for the same
 tokens, and short results are read as well as long ones."""
-STOP_WORDS_DROPPED, WORDS_DROPPED = 0.9, (0.0, 0.1, 0.3)
-"""Shares of the words of a question that a query leaves out: of stop words, and of others, one of each drawn for each
-query."""
+PART = 0.25
+"""Share of the queries that are only a part of the question, half of its words at least."""
 
 
 class ReadingRows:
@@ -119,7 +118,7 @@ class SearchedRows(ReadingRows):
     def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
         """The search with all content words of the question, and what it found."""
         asked = self.tokens.question_words(question.question)
-        query = query_places(asked, random.Random(number), stop_words=1.0, words=0.0)
+        query = query_places(asked)
         found, _ = self._found(query, asked, question.passage, random.Random(number))
         passages = [self._result(rank, passage) for rank, passage in enumerate(found, 1)]
         return (
@@ -133,7 +132,7 @@ class SearchedRows(ReadingRows):
         self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
     ) -> Row | None:
         asked = self.tokens.question_words(question)
-        query = query_places(asked, rng, stop_words=STOP_WORDS_DROPPED, words=rng.choice(WORDS_DROPPED))
+        query = query_places(asked, rng)
         found, rank = ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng)
         encoded = self.tokens.passage(rank, passage.title, passage.text)
         span = encoded.span(start, end)
@@ -209,16 +208,19 @@ class _Row:
         )
 
 
-def query_places(asked: QuestionTokens, rng: random.Random, *, stop_words: float, words: float) -> list[int]:
-    """The places of a question's tokens that make a query: words in their order, of which the shares `stop_words` and
-    `words` of the others are left out; all words where nothing would be left."""
-    kept = [
-        (first, after)
-        for word, first, after in asked.words
-        if rng.random() >= (stop_words if word.lower() in STOP_WORDS else words)
-    ]
-    kept = kept or [(first, after) for _, first, after in asked.words] or [(1, len(asked.tokens))]
-    return [at for first, after in kept for at in range(first, after)]
+def query_places(asked: QuestionTokens, rng: random.Random | None = None) -> list[int]:
+    """The places of a question's tokens that make a query: its words in a row from the first that is no stop word, or,
+    with `rng`, perhaps a part of them. A query is a run of tokens because that is what a copying head learns first."""
+    words = asked.words
+    if not words:
+        return [*range(1, len(asked.tokens))]
+    first = next((at for at, (word, _, _) in enumerate(words) if word.lower() not in STOP_WORDS), 0)
+    after = len(words)
+    if rng is not None and rng.random() < PART:
+        size = rng.randint((after - first + 1) // 2, after - first)
+        first = rng.randint(first, after - size)
+        after = first + size
+    return [*range(words[first][1], words[after - 1][2])]
 
 
 def sentences_at(progress: float, rng: random.Random) -> int | None:
