@@ -215,9 +215,9 @@ def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: P
         episode = asyncio.run(play(tokens.tokenizer, index, question, turns))
         assert [action.kind for action in episode.trajectory.actions] == ["search", "answer"]
         shown = text.split("<passage>", 1)[1].split("</information>")[0]
-        if [f" [{rank}] {p.title} | {p.text}" for rank, p in enumerate(episode.trajectory.passages, 1)] == shown.split(
-            "<passage>"
-        ):
+        if [
+            f" [{rank}] {p.title} | {p.text} [{rank}]" for rank, p in enumerate(episode.trajectory.passages, 1)
+        ] == shown.split("<passage>"):
             assert episode.trajectory.tokens == row.tokens
             trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
             assert trained == [*row.trained]

@@ -1,8 +1,8 @@
 """What a reader trained from nothing speaks (`data.kind = "reading"`, recipes/tiny/real.toml).
 
-One search, whose passages are numbered and begin with `<passage>`. The environment repeats the question behind them,
-because only what stands there has read all of them. The answer ends with the number of the passage that it is from,
-`Tarn [2]`; one without a number cites nothing.
+One search, whose passages begin with `<passage>` and stand between their numbers. The environment repeats the question
+behind them, because only what stands there has read all of them; the same holds for the number behind a passage. The
+answer ends with the number of the passage that it is from, `Tarn [2]`; one without a number cites nothing.
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ READING = replace(
     name="reading",
     information=Tags(open="<passage>", close="</information>"),
     answer_inner=r"(?s)\A(?P<text>.*?\S)\s*(?:\[(?P<cited>\d)\]\s*)?\Z",
-    passage=" [{rank}] {title} | {text}",
+    passage=" [{rank}] {title} | {text} [{rank}]",
     between="<passage>",
     before_results="",
     margin="",

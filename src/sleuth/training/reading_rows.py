@@ -24,6 +24,11 @@ NUMBERS = READING.top_k
 """A passage of a row has any of the numbers 1 to `NUMBERS`."""
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token of an answer, which decides where it is copied from; that of the others is 1."""
+DIGIT_WEIGHT = 3.0
+"""Weight, in rows with a search, of the digit that says which passage the answer is from."""
+SHUFFLED = 0.5
+"""Share of the rows with a search whose passages stand in random order. Otherwise the first would be the right one in
+most rows, and always be cited."""
 ALONE = 0.3
 """Share of the rows with a search whose passage stands alone, as if nothing else had been found: more rows for the same
 tokens, and short results are read as well as long ones."""
@@ -89,8 +94,9 @@ class ReadingRows:
         if span is None or span[1] - span[0] > ANSWER_TOKENS:
             return None
         prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
+        place = prompt.index(self.tokens.tags[PASSAGE]) + 1
         row = _Row(prompt)
-        row.answer(self.tokens, number, prompt.index(self.tokens.tags[PASSAGE]) + 1, span)
+        row.answer(self.tokens.number(number), self.tokens.end, place, span, cited=place)
         return row.finished()
 
 
@@ -119,7 +125,7 @@ class SearchedRows(ReadingRows):
         """The search with all content words of the question, and what it found."""
         asked = self.tokens.question_words(question.question)
         query = query_places(asked)
-        found, _ = self._found(query, asked, question.passage, random.Random(number))
+        found, _ = self._found(query, asked, question.passage, random.Random(number), shuffled=0.0)
         passages = [self._result(rank, passage) for rank, passage in enumerate(found, 1)]
         return (
             *asked.tokens,
@@ -133,7 +139,9 @@ class SearchedRows(ReadingRows):
     ) -> Row | None:
         asked = self.tokens.question_words(question)
         query = query_places(asked, rng)
-        found, rank = ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng)
+        found, rank = (
+            ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng, shuffled=SHUFFLED)
+        )
         encoded = self.tokens.passage(rank, passage.title, passage.text)
         span = encoded.span(start, end)
         if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:
@@ -142,28 +150,32 @@ class SearchedRows(ReadingRows):
         row = _Row(asked.tokens)
         row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
         place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
+        number = self.tokens.number(rank)
+        whole = len(passages[rank - 1]) == len(encoded.tokens) + len(number)
         row.read(self.tokens.results(passages, asked.tokens))
         row.write([self.tokens.tags[ANSWER]])
-        row.answer(self.tokens, rank, place, span)
+        cited = place + len(encoded.tokens) if whole else place  # the number behind it, unless it was cut
+        row.answer(number, self.tokens.end, place, span, cited=cited, weight=DIGIT_WEIGHT)
         return row.finished()
 
     def _found(
-        self, query: Sequence[int], asked: QuestionTokens, passage: Passage, rng: random.Random
+        self, query: Sequence[int], asked: QuestionTokens, passage: Passage, rng: random.Random, *, shuffled: float
     ) -> tuple[list[Passage], int]:
         """The first passages that are found, and the rank of `passage` among them, which takes the place of one of them
         if it was not found."""
         text = self.tokens.text([asked.tokens[at] for at in query])
         [found] = self.index.find([text], READING.top_k)
         ids = [result.id for result in found]
-        if passage.id in ids:
-            return found, ids.index(passage.id) + 1
-        if len(found) < READING.top_k:
-            return [*found, passage], len(found) + 1
-        rank = rng.randint(1, len(found))
-        return [*found[: rank - 1], passage, *found[rank:]], rank
+        if passage.id not in ids:
+            at = rng.randrange(READING.top_k)
+            found[at:] = [passage, *found[at + 1 :]]
+        if rng.random() < shuffled:
+            rng.shuffle(found)
+        return found, [result.id for result in found].index(passage.id) + 1
 
     def _result(self, rank: int, passage: Passage) -> tuple[int, ...]:
-        return self.tokens.passage(rank, passage.title, passage.text).tokens[:RESULT_TOKENS]
+        tokens = self.tokens.passage(rank, passage.title, passage.text).tokens
+        return (*tokens, *self.tokens.number(rank))[:RESULT_TOKENS]
 
 
 class _Row:
@@ -186,17 +198,24 @@ class _Row:
         self.weights += weights or [1.0] * len(tokens)
         self.sources += sources or [-1] * len(tokens)
 
-    def answer(self, tokens: ReadingTokens, number: int, place: int, span: tuple[int, int]) -> None:
+    def answer(
+        self,
+        number: Sequence[int],
+        end: int,
+        place: int,
+        span: tuple[int, int],
+        *,
+        cited: int,
+        weight: float = 1.0,
+    ) -> None:
         """Appends the answer, which is tokens [first, after) of the passage at `place`, and the passage's number. The
-        answer is copied token by token, and so is the digit of the number, behind ` [`."""
-        first, after = span
-        answer, cited = self.tokens[place + first : place + after], tokens.number(number)
-        digit = len(cited) - 2
-        self.write(
-            (*answer, *cited, tokens.tags[ANSWERED]),
-            weights=(FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) + len(cited))),
-            sources=(*range(place + first, place + after), *(-1,) * digit, place + digit, -1, -1),
-        )
+        answer is copied token by token, and so is the digit of the number, behind ` [`, from the number at `cited`; its
+        weight is `weight`."""
+        first, after = place + span[0], place + span[1]
+        digit = len(number) - 2
+        self.write(self.tokens[first:after], (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1)), range(first, after))
+        self.write(number, (*(1.0,) * digit, weight, 1.0), (*(-1,) * digit, cited + digit, -1))
+        self.write([end])
 
     def finished(self) -> Row:
         """The row; whatever has a weight is trained."""
