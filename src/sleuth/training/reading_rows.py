@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.dialects.reading import READING
 from sleuth.factories import ReadingQuestion, ReadingTexts, ReadingTokens, by_source
-from sleuth.factories.reading_tokens import ANSWER, ANSWER_TOKENS, ANSWERED, PASSAGE, RESULT_TOKENS, QuestionTokens
+from sleuth.factories.reading_tokens import ANSWER, ANSWER_TOKENS, PASSAGE, RESULT_TOKENS, QuestionTokens
 from sleuth.learn.batch import Row
 from sleuth.retrieval.open_index import Index
 from sleuth.types import Passage
