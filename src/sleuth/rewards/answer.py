@@ -23,7 +23,7 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
 
     An answer element that did not end the episode (`stop` is not "answered") is malformed.
     """
-    turns = [segment.text for segment in episode.trajectory.segments if segment.author == "policy"]
+    turns = _policy_turns(episode.trajectory, dialect)
     extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect.answer_inner)
     if extracted.answer is None:
         return None, extracted.fault or "no_answer"
@@ -35,12 +35,27 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
 def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
     """The result of the last search that the answer cites by its rank; None if there is no answer, if it cites none, or
     one that was not shown. For dialects whose `answer_inner` has a group `cited`."""
-    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
-    answer = extract(turns, dialect.answer.open, dialect.answer.close).answer
+    answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
     match = re.search(dialect.answer_inner or "", answer) if answer else None
     rank = match.groupdict().get("cited") if match else None
     shown = next((action.passages for action in reversed(trajectory.actions) if action.kind == "search"), ())
     return shown[int(rank) - 1] if rank and 0 < int(rank) <= len(shown) else None
+
+
+def opened_answer(trajectory: Trajectory, dialect: Dialect) -> str:
+    """The answer tag, if the environment wrote it just before the policy's first turn, as of a closed book; else
+    nothing."""
+    segments = trajectory.segments
+    first = next((at for at, segment in enumerate(segments) if segment.author == "policy"), 0)
+    opening = segments[first - 1] if first else None
+    opened = opening is not None and opening.author == "env" and opening.text == dialect.answer.open
+    return dialect.answer.open if opened else ""
+
+
+def _policy_turns(trajectory: Trajectory, dialect: Dialect) -> list[str]:
+    """What the policy wrote, turn by turn; an answer tag that the environment opened for it belongs to its turn."""
+    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
+    return [opened_answer(trajectory, dialect) + turn if at == 0 else turn for at, turn in enumerate(turns)]
 
 
 def _inner_answer(extracted: Extracted, inner: str | None) -> Extracted:
@@ -78,7 +93,8 @@ class AnswerReward:
         parts = {"em": em, outcome: 1.0}
         if self.scorer.name == STRICT.name:
             return Score(value=em, parts=parts, note=outcome)
-        transcript = transcript_of(episode.trajectory, self.end_token)
+        opened = opened_answer(episode.trajectory, self.dialect)
+        transcript = transcript_of(episode.trajectory, self.end_token, opened)
         value = self.scorer.score_transcript(transcript, episode.task.golden_answers)
         if value is None:
             return Score(value=None, parts=parts, note=f"the scorer {self.scorer.name} cannot read the episode")
