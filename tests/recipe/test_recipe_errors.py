@@ -95,8 +95,8 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric", "suffix", "gain", '
-            '"python"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "cited_answer", "citation", "rubric", '
+            '"suffix", "gain", "python"',
         ),
         (
             "stage.1.env.kind=serch",

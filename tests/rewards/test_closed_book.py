@@ -19,7 +19,11 @@ READING = DIALECTS["reading"]
         ("sleuth", " Paris</answer>", {"em": 1.0, "correct": 1.0, "well_formed": 1.0}),
         ("sleuth", " Rome</answer>", {"em": 0.0, "wrong": 1.0, "well_formed": 1.0}),
         ("sleuth", " Paris</answer> so", {"em": 0.0, "malformed": 1.0, "well_formed": 0.0}),
-        ("reading", " Paris [1]</answer>", {"em": 1.0, "correct": 1.0, "well_formed": 1.0}),
+        (
+            "reading",
+            " Paris [1]</answer>",
+            {"em": 1.0, "correct": 1.0, "cites": 0.0, "cited_holds_answer": 0.0, "well_formed": 1.0},
+        ),
     ],
 )
 def test_an_answer_whose_tag_the_environment_opened_is_read(dialect: str, turn: str, parts: dict[str, float]) -> None:
