@@ -104,12 +104,13 @@ def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: 
         "stage.0.data.suite=hf://OWNER/NAME",
         "stage.1.data.questions=hf://OWNER/NAME/test.jsonl",
         "stage.1.env.retriever=empty",
+        'stage.0.env={ kind = "search", dialect = "sleuth", prompt = "plain", index = "none", closed_book = true }',
     ],
 )
 def test_what_lies_on_the_hub_or_is_not_read_is_not_looked_for(recipe: Path, tmp_path: Path, override: str) -> None:
     for file in ("index/card.json", "q.jsonl", "sets/nq/test.jsonl"):
         (tmp_path / file).unlink()
-    key = override.partition("=")[0].replace("retriever", "index")
+    key = override.partition("=")[0].replace("retriever", "index").replace("stage.0.env", "stage.0.env.index")
     told = problems(recipe, override)
     assert told
     assert not [problem for problem in told if key in problem]
