@@ -34,7 +34,7 @@ def test_control_arms_are_recorded_and_have_the_figures_of_citing(
     arms = {name: json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text()) for name in ARMS}
     for contents in arms.values():
         answers = [record for record in contents["records"] if record["note"] in ("correct", "wrong")]
-        assert contents["cites"]["n"] == len(answers)
+        assert contents["cites"]["n"] == len(answers) == sum("cites" in record for record in contents["records"])
         assert contents["cited_holds_answer"]["n"] == sum(record["em"] for record in answers)
     closed = arms["closed_book"]
     assert [name for name, one in arms.items() if one["protocol"].get("closed_book")] == ["closed_book"]

@@ -97,6 +97,14 @@ def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: 
     assert told.startswith(f"--set {override}: stage.1.env.{problem}")
 
 
+def test_a_dialect_of_whole_messages_has_no_closed_book(recipe: Path) -> None:
+    closed = (
+        'stage.0.env={ kind = "search", dialect = "chat", prompt = "plain", prompt_role = "user", closed_book = true }'
+    )
+    [told] = problems(recipe, closed)
+    assert "closed_book = true: a turn in the dialect 'chat' is a whole message" in told
+
+
 @pytest.mark.parametrize(
     "override",
     [

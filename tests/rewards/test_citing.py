@@ -9,13 +9,12 @@ import pytest
 from episodes import Part, episode_of, score_of
 
 from sleuth.dialects import DIALECTS
-from sleuth.factories import JudgePool, eval_reward_of, reward_of
+from sleuth.factories import JudgePool, reward_of
 from sleuth.metrics.intervals import UNMEASURED, wilson
 from sleuth.metrics.metrics import Record, episode_figures
 from sleuth.recipe.rewards import AnswerRewardRecipe, CitedAnswerRecipe, TokenF1Recipe
 from sleuth.rewards.answer import AnswerReward, EpisodeReward, cited_answer
 from sleuth.rewards.hostile import ATTACKS, CASES
-from sleuth.rewards.scorers import SCORERS
 from sleuth.rewards.search_results import shown_part
 from sleuth.types import Action, Episode, Passage, Task
 
