@@ -195,6 +195,7 @@ def test_a_closed_book_is_a_control_arm_of_its_own(demo: Path, write: Write) -> 
     for more, expected in (
         ("forced_search=true", "stage.0.env.closed_book and forced_search are both true; remove one of them"),
         ("retriever=empty", 'stage.0.env.retriever = "empty" has no effect with closed_book = true'),
+        ("retriever=gold", 'stage.0.env.retriever = "gold" has no effect with closed_book = true'),
         ("retriever=shuffled", 'stage.0.env.retriever = "shuffled" has no effect with closed_book = true'),
     ):
         assert expected in message(demo, closed, f"stage.0.env.{more}")
