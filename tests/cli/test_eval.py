@@ -167,6 +167,27 @@ def test_a_checkpoint_trained_with_a_forced_search_is_asked_with_one(checkpoint:
     assert "note: a forced search is not what the checkpoint was trained with" in result.stderr
 
 
+def test_a_closed_book_is_a_control_arm_whose_answers_are_read_and_recorded(checkpoint: Path) -> None:
+    CARD.model_copy(update={"forced_search": True}).write(checkpoint)
+    result, found = ask(checkpoint, "--closed-book")
+    assert result.exit_code == 0
+    assert (found["protocol"]["closed_book"], found["protocol"]["forced_search"]) == (True, False)
+    assert "note: a closed book is not what the checkpoint was trained with" in result.stderr
+    assert found["protocol"]["hash"] != CARD.hash
+    for record in found["records"]:
+        *_, opening, turn = record["segments"]
+        assert (opening["author"], opening["text"], turn["author"]) == ("env", "<answer>", "policy")
+        if turn["text"].endswith("</answer>"):
+            assert record["note"] in ("correct", "wrong")
+    for option, value in (("--index", checkpoint), ("--retriever", "http://a:1")):
+        result, _ = ask(checkpoint, "--closed-book", option, value)
+        assert result.exit_code == 2
+        assert (
+            result.stderr
+            == f"error: {option} has no effect with --closed-book, which allows no search; remove one of them\n"
+        )
+
+
 def test_one_slot_gives_the_records_of_many(checkpoint: Path) -> None:
     _, many = ask(checkpoint)
     _, one = ask(checkpoint, "--slots", 1)

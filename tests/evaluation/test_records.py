@@ -25,7 +25,8 @@ def episode(name: str, shown: tuple[str, ...], kind: str = "one_hop", stop: str 
 
 
 def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
-    right, wrong = Score(value=1.0, parts={"em": 1.0}), Score(value=0.0, parts={"em": 0.0}, note="wrong")
+    right = Score(value=1.0, parts={"em": 1.0, "cites": 1.0, "cited_holds_answer": 0.0})
+    wrong = Score(value=0.0, parts={"em": 0.0, "cites": 0.0}, note="wrong")
     played = [
         (episode("a", ("4 17",)), right),
         (episode("b", ()), wrong),
@@ -34,10 +35,10 @@ def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
         (episode("e", ("17",), "two_hop", stop="failed"), Score(value=None, note="retriever failed")),
         (episode("a", ()), wrong),  # a second sample
     ]
-    figures = episode_figures([(one.task, one.trajectory, score) for one, score in played])
+    figures = episode_figures([(one.task, one.trajectory, score) for one, score in played], cites=True)
     run = by_question(question_record(one, score) for one, score in played)
     shared = [key for key in FIGURES if key in figures]
-    of_records = {"sub_match", "f1", "evidence_shown"}  # told of them alone; citations are a refiner's
+    of_records = {"sub_match", "f1", "evidence_shown"}  # told of them alone; claims are a refiner's
     assert set(FIGURES) - set(shared) - set(CITATION_FIGURES) == of_records
     for key in shared:
         [means] = question_means(key, list(run), [run])

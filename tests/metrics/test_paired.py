@@ -43,6 +43,19 @@ def test_a_question_counts_by_the_mean_of_what_its_samples_gave() -> None:
     assert question_means("em", ["q0", "q1"], [run]) == [[0.5, None]]
 
 
+def test_citing_is_compared_where_both_arms_have_a_verdict() -> None:
+    base = [{"id": "a", "cites": 0.0}, {"id": "b", "cites": 1.0}, {"id": "c"}]
+    trained = [
+        {"id": "a", "cites": 1.0, "cited_holds_answer": 1.0},
+        {"id": "b", "cites": 1.0},
+        {"id": "c", "cites": 1.0},
+    ]
+    found = difference("cites", trained, base)
+    assert found is not None
+    assert (found.measured.value, found.measured.n) == (0.5, 2)
+    assert difference("cited_holds_answer", trained, base) is None
+
+
 def test_a_question_counts_only_where_it_has_a_part() -> None:
     passages = [{"id": "7", "title": "", "text": ""}]
     record = {"id": "q", "kind": "two_hop", "em": 1.0, "searches": 2, "gold_passages": ["7"], "stop": "answered"}

@@ -266,6 +266,12 @@ def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> N
     assert need.typical < need.at_limit
 
 
+def test_a_closed_book_is_one_turn_without_results(make_recipe) -> None:
+    closed = "stage.0.env={ kind = 'search', dialect = 'sleuth', prompt = 'plain', closed_book = true }"
+    lengths = lengths_of(make_recipe("Qwen3-4B", closed), 0)
+    assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 64, 64)
+
+
 def test_a_plan_names_the_keys_that_it_tried(make_recipe) -> None:
     plan = plan_for_cards(make_recipe("Qwen3-4B"), read_cards("h100-80"))
     assert not plan.fits

@@ -97,6 +97,14 @@ def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: 
     assert told.startswith(f"--set {override}: stage.1.env.{problem}")
 
 
+def test_a_dialect_of_whole_messages_has_no_closed_book(recipe: Path) -> None:
+    closed = (
+        'stage.0.env={ kind = "search", dialect = "chat", prompt = "plain", prompt_role = "user", closed_book = true }'
+    )
+    [told] = problems(recipe, closed)
+    assert "closed_book = true: a turn in the dialect 'chat' is a whole message" in told
+
+
 @pytest.mark.parametrize(
     "override",
     [
@@ -104,12 +112,13 @@ def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: 
         "stage.0.data.suite=hf://OWNER/NAME",
         "stage.1.data.questions=hf://OWNER/NAME/test.jsonl",
         "stage.1.env.retriever=empty",
+        'stage.0.env={ kind = "search", dialect = "sleuth", prompt = "plain", index = "none", closed_book = true }',
     ],
 )
 def test_what_lies_on_the_hub_or_is_not_read_is_not_looked_for(recipe: Path, tmp_path: Path, override: str) -> None:
     for file in ("index/card.json", "q.jsonl", "sets/nq/test.jsonl"):
         (tmp_path / file).unlink()
-    key = override.partition("=")[0].replace("retriever", "index")
+    key = override.partition("=")[0].replace("retriever", "index").replace("stage.0.env", "stage.0.env.index")
     told = problems(recipe, override)
     assert told
     assert not [problem for problem in told if key in problem]

@@ -95,8 +95,8 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "citation", "rubric", "suffix", "gain", '
-            '"python"',
+            '"searched", "evidence_in_results", "answer_from_evidence", "cited_answer", "citation", "rubric", '
+            '"suffix", "gain", "python"',
         ),
         (
             "stage.1.env.kind=serch",
@@ -187,6 +187,34 @@ def test_a_forced_search_without_searches_is_refused(demo: Path) -> None:
     assert "stage.1.env.forced_search = true needs searches" in text
     text = message(demo, "stage.0.forced_search_arm=true", "stage.1.env.searches=0")
     assert "stage.0.forced_search_arm = true needs an env with searches" in text
+
+
+def test_a_closed_book_is_a_control_arm_of_its_own(demo: Path, write: Write) -> None:
+    closed = 'stage.0.env={ kind = "search", dialect = "sleuth", prompt = "plain", closed_book = true }'
+    assert load_recipe(demo, [closed]).stage[0].env.closed_book
+    for more, expected in (
+        ("forced_search=true", "stage.0.env.closed_book and forced_search are both true; remove one of them"),
+        ("retriever=empty", 'stage.0.env.retriever = "empty" has no effect with closed_book = true'),
+        ("retriever=gold", 'stage.0.env.retriever = "gold" has no effect with closed_book = true'),
+        ("retriever=shuffled", 'stage.0.env.retriever = "shuffled" has no effect with closed_book = true'),
+    ):
+        assert expected in message(demo, closed, f"stage.0.env.{more}")
+    assert "stage.0.forced_search_arm = true needs an env with" in message(
+        demo, closed, "stage.0.forced_search_arm=true"
+    )
+    text = message(demo, "stage.1.env.closed_book=true")
+    assert "stage.1.env.closed_book = true is for evaluations" in text
+
+
+def test_the_reward_of_a_cited_answer_needs_a_dialect_whose_answers_cite(demo: Path, write: Write) -> None:
+    cited = 'stage.1.reward=[{ kind = "cited_answer" }]'
+    assert load_recipe(demo, [cited, "stage.1.env.dialect=reading", "stage.1.env.prompt=reading"])
+    assert message(demo, cited) == (
+        f'--set {cited}: stage.1.reward.0.kind = "cited_answer" needs answers that cite a passage by its number, which '
+        'env.dialect = "sleuth" has not; set env.dialect = "reading"'
+    )
+    tools = "stage.1.env={ kind = 'tools', tools = ['a:b'], prompt = 'plain' }"
+    assert 'which env.kind = "tools" has not' in message(demo, cited, tools)
 
 
 def test_no_stage_may_have_the_name_of_a_forced_search_arm(demo: Path) -> None:

@@ -20,7 +20,7 @@ NOBODY = JudgePool(Path("unused"))
 RIGHT = "<think>b</think><answer>Paris</answer>"
 
 
-KINDS = ("sub_match", "token_f1", "format", "searched", "evidence_in_results", "answer_from_evidence")
+KINDS = ("sub_match", "token_f1", "format", "searched", "evidence_in_results", "answer_from_evidence", "cited_answer")
 
 
 def reward_named(kind: str) -> Reward:

@@ -51,6 +51,7 @@ OF_THE_CARD = {
     "template_sha256": "cd" * 32,
     "context": 513,
     "forced_search": True,
+    "closed_book": True,
     "scorer": "loose",
     "corpus_sha256": None,
     "env": OwnCode(functions=("my_env:Env",), sources={"my_env.py": "5f" * 32}),
@@ -97,6 +98,13 @@ def test_any_change_of_the_protocol_changes_its_hash(protocol: ProtocolCard, key
 def test_any_change_of_the_dialect_changes_the_hash_of_the_protocol(protocol: ProtocolCard, key: str) -> None:
     changed = dataclasses.replace(protocol.dialect, **{key: OF_THE_DIALECT[key]})
     assert protocol.model_copy(update={"dialect": changed}).hash != protocol.hash
+
+
+def test_a_card_of_an_open_book_is_that_of_before_books_could_be_closed(protocol: ProtocolCard, tmp_path: Path) -> None:
+    assert "closed_book" not in protocol.model_dump(mode="json")
+    closed = protocol.model_copy(update={"closed_book": True})
+    closed.write(tmp_path)
+    assert ProtocolCard.read(tmp_path) == closed
 
 
 def test_no_field_is_left_out_of_the_two_tests_above() -> None:

@@ -45,6 +45,7 @@ def evaluate(
     samples: options.Samples = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many questions.")] = None,
     forced_search: options.ForcedSearch = None,
+    closed_book: options.ClosedBook = False,
     scorer: options.Scorer = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
@@ -94,6 +95,7 @@ def evaluate(
         context=context,
         samples=samples,
         forced_search=forced_search,
+        closed_book=closed_book,
         scorer=scorer,
         engine=engine,
         served_as=served_as,
@@ -143,6 +145,7 @@ def evaluate_suite(
     context: options.ContextTokens = None,
     samples: options.Samples = 1,
     forced_search: options.ForcedSearch = None,
+    closed_book: options.ClosedBook = False,
     scorer: options.Scorer = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
@@ -176,6 +179,7 @@ def evaluate_suite(
         context=context,
         samples=samples,
         forced_search=forced_search,
+        closed_book=closed_book,
         scorer=scorer,
         engine=engine,
         served_as=served_as,
@@ -218,6 +222,10 @@ def _prepare_session(
 ) -> OpenSession:
     """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
     `open_eval_session`."""
+    if settings["closed_book"]:
+        forced = settings["forced_search"] or None
+        searching = {"--index": index, "--retriever": urls or None, "--refiner": refiner, "--forced-search": forced}
+        require_unset(searching, "has no effect with --closed-book, which allows no search; remove one of them")
     require_passages(index, "--retriever", urls)
     require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": settings["cache_memory"]})
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)

@@ -66,6 +66,7 @@ PromptRole = Annotated[
 ForcedSearch = Annotated[
     bool | None, typer.Option(help="Open the first search for the model. [default: as it was trained]")
 ]
+ClosedBook = Annotated[bool, typer.Option(help="Control arm: open the answer for the model, and allow no search.")]
 ContextTokens = Annotated[
     int | None, typer.Option(min=1, help="Longest episode in tokens. [default: as the model was trained]")
 ]

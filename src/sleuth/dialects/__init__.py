@@ -22,8 +22,11 @@ def dialect_of(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def require_speakable(dialect: Dialect, prompt_role: str, *, forced_search: bool) -> None:
-    """Raises SleuthError if the dialect cannot be used with this prompt role, or not with a forced search."""
+def require_speakable(
+    dialect: Dialect, prompt_role: str, *, forced_search: bool = False, closed_book: bool = False
+) -> None:
+    """Raises SleuthError if the dialect cannot be used with this prompt role, or not with a forced search or a closed
+    book."""
     if dialect.frame != "text" and prompt_role == "raw":
         raise SleuthError(
             f'prompt_role = "raw": the dialect {dialect.name!r} needs messages of the model\'s chat template; '
@@ -32,6 +35,11 @@ def require_speakable(dialect: Dialect, prompt_role: str, *, forced_search: bool
     if dialect.frame != "text" and forced_search:
         raise SleuthError(
             f"forced_search = true: the dialect {dialect.name!r} has no opening search tag; set forced_search = false"
+        )
+    if dialect.frame != "text" and closed_book:
+        raise SleuthError(
+            f"closed_book = true: a turn in the dialect {dialect.name!r} is a whole message, which the environment "
+            "cannot begin; set closed_book = false"
         )
 
 

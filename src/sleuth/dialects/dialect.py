@@ -111,6 +111,11 @@ class Dialect:
         _require_format("answer_form", self.answer_form, "text", text="")
 
     @property
+    def cites(self) -> bool:
+        """Whether an answer may cite a result by its rank."""
+        return "cited" in re.compile(self.answer_inner or "").groupindex
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """All tags, which the tokenizer must be able to write."""
         pairs = (self.think, self.search, self.information, self.answer)

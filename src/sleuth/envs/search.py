@@ -20,8 +20,8 @@ class SearchEnv:
 
     After the dialect's number of searches there is one last turn; a search in it, or in the last of the dialect's
     turns, ends the episode with the stop reason `turns`. With `forced_search` the environment starts the first turn
-    with an opening search tag, with `closed_book` with an opening answer tag. If the retriever fails, the episode ends
-    as `failed`, with the query in its last action.
+    with an opening search tag; with `closed_book` it starts it with an opening answer tag, and allows no search. If the
+    retriever fails, the episode ends as `failed`, with the query in its last action.
     """
 
     call_kind: ClassVar[Literal["search", "call"]] = "search"
@@ -39,7 +39,7 @@ class SearchEnv:
         frame: Frame | None = None,
     ) -> None:
         self.task = task
-        self.dialect = dialect
+        self.dialect = replace(dialect, searches=0) if closed_book else dialect
         self.prompt = prompt
         self.retriever = retriever
         self.prefix = dialect.answer.open if closed_book else dialect.search.open if forced_search else ""

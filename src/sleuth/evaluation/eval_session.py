@@ -210,6 +210,7 @@ def open_eval_session(
     context: int | None = None,
     samples: int = 1,
     forced_search: bool | None = None,
+    closed_book: bool = False,
     prompt_role: Role | None = None,
     slots: int = DEFAULT_SLOTS,
     cache_memory: str | None = None,
@@ -220,7 +221,8 @@ def open_eval_session(
 ) -> tuple[EvalSession, list[str]]:
     """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
     and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
-    come from the `index` or from servers at `urls`; without either, searches find nothing. `engine` is the URL of a
+    come from the `index` or from servers at `urls`; without either, searches find nothing. `closed_book` is the control
+    arm in which the model answers without a search. `engine` is the URL of a
     server that has the checkpoint; its weights are then not loaded here. A model without a protocol searches, unless
     all tasks have a tool output to refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
@@ -244,6 +246,7 @@ def open_eval_session(
         prompt=prompt,
         prompt_role=prompt_role,
         forced_search=forced_search,
+        closed_book=closed_book,
     )
     setting, differences = resolve_protocol(card, overrides, tokenizer, tasks)
     trained_context = card.context if card is not None and differences is not None else None
@@ -313,6 +316,7 @@ class EvalOverrides:
     prompt: str | None = None
     prompt_role: Role | None = None
     forced_search: bool | None = None
+    closed_book: bool = False
 
 
 def resolve_protocol(
@@ -330,7 +334,8 @@ def _search_setting(
     card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
 ) -> tuple[Setting, list[str] | None]:
     role = overrides.prompt_role or (card.prompt_role if card else "raw")
-    forced = card.forced_search if card and overrides.forced_search is None else bool(overrides.forced_search)
+    trained = card is not None and card.forced_search and not overrides.closed_book
+    forced = trained if overrides.forced_search is None else overrides.forced_search
     env = SearchEnvRecipe(
         kind="search",
         dialect=overrides.dialect or (card.dialect.name if card else DEFAULT_DIALECT),
@@ -339,8 +344,9 @@ def _search_setting(
         template_flags=card.template_flags if card and role != "raw" else {},
         index=overrides.index,
         urls=overrides.urls,
-        retriever="remote" if overrides.urls else "index" if overrides.index else "empty",
+        retriever="remote" if overrides.urls else "index" if overrides.index or overrides.closed_book else "empty",
         forced_search=forced,
+        closed_book=overrides.closed_book,
     )
     if card is not None and env.dialect == card.dialect.name:
         return setting_of_card(card, env, tokenizer, tasks)
@@ -354,6 +360,7 @@ def _refine_setting(
         "--index": overrides.index,
         "--retriever": overrides.urls,
         "--forced-search": overrides.forced_search,
+        "--closed-book": overrides.closed_book,
     }
     for option, value in search_options.items():
         if value:

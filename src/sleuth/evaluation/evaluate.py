@@ -23,6 +23,7 @@ from sleuth.metrics.citation_figures import citation_figures, citation_value
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.metrics.metrics import (
+    CITING,
     SCORER_PREFIX,
     compatible_scores,
     episode_figures,
@@ -182,11 +183,12 @@ def evaluation(
     records = [(episode.task, episode.whole, score) for episode, score in answered]
     reasons = missing_reasons(records)
     protocol = session.protocol()
-    figures = citation_figures if refines(session.setting.dialect) else episode_figures
+    dialect = session.setting.dialect
+    figures = citation_figures(records) if refines(dialect) else episode_figures(records, cites=dialect.cites)
     return {
         "name": name,
         "model": model,
-        **{key: figure.as_json() for key, figure in figures(records).items()},
+        **{key: figure.as_json() for key, figure in figures.items()},
         "outcomes": outcome_counts(records),
         **({"missing_because": reasons} if reasons else {}),
         "temperature": session.temperature,
@@ -208,7 +210,7 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
         "kind": episode.task.kind,
         "em": score.parts.get("em"),
         **compatible_scores(score),
-        **({"well_formed": score.parts["well_formed"]} if "well_formed" in score.parts else {}),
+        **{name: score.parts[name] for name in ("well_formed", *CITING) if name in score.parts},
         **_citations(episode.task, score),
         "note": score.note,
         "answer": answers[-1] if answers else None,

@@ -53,7 +53,6 @@ class SearchSetting(Setting):
 
     retriever: Retriever
     gold: Mapping[str, Sequence[Passage]] | None = None
-    closed_book: bool = False
     asks_servers: bool = False
 
     def env(self, task: Task) -> Env:
@@ -234,7 +233,7 @@ def _setting(
     """`prompt` is its text; None reads the one that `env` names."""
     prompt = read_prompt(env.prompt) if prompt is None else prompt
     require_askable(prompt, env.prompt_role, prompt_name)
-    require_speakable(dialect, env.prompt_role, forced_search=env.forced_search)
+    require_speakable(dialect, env.prompt_role, forced_search=env.forced_search, closed_book=env.closed_book)
     unanswered = next((task for task in tasks if not task.golden_answers), None)
     if unanswered is not None:
         raise SleuthError(
@@ -254,7 +253,8 @@ def _setting(
         gold=gold_passages(cast(Path, env.index), tasks) if env.retriever == "gold" else None,
         corpus_sha256=corpus,
         forced_search=env.forced_search,
-        asks_servers=bool(env.urls),
+        closed_book=env.closed_book,
+        asks_servers=bool(env.urls) and not env.closed_book,
     )
 
 
@@ -356,7 +356,7 @@ def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]
 
 def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
     """The retriever, and the hash of its corpus."""
-    if env.retriever == "empty":
+    if env.retriever == "empty" or env.closed_book:
         return EmptyRetriever(), None
     if env.urls:
         corpus = wait_until_ready(env.urls, log=to_stderr)

@@ -39,6 +39,7 @@ class Setting(ABC):
     ask_with: AskWith = "question"
     corpus_sha256: str | None = None
     forced_search: bool = False
+    closed_book: bool = False
     own_code: OwnCode | None = None
 
     longest_answer_is: ClassVar[str] = "turn_tokens = "
@@ -87,6 +88,7 @@ class Setting(ABC):
             template_sha256=self.template.sha256 if self.template else None,
             context=context,
             forced_search=self.forced_search,
+            closed_book=self.closed_book,
             scorer=scorer,
             corpus_sha256=self.corpus_sha256,
             reward=reward,
@@ -128,6 +130,7 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
     changed = {
         "the corpus": (setting.corpus_sha256 if unknown else card.corpus_sha256, setting.corpus_sha256),
         "a forced search": (card.forced_search, setting.forced_search),
+        "a closed book": (card.closed_book, setting.closed_book),
         "the prompt": (card.prompt_text, setting.prompt),
         "what is asked with it": (card.ask_with, setting.ask_with),
         "the role of the prompt": (card.prompt_role, setting.prompt_role),

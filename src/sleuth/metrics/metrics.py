@@ -16,9 +16,12 @@ Record = tuple[Task, Trajectory, Score]
 SCORER_PREFIX = "score_"
 """The prefix of score parts by scorers other than the strict one."""
 
+CITING = ("cites", "cited_holds_answer")
+"""The score parts of answers that may cite a passage, as `AnswerReward` gives them."""
 
-def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """The figures of an evaluation; siblings of one task count as one draw.
+
+def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[str, Measured]:
+    """The figures of an evaluation, whose answers may cite passages if `cites`; siblings of one task count as one draw.
 
     - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
     - `searched`: the share of episodes with a search; `searches_mean`: mean searches, `searches_two_hop`: those on
@@ -30,7 +33,10 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
     - `missing`: the share of episodes without a verdict;
     - `score_NAME`: the mean score of a scorer other than the strict one;
     - `well_formed`: the share of episodes in which every turn is one closed thought and one action, the last one the
-      answer, of agents that write tags.
+      answer, of agents that write tags;
+    - `cites`, with the argument of that name: the share of answers that name a passage that was shown;
+      `cited_holds_answer`: the share of right answers that the title or the text of their passage holds, as far as it
+      was shown; 0 for one without a citation.
 
     A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.
     """
@@ -52,8 +58,9 @@ def episode_figures(records: Sequence[Record]) -> dict[str, Measured]:
     }
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
         figures[name] = (bootstrap_mean, records, partial(_part, name))
-    if any("well_formed" in score.parts for _, _, score in records):
-        figures["well_formed"] = (share, records, partial(_part, "well_formed"))
+    well_formed = any("well_formed" in score.parts for _, _, score in records)
+    for name in (*(["well_formed"] if well_formed else []), *(CITING if cites else [])):
+        figures[name] = (share, records, partial(_part, name))
     return {
         name: measured([value(*record) for record in population], [task.id for task, _, _ in population])
         for name, (measured, population, value) in figures.items()

@@ -12,6 +12,7 @@ from sleuth.metrics.arms import difference as arm_difference
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.failures import evidence_shown
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
+from sleuth.metrics.metrics import CITING
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
@@ -31,6 +32,7 @@ FIGURES = (
     "query_recall",
     "evidence_shown",
     "response_tokens_mean",
+    *CITING,
     *CITATION_FIGURES,
     "missing",
 )
@@ -73,7 +75,7 @@ def question_value(key: str, record: Record) -> float | None:
             return _response_tokens(record) if finished else None
         case "missing":
             return float(em is None and "citation_f1" not in record)
-    return record.get(key) if key.startswith("score_") or key in CITATION_FIGURES else None
+    return record.get(key) if key.startswith("score_") or key in (*CITING, *CITATION_FIGURES) else None
 
 
 def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:

@@ -182,7 +182,7 @@ def _search(env: SearchEnvRecipe, context: int) -> Lengths:
     results = min(found, env.results_tokens or dialect.results_tokens or found)
     turns, searches = env.turns or dialect.turns, env.searches if env.searches is not None else dialect.searches
     limits = [SEARCHES, *([] if turns is None else [turns - 1]), *([] if searches is None else [searches])]
-    made = min(limits)
+    made = 0 if env.closed_book else min(limits)
     prompt = min(PROMPT, context // 2)
     response = min((made + 1) * turn + made * results, context - prompt)
     return Lengths(limit=context, prompt=prompt, response=response, sampled=min((made + 1) * turn, response))

@@ -93,8 +93,8 @@ def require_index(folder: Path) -> None:
 
 
 def _require_dialect(name: str, env: StrictModel) -> None:
-    role, forced = getattr(env, "prompt_role", None), getattr(env, "forced_search", False)
-    require_speakable(dialect_of(name), role or "user", forced_search=forced)
+    opened = {key: getattr(env, key, False) for key in ("forced_search", "closed_book")}
+    require_speakable(dialect_of(name), getattr(env, "prompt_role", None) or "user", **opened)
 
 
 def _require_prompt(name: str, env: StrictModel) -> None:
@@ -104,7 +104,7 @@ def _require_prompt(name: str, env: StrictModel) -> None:
 
 
 def _require_searched(folder: Path, env: StrictModel) -> None:
-    if getattr(env, "retriever", "index") != "empty":
+    if getattr(env, "retriever", "index") != "empty" and not getattr(env, "closed_book", False):
         require_index(folder)
 
 

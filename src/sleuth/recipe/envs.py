@@ -82,6 +82,8 @@ class SearchEnvRecipe(EnvFields):
     """Reply to an invalid action: name of a prompt, or path of a text file; absent: the dialect's default."""
     forced_search: bool = False
     """Whether the environment opens the first search itself, so that the policy starts inside a query."""
+    closed_book: bool = False
+    """Control arm of an evaluation: the environment opens the answer itself, and there is no search. Needs no index."""
 
     def without_retriever(self) -> Self:
         """Every search returns nothing."""
@@ -89,6 +91,7 @@ class SearchEnvRecipe(EnvFields):
 
     @combination
     def _can_search(self) -> Iterator[str]:
+        needs_index = self.retriever != "empty" and not self.closed_book
         if self.retriever == "remote" and not self.urls:
             yield 'urls is missing: retriever = "remote" needs servers, such as urls = ["http://127.0.0.1:8000"]'
         elif self.retriever == "gold" and self.urls:
@@ -97,7 +100,7 @@ class SearchEnvRecipe(EnvFields):
             yield "urls and index are both given; remove one of them"
         elif self.urls and self.retriever == "index":
             yield 'urls needs retriever = "remote" (or a control arm)'
-        elif self.index is None and not self.urls and self.retriever != "empty":
+        elif self.index is None and not self.urls and needs_index:
             yield (
                 f'index is missing: retriever = "{self.retriever}" reads one; name a folder written by `sleuth index`'
             )
@@ -106,6 +109,10 @@ class SearchEnvRecipe(EnvFields):
                 yield f"urls holds {url!r}: expected http://HOST:PORT"
         if self.forced_search and self.searches == 0:
             yield "forced_search = true needs searches of 1 or more"
+        if self.closed_book and self.forced_search:
+            yield "closed_book and forced_search are both true; remove one of them"
+        if self.closed_book and self.retriever in ("empty", "shuffled", "gold"):
+            yield f'retriever = "{self.retriever}" has no effect with closed_book = true; remove one of them'
         if self.passage_tokens is not None and self.results_tokens is not None:
             yield "results_tokens and passage_tokens are both given; remove one of them"
         if self.template_flags and self.prompt_role == "raw":

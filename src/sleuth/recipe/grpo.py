@@ -206,6 +206,8 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     def _policy_has_to_search(self) -> Iterator[str]:
         if getattr(self.env, "retriever", None) == "gold":
             yield 'env.retriever = "gold" is for evaluations: with it no query matters; set "index"'
+        if getattr(self.env, "closed_book", False):
+            yield "env.closed_book = true is for evaluations: with it nothing is searched; remove it"
 
     @combination
     def _group_fits(self) -> Iterator[str]:

@@ -249,5 +249,5 @@ class Recipe(StrictModel):
             if not self._question_stages() and None in (stage.env, stage.context):
                 continue  # reported by the check above
             env = self.env_and_context(index)[0]
-            if not isinstance(env, SearchEnvRecipe) or env.searches == 0:
+            if not isinstance(env, SearchEnvRecipe) or env.searches == 0 or env.closed_book:
                 yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"

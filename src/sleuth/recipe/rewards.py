@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from sleuth.dialects import DIALECTS
 from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, JudgeRecipe, JudgeTable, LexicalJudgeRecipe
 from sleuth.recipe.strict import StrictModel, combination
@@ -124,6 +125,10 @@ class JudgedPartRecipe(RewardFields):
 class AnswerRewardRecipe(RewardFields):
     """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
 
+    figures: ClassVar[Mapping[str, str]] = {
+        "cites": "The answer names a passage that was shown, in dialects whose answers cite.",
+        "cited_holds_answer": "The passage that a right answer cites contains it; 0 if it cites none.",
+    }
     kind: Literal["answer"]
     scorer: Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"] = (
         "strict"
@@ -180,6 +185,27 @@ class AnswerFromEvidenceRecipe(RewardFields):
         "answer_from_evidence": "The given answer stands in a passage that was shown."
     }
     kind: Literal["answer_from_evidence"]
+
+
+class CitedAnswerRecipe(RewardFields):
+    """1 for a golden answer that cites a passage which contains it, as far as the policy was shown it. For dialects
+    whose answers cite a passage by its number, such as "reading"."""
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "cited_answer": "The answer is a golden one, and the passage that it cites contains it."
+    }
+    kind: Literal["cited_answer"]
+
+    def misfit(self, env: EnvFields) -> str | None:
+        """Also why no answer cites."""
+        if (other := super().misfit(env)) is not None:
+            return other
+        name, citing = getattr(env, "dialect", ""), [one.name for one in DIALECTS.values() if one.cites]
+        if name in citing or (name and name not in DIALECTS):  # one that does not exist is reported where it is named
+            return None
+        where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
+        dialects = " or ".join(f'"{one}"' for one in citing)
+        return f"needs answers that cite a passage by its number, which {where} has not; set env.dialect = {dialects}"
 
 
 NAMED_SUMS: dict[str, dict[str, Any]] = {
@@ -383,6 +409,7 @@ RewardRecipe = (
     | SearchedRecipe
     | EvidenceInResultsRecipe
     | AnswerFromEvidenceRecipe
+    | CitedAnswerRecipe
     | CitationRecipe
     | RubricRecipe
     | SuffixRecipe

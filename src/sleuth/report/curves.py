@@ -65,6 +65,8 @@ PANELS = (
     Panel(title="Well-formed", hint="share of episodes", keys=("format",), top=1.0),
     Panel(title="Evidence in results", hint="share of episodes", keys=("evidence_in_results",), top=1.0),
     Panel(title="Answer from evidence", hint="share of episodes", keys=("answer_from_evidence",), top=1.0),
+    Panel(title="Right and cited", hint="share of episodes", keys=("cited_answer",), top=1.0),
+    Panel(title="Cited passage holds the answer", hint="share of right answers", keys=("cited_holds_answer",), top=1.0),
     Panel(title="Searches", hint="mean an episode", keys=("searches_mean",)),
     Panel(title="Gain of a search", hint="nats, in right episodes", keys=("search_gain",)),
     Panel(title="Idle searches", hint="share of those in right episodes", keys=("idle_searches",), top=1.0),

@@ -32,6 +32,8 @@ LABELS = {
     "claim_recall": "Asked claims with a right citation, by the table",
     "claim_f1": "F1 of the claims, by the table",
     "off_query": "Claims not asked for",
+    "cites": "Answers that cite a passage shown",
+    "cited_holds_answer": "Right answers whose passage holds them",
     "grounded": "Right answer in a supported claim",
     "right_abstention": "Abstains where nothing answers",
     "wrong_abstention": "Abstains where something does",

@@ -11,7 +11,7 @@ from sleuth.rewards import match
 from sleuth.rewards.match import exact_match
 from sleuth.rewards.scorers import Scorer
 from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
-from sleuth.rewards.search_results import appears_in_results
+from sleuth.rewards.search_results import appears_in, appears_in_results, shown_part, shown_passages
 from sleuth.types import Episode, Group, Passage, Score, Trajectory
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
@@ -23,7 +23,7 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
 
     An answer element that did not end the episode (`stop` is not "answered") is malformed.
     """
-    turns = [segment.text for segment in episode.trajectory.segments if segment.author == "policy"]
+    turns = _policy_turns(episode.trajectory, dialect)
     extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect.answer_inner)
     if extracted.answer is None:
         return None, extracted.fault or "no_answer"
@@ -35,12 +35,46 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
 def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
     """The result of the last search that the answer cites by its rank; None if there is no answer, if it cites none, or
     one that was not shown. For dialects whose `answer_inner` has a group `cited`."""
-    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
-    answer = extract(turns, dialect.answer.open, dialect.answer.close).answer
+    cited = _cited(trajectory, dialect)
+    return None if cited is None else cited[0]
+
+
+def cited_passage_holds(answer: str, trajectory: Trajectory, dialect: Dialect) -> bool:
+    """Whether the words of the answer appear in the title or the text of the passage that the trajectory cites, as far
+    as its budget let the policy read it."""
+    cited = _cited(trajectory, dialect)
+    if cited is None:
+        return False
+    passage, shown = cited
+    texts = f"{passage.title}\n{passage.text}", shown  # the first, because the rank in the second is no evidence
+    return all(appears_in(answer, text) for text in texts)
+
+
+def _cited(trajectory: Trajectory, dialect: Dialect) -> tuple[Passage, str] | None:
+    """The cited passage, and what the policy was shown of it."""
+    answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
     match = re.search(dialect.answer_inner or "", answer) if answer else None
-    rank = match.groupdict().get("cited") if match else None
-    shown = next((action.passages for action in reversed(trajectory.actions) if action.kind == "search"), ())
-    return shown[int(rank) - 1] if rank and 0 < int(rank) <= len(shown) else None
+    cited = match.groupdict().get("cited") if match else None
+    for search, rank, passage, reply in shown_passages(trajectory) if cited else ():
+        if (search, rank) == (trajectory.searches, int(cited or 0)):
+            return passage, shown_part(dialect.passage.format(rank=rank, title=passage.title, text=passage.text), reply)
+    return None
+
+
+def opened_answer(trajectory: Trajectory, dialect: Dialect) -> str:
+    """The answer tag, if the environment wrote it just before the policy's first turn, as of a closed book; else
+    nothing."""
+    segments = trajectory.segments
+    first = next((at for at, segment in enumerate(segments) if segment.author == "policy"), 0)
+    opening = segments[first - 1] if first else None
+    opened = opening is not None and opening.author == "env" and opening.text == dialect.answer.open
+    return dialect.answer.open if opened else ""
+
+
+def _policy_turns(trajectory: Trajectory, dialect: Dialect) -> list[str]:
+    """What the policy wrote, turn by turn; an answer tag that the environment opened for it belongs to its turn."""
+    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
+    return [opened_answer(trajectory, dialect) + turn if at == 0 else turn for at, turn in enumerate(turns)]
 
 
 def _inner_answer(extracted: Extracted, inner: str | None) -> Extracted:
@@ -58,8 +92,10 @@ class AnswerReward:
     """The score by `scorer`; missing where the retriever failed or the scorer cannot read the episode.
 
     Parts: strict exact match `em` (whatever the scorer), one of `correct`, `wrong`, `no_answer`, `malformed` at 1 (the
-    note names it), and `score_NAME` of a scorer other than `strict`. `end_token` is the id of the end-of-text token,
-    which some scorers require.
+    note names it), and `score_NAME` of a scorer other than `strict`. In a dialect whose answers cite, an answer has the
+    part `cites` (it names a passage that was shown), and a right one `cited_holds_answer` (that passage holds it, as
+    far as it was shown; 0 if it cites none). `end_token` is the id of the end-of-text token, which some scorers
+    require.
     """
 
     def __init__(self, dialect: Dialect, *, scorer: Scorer = STRICT, end_token: int | None = None) -> None:
@@ -73,12 +109,17 @@ class AnswerReward:
     def _score(self, episode: Episode) -> Score:
         if (failed := failed_score(episode)) is not None:
             return failed
-        _, outcome = given_answer(episode, self.dialect)
+        answer, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
+        if self.dialect.cites and answer is not None:
+            parts |= {"cites": float(cited_passage(episode.trajectory, self.dialect) is not None)}
+            if outcome == "correct":
+                parts |= {"cited_holds_answer": float(cited_passage_holds(answer, episode.trajectory, self.dialect))}
         if self.scorer.name == STRICT.name:
             return Score(value=em, parts=parts, note=outcome)
-        transcript = transcript_of(episode.trajectory, self.end_token)
+        opened = opened_answer(episode.trajectory, self.dialect)
+        transcript = transcript_of(episode.trajectory, self.end_token, opened)
         value = self.scorer.score_transcript(transcript, episode.task.golden_answers)
         if value is None:
             return Score(value=None, parts=parts, note=f"the scorer {self.scorer.name} cannot read the episode")
@@ -122,6 +163,14 @@ def answer_from_evidence(episode: Episode, dialect: Dialect) -> float:
     """1 if the answer, right or wrong, appears in a passage that the policy was shown."""
     answer, _ = given_answer(episode, dialect)
     return float(answer is not None and appears_in_results(answer, episode.trajectory))
+
+
+def cited_answer(episode: Episode, dialect: Dialect) -> float:
+    """1 if the answer is right by strict exact match, and the passage that it cites holds it."""
+    answer, outcome = given_answer(episode, dialect)
+    if answer is None or outcome != "correct":
+        return 0.0
+    return float(cited_passage_holds(answer, episode.trajectory, dialect))
 
 
 def evidence_in_results(episode: Episode, dialect: Dialect) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from sleuth.rewards.match import normalise
@@ -25,6 +26,13 @@ def appears_in(answer: str, text: str) -> bool:
     words only, and an answer that normalises to nothing appears nowhere."""
     words = normalise(answer)
     return bool(words) and f" {words} " in f" {normalise(text)} "
+
+
+def shown_part(result: str, reply: str) -> str:
+    """As much of the beginning of a result as the reply contains: all of it unless a budget cut it."""
+    lengths = range(len(result) + 1)  # if a beginning stands in the reply, so does every shorter one
+    shown = bisect_left(lengths, True, key=lambda length: result[:length] not in reply) - 1
+    return result[:shown]
 
 
 def shown_passages(trajectory: Trajectory) -> Iterator[tuple[int, int, Passage, str]]:

@@ -105,6 +105,8 @@ class ProtocolCard(BaseModel):
     """Longest episode in tokens, prompt included."""
     forced_search: bool = False
     """The environment opens the first search."""
+    closed_book: bool = Field(default=False, exclude_if=operator.not_)
+    """The environment opens the answer, and there is no search; absent otherwise."""
     scorer: str
     """Name of the scorer of answers."""
     corpus_sha256: str | None = None

@@ -109,6 +109,7 @@ WORDINGS = {
     "forced_search": Wording(
         says="has its first search opened by the environment", absent="opens its first search itself"
     ),
+    "closed_book": Wording(says="answers at once, in a tag that the environment opened", absent="may search first"),
     "scorer": Wording(says="is judged by the scorer {}", again="by {}"),
     "corpus_sha256": Wording(says="searched the corpus {}", absent="searched no corpus"),
     "env": Wording(

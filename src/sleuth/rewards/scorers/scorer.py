@@ -93,17 +93,18 @@ class Transcript:
     ended: bool = False
 
 
-def transcript_of(trajectory: Trajectory, end_token: int | None = None) -> Transcript:
+def transcript_of(trajectory: Trajectory, end_token: int | None = None, opened: str = "") -> Transcript:
     """The transcript of a trajectory; the prompt is everything before the policy's first token. `end_token` is the id
-    of the end-of-text token, which is never part of a segment's text."""
+    of the end-of-text token, which is never part of a segment's text. `opened` is a tag at the end of the prompt that
+    counts as the first that the policy wrote."""
     turns = [index for index, segment in enumerate(trajectory.segments) if segment.author == "policy"]
     start = turns[0] if turns else len(trajectory.segments)
     texts = [segment.text for segment in trajectory.segments]
     last = trajectory.segments[turns[-1]] if turns else None
     return Transcript(
-        prompt="".join(texts[:start]),
-        response="".join(texts[start:]),
-        last_turn=last.text if last else "",
+        prompt="".join(texts[:start]).removesuffix(opened),
+        response=opened + "".join(texts[start:]),
+        last_turn=(opened if len(turns) == 1 else "") + last.text if last else "",
         ended=last is not None and end_token is not None and last.tokens[-1:] == (end_token,),
     )
 
