@@ -26,11 +26,12 @@ from sleuth.prompts.library import read_prompt
 from sleuth.recipe import ReadingRecipe, load_recipe
 from sleuth.render import Renderer
 from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.open_index import Index, open_index
+from sleuth.retrieval.control import EmptyRetriever
+from sleuth.retrieval.open_index import open_index
 from sleuth.rewards.answer import cited_passage
 from sleuth.rollout import Rollout
 from sleuth.training.reading_rows import ReadingRows, SearchedRows, some_sentences
-from sleuth.types import Episode, SleuthError, Task
+from sleuth.types import Episode, Retriever, SleuthError, Task
 
 TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")
 RECIPE = """
@@ -207,6 +208,8 @@ def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: P
     played = 0
     for row in map(rows.row, range(40)):
         text = str(tokens.tokenizer.decode([*row.tokens]))
+        if "<passage> [" not in text:
+            continue
         question = text.split("<question> ")[1].split("<search>")[0]
         turns = [
             "<search>" + text.split("<search>")[1].split("</search>")[0] + "</search>",
@@ -228,9 +231,17 @@ def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: P
     assert played > 5
 
 
-async def play(tokenizer: PreTrainedTokenizerFast, index: Index, question: str, turns: list[str]) -> Episode:
+async def play(
+    tokenizer: PreTrainedTokenizerFast,
+    retriever: Retriever,
+    question: str,
+    turns: list[str],
+    *,
+    closed_book: bool = False,
+) -> Episode:
     task = Task(id="q", question=question, golden_answers=("x",))
-    env = SearchEnv(task, READING, read_prompt("reading"), index, frame=frame_of(READING, "raw", None))
+    frame = frame_of(READING, "raw", None)
+    env = SearchEnv(task, READING, read_prompt("reading"), retriever, frame=frame, closed_book=closed_book)
     engine = ScriptedEngine(tokenizer, lambda text, sampling: turns.pop(0))
     renderer = Renderer(tokenizer, READING.tags)
     rollout = Rollout(engine=engine, renderer=renderer, context=2048, temperature=1.0, key=(0, 0, 0))
@@ -249,12 +260,36 @@ def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> No
         for place, source in enumerate(row.sources):
             assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
         text = str(tokens.tokenizer.decode([*row.tokens]))
+        if "<passage> [" not in text:
+            continue
         query = text.split("<search>")[1].split("</search>")[0]
         assert query in text.split("<search>")[0]
         assert len(query.split()) >= 2
         answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
         [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
         assert answer in cited.split("</information>")[0]
+
+
+def test_a_few_rows_have_no_passage(folder: Path) -> None:
+    """As the environment opens an answer with a closed book, and as it answers a search that finds nothing."""
+    texts = read_reading_texts(data_of(folder))
+    build_index(folder / "passages.jsonl", folder / "index")
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=300, key=(0,))
+    guessed = [row for row in map(rows.row, range(300)) if tokens.tags["</information>"] not in row.tokens]
+    nothing = [row for row in map(rows.row, range(300)) if "<passage></information>" in tokens.text(row.tokens)]
+    assert 2 <= len(guessed) <= 20
+    assert 2 <= len(nothing) <= 20
+    for row in (*guessed, *nothing):
+        text = tokens.text(row.tokens)
+        question = text.split("<question> ")[1].split("<")[0]
+        turns = [f"<search>{text.split('<search>')[1].split('</search>')[0]}</search>"] if row in nothing else []
+        turns.append(text[text.index("<answer>") + len("<answer>") * (row in guessed) :])
+        episode = asyncio.run(play(tokens.tokenizer, EmptyRetriever(), question, turns, closed_book=row in guessed))
+        assert episode.trajectory.tokens == row.tokens
+        assert episode.trajectory.stop == "answered"
+        trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
+        assert trained == [*row.trained]
 
 
 def test_a_passage_that_is_not_found_takes_the_place_of_another(folder: Path) -> None:

@@ -29,6 +29,9 @@ DIGIT_WEIGHT = 3.0
 SHUFFLED = 0.5
 """Share of the rows with a search whose passages stand in random order. Otherwise the first would be the right one in
 most rows, and always be cited."""
+GUESSED = 0.06
+"""Share of the rows with a search that have no passage, because none was found or because there was no search. Without
+them the control arms would measure only that the model has never seen such a prompt."""
 ALONE = 0.3
 """Share of the rows with a search whose passage stands alone, as if nothing else had been found: more rows for the same
 tokens, and short results are read as well as long ones."""
@@ -146,6 +149,8 @@ class SearchedRows(ReadingRows):
         span = encoded.span(start, end)
         if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:
             return None
+        if rng.random() < GUESSED:
+            return self._guess(asked, query, encoded.tokens[slice(*span)], searches=rng.random() < 0.5)
         passages = [self._result(number, result) for number, result in enumerate(found, 1)]
         row = _Row(asked.tokens)
         row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
@@ -156,6 +161,19 @@ class SearchedRows(ReadingRows):
         row.write([self.tokens.tags[ANSWER]])
         cited = place + len(encoded.tokens) if whole else place  # the number behind it, unless it was cut
         row.answer(number, self.tokens.end, place, span, cited=cited, weight=DIGIT_WEIGHT)
+        return row.finished()
+
+    def _guess(self, asked: QuestionTokens, query: Sequence[int], answer: Sequence[int], *, searches: bool) -> Row:
+        """A row whose search found nothing, or in which the environment opened the answer at once."""
+        row = _Row(asked.tokens)
+        if searches:
+            row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
+            row.read(self.tokens.results([()], asked.tokens))
+            row.write([self.tokens.tags[ANSWER]])
+        else:
+            row.read([self.tokens.tags[ANSWER]])
+        row.write(answer, (FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) - 1)))
+        row.write([self.tokens.end])
         return row.finished()
 
     def _found(
