@@ -90,10 +90,10 @@ reader: $(CORE)  ## the tiny base of the twins that refine and think again, from
 	OMP_NUM_THREADS=1 $(BIN)/sleuth train recipes/tiny/reader.toml --run runs/reader
 	$(BIN)/python tools/ship_base.py runs/reader models/tiny-reader
 
-real: $(CORE)  ## a reader of real questions, from random weights: make real DATA=FOLDER with the files that the recipe names
-	$(BIN)/sleuth train recipes/tiny/real.toml --run runs/real \
-	  --set 'stage.0.data.questions="$(DATA)/reading_train.jsonl.gz"' \
-	  --set 'stage.0.data.passages=["$(DATA)/reading_corpus.jsonl.gz", "$(DATA)/corpus.jsonl.gz", "$(DATA)/reading_intros.jsonl.gz"]'
+real: $(CORE)  ## real questions, from random weights: make real DATA=FOLDER with the five files of docs/how-to/reader.md
+	$(BIN)/python tools/real_data.py $(DATA) runs/real-data
+	$(BIN)/sleuth index runs/real-data/corpus.jsonl.gz runs/real-data/index
+	$(BIN)/sleuth train recipes/tiny/real.toml --run runs/real
 
 bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
 	.venv-bench/bin/python -m benchmarks
