@@ -38,7 +38,7 @@ QUESTION = "Where was Ada Voss the painter born?"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the model, in the current one: a stand-in whose engine searches, and cites the passage about Tarn."""
+    """The model in the current folder: a stand-in whose engine searches and cites the passage about Tarn."""
     folder = tmp_path / MODEL
     shutil.copytree(BASE, folder)
     write_protocol(folder, "reading")
