@@ -142,11 +142,12 @@ def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: P
     command = [*program(), "demo", "--real", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip() for _ in range(4)]
+        lines = [process.stdout.readline().rstrip() for _ in range(5)]
         assert lines[0].startswith("tiny-real: 0.9 million weights, 3 passages")
         assert lines[2:] == [
             f"  {QUESTION}",
-            "It is tiny and often wrong: a click on what it cites shows the sentence. Ctrl-C stops it.",
+            "It is tiny and often wrong: a click on what it cites shows the sentence.",
+            "Stop it with Ctrl-C.",
         ]
         url = lines[1].split()[1].rstrip("/")
         for _ in range(200):

@@ -57,7 +57,7 @@ def serve_page(port: int | None, *, quiet: bool = False) -> None:
     typer.echo(f"Open {address_of(LOOPBACK, listening)}/ and ask, for example:")
     for question in agent.facts["examples"]:
         typer.echo(textwrap.fill(question, COLUMNS, initial_indent="  ", subsequent_indent="    "))
-    typer.echo("It is tiny and often wrong: a click on what it cites shows the sentence. Ctrl-C stops it.")
+    typer.echo("It is tiny and often wrong: a click on what it cites shows the sentence.\nStop it with Ctrl-C.")
     PROCESS.announce()
     run(server_of(app), listening)
 
