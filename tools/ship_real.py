@@ -42,18 +42,17 @@ LEGAL_CODE = "https://creativecommons.org/licenses/by-sa/4.0/legalcode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where texts are from. `ships`: its passages are in the demo's corpus. `file` is the file of DATA with them."""
+    """Where texts that it was trained with are from. `name` is that of rows in DATA, with `source` or `data_source`. A
+    star behind a licence: not stated there, as it is commonly known. `ships`: its passages are in the demo's corpus."""
 
     name: str
     data_set: str
     authors: str
     repository: str
     licence: str
-    file: str
     ships: bool = False
 
 
-READING, INTROS, SEARCH = "reading_corpus.jsonl.gz", "reading_intros.jsonl.gz", "corpus.jsonl.gz"
 SOURCES = (
     Source(
         name="squad_train_part",
@@ -61,7 +60,6 @@ SOURCES = (
         authors="Rajpurkar, Zhang, Lopyrev and Liang, arXiv:1606.05250",
         repository="tomhosking/squad-du-split, beac7f3",
         licence="CC BY-SA 4.0*",
-        file=READING,
         ships=True,
     ),
     Source(
@@ -70,7 +68,6 @@ SOURCES = (
         authors="Rajpurkar, Zhang, Lopyrev and Liang, arXiv:1606.05250",
         repository="rajpurkar/SQuAD-explorer, e0c66cf, and elgeish/squad, 3b6aa9c",
         licence="CC BY-SA 4.0",
-        file=READING,
         ships=True,
     ),
     Source(
@@ -79,7 +76,6 @@ SOURCES = (
         authors="Chen, Chang, Schlinger, Wang and Cohen, arXiv:2010.10439",
         repository="wenhuchen/OTT-QA, b289bcc",
         licence="MIT; Wikipedia text CC BY-SA*",
-        file=READING,
         ships=True,
     ),
     Source(
@@ -88,7 +84,6 @@ SOURCES = (
         authors="Chen, Zha, Chen, Xiong, Wang and Wang, arXiv:2004.07347",
         repository="wenhuchen/HybridQA, db22fda",
         licence="MIT; Wikipedia text CC BY-SA*",
-        file=READING,
         ships=True,
     ),
     Source(
@@ -97,7 +92,6 @@ SOURCES = (
         authors="Chen, Chang, Schlinger, Wang and Cohen, arXiv:2010.10439",
         repository="wenhuchen/OTT-QA, b289bcc",
         licence="MIT; Wikipedia text CC BY-SA*",
-        file=INTROS,
         ships=True,
     ),
     Source(
@@ -106,7 +100,6 @@ SOURCES = (
         authors="Michael, Stanovsky, He, Dagan and Zettlemoyer, arXiv:1711.05885",
         repository="uwnlp/qamr, 956b0eb",
         licence="MIT; Wikipedia text CC BY-SA*, Wikinews text CC BY 2.5*",
-        file=READING,
     ),
     Source(
         name="fairytaleqa",
@@ -114,7 +107,6 @@ SOURCES = (
         authors="Xu and others, arXiv:2203.13947",
         repository="uci-soe/FairytaleQAData, a24ddc1",
         licence="Apache-2.0; tales from Project Gutenberg, public domain*",
-        file=READING,
     ),
     Source(
         name="timeqa",
@@ -122,7 +114,6 @@ SOURCES = (
         authors="Chen, Wang and Wang, arXiv:2108.06314",
         repository="wenhuchen/Time-Sensitive-QA, 38b0598",
         licence="BSD-3-Clause; Wikipedia text CC BY-SA*",
-        file=READING,
     ),
     Source(
         name="qed",
@@ -130,7 +121,6 @@ SOURCES = (
         authors="Lamm and others, arXiv:2009.06354",
         repository="google-research-datasets/QED, 2492920",
         licence="CC BY-SA 3.0 and GFDL; annotations CC BY-SA 3.0*",
-        file=READING,
     ),
     Source(
         name="nq_gold",
@@ -138,7 +128,6 @@ SOURCES = (
         authors="Kwiatkowski and others, 2019",
         repository="nelson-liu/lost-in-the-middle, 29b8a6d",
         licence="CC BY-SA 3.0*",
-        file=SEARCH,
     ),
     Source(
         name="squad_newwiki",
@@ -146,7 +135,6 @@ SOURCES = (
         authors="Miller, Krauth, Recht and Schmidt, arXiv:2004.14444",
         repository="modestyachts/squadshifts-website, b7cc4d5",
         licence="CC BY 4.0*; Wikipedia text CC BY-SA",
-        file=SEARCH,
     ),
     Source(
         name="triviaqa_wiki18",
@@ -154,7 +142,6 @@ SOURCES = (
         authors="Joshi, Choi, Weld and Zettlemoyer, arXiv:1705.03551",
         repository="GaurisankarJ/reason_over_search, 45495b5",
         licence="Apache-2.0*; Wikipedia text CC BY-SA",
-        file=SEARCH,
     ),
     Source(
         name="hotpotqa",
@@ -162,7 +149,6 @@ SOURCES = (
         authors="Yang and others, arXiv:1809.09600",
         repository="OpenSPG/KAG, e1012d3, and RUCAIBox/R1-Searcher, 631167c",
         licence="CC BY-SA 4.0*",
-        file=SEARCH,
     ),
     Source(
         name="musique",
@@ -170,7 +156,6 @@ SOURCES = (
         authors="Trivedi, Balasubramanian, Khot and Sabharwal, arXiv:2108.00573",
         repository="OpenSPG/KAG, e1012d3",
         licence="CC BY 4.0*",
-        file=SEARCH,
     ),
     Source(
         name="2wikimultihopqa",
@@ -178,7 +163,6 @@ SOURCES = (
         authors="Ho, Duong Nguyen, Sugawara and Aizawa, arXiv:2011.01060",
         repository="AdelWang/MIGRES, 1de6265, and OSU-NLP-Group/HippoRAG, c617143",
         licence="Apache-2.0*",
-        file=SEARCH,
     ),
 )
 SHIPPED = frozenset(source.name for source in SOURCES if source.ships)
@@ -289,7 +273,7 @@ def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> 
         *("", "## Training", "", f"With Sleuth {__version__}, by recipes/tiny/real.toml:", ""),
         *_table(("stage", "kind", "steps"), _stages(recipe)),
         *("", "The texts, with the commits of the repositories that they were taken from:", ""),
-        *_table(("source", "data set", "authors", "repository", "licence"), _sources(recipe, ships=None)),
+        *_table(("source", "data set", "authors", "repository", "licence"), _sources(SOURCES)),
         *("", "*: not stated in that repository; as the authors are commonly known to license it."),
         *("", "## What is in this folder", ""),
         f"- `model.safetensors`: the weights, stored in bfloat16. `{PROTOCOL}`: how the model is asked.",
@@ -305,7 +289,10 @@ def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> 
         "`https://en.wikipedia.org/wiki/` and the title, with `_` for spaces, leads to it, and its history lists the "
         "authors. They were collected for the data sets marked in the table:",
         "",
-        *_table(("source", "data set", "authors"), [row[:3] for row in _sources(recipe, ships=True)]),
+        *_table(
+            ("source", "data set", "authors"),
+            [row[:3] for row in _sources([source for source in SOURCES if source.ships])],
+        ),
         "",
         "What was changed: only some articles and paragraphs were taken, long paragraphs were cut at the end of a "
         "sentence, short ones of SQuAD were joined to their neighbour, and of other articles only the first paragraph "
@@ -345,12 +332,9 @@ def _stages(recipe: str) -> list[tuple[str, ...]]:
     return [(f"`{stage.get('name', stage['kind'])}`", stage["kind"], str(stage.get("steps", ""))) for stage in stages]
 
 
-def _sources(recipe: str, *, ships: bool | None) -> list[tuple[str, ...]]:
-    """The rows of sources whose file the recipe names, of those that ship if `ships`."""
+def _sources(sources: Sequence[Source]) -> list[tuple[str, ...]]:
     return [
-        (f"`{source.name}`", source.data_set, source.authors, source.repository, source.licence)
-        for source in SOURCES
-        if f"/{source.file}" in recipe and (ships is None or source.ships == ships)
+        (f"`{source.name}`", source.data_set, source.authors, source.repository, source.licence) for source in sources
     ]
 
 
