@@ -6,7 +6,8 @@ import pytest
 
 from sleuth.serve.chat.citations import answer_sentence
 
-TEXT = "Ada Voss was born in Tarn. She painted lakes. In 1890 she left Tarn for Ulm, where Dr. Ines Hale taught."
+LAST = "In 1890 she left Tarn for Ulm, where Dr. Ines B. Hale of the U.S. taught."
+TEXT = f"Ada Voss was born in Tarn. She painted lakes. {LAST}"
 
 
 @pytest.mark.parametrize(
@@ -14,8 +15,9 @@ TEXT = "Ada Voss was born in Tarn. She painted lakes. In 1890 she left Tarn for 
     [
         ("Tarn", "Ada Voss was born in Tarn."),
         ("the LAKES", "She painted lakes."),
-        ("1890", "In 1890 she left Tarn for Ulm, where Dr."),
-        ("Dr. Ines Hale", "In 1890 she left Tarn for Ulm, where Dr. Ines Hale taught."),
+        ("1890", LAST),
+        ("Dr. Ines B. Hale", LAST),
+        ("lakes. In 1890", f"She painted lakes. {LAST}"),
         ("Rome", None),
         ("Tar", None),
         ("the", None),
@@ -41,3 +43,8 @@ def test_a_sentence_that_the_policy_read_comes_before_one_that_was_cut() -> None
 def test_places_are_counted_in_characters() -> None:
     text = "\U0001f30a Lake. Ada was born in Tarn."
     assert answer_sentence("Tarn", text) == (8, len(text))
+
+
+def test_a_sentence_ends_behind_an_abbreviated_country() -> None:
+    text = "She moved to the U.S. Later she came back."
+    assert answer_sentence("U.S.", text) == (0, 21)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
@@ -11,6 +12,9 @@ from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.match import normalise
 from sleuth.rewards.search_results import appears_in, passages_with
 from sleuth.types import Passage, Task, Trajectory
+
+ABBREVIATED = re.compile(r"(?<![.\w])(?:[A-Z]|Dr|Mrs?|Ms|Prof|St|Gen|Col|Lt|Capt|Sen|Gov|Rev|Mt|No|vs)\.\Z")
+"""The end of a sentence that is none: of `John F. Kennedy`, `St. Louis`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +54,22 @@ def answer_sentence(answer: str, text: str, question: str = "", shown: str = "")
         sentence = text[slice(*place)]
         return sentence in shown, len(asked & content_words(sentence))
 
-    found = sentences(text)
+    found = whole_sentences(text)
     for together in range(1, len(normalise(answer).split()) + 1):
         runs = [(first[0], last[1]) for first, last in zip(found, found[together - 1 :], strict=False)]
         if holding := [place for place in runs if appears_in(answer, text[slice(*place)])]:
             return max(holding, key=fit)
     return None
+
+
+def whole_sentences(text: str) -> list[tuple[int, int]]:
+    """The sentences of a text as characters [begin, stop), none cut behind an initial or an abbreviation."""
+    found: list[tuple[int, int]] = []
+    for begin, stop in sentences(text):
+        if found and ABBREVIATED.search(text, found[-1][0], found[-1][1]) is not None:
+            begin, _ = found.pop()
+        found.append((begin, stop))
+    return found
 
 
 def content_words(text: str) -> set[str]:
