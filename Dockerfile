@@ -11,8 +11,7 @@ RUN apt-get update \
 WORKDIR /opt/sleuth
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
-COPY models/tiny-base models/tiny-base
-COPY models/tiny-reader models/tiny-reader
+COPY models models
 COPY recipes recipes
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN pip install --no-cache-dir -c constraints.txt ".[dense,hub,lora,trackers]"

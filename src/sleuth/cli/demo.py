@@ -1,4 +1,5 @@
-"""`sleuth demo`: trains a tiny model to search, from files that ship with the package."""
+"""`sleuth demo`: trains a tiny model to search, or shows one that answers real questions, from files that ship with the
+package."""
 
 from __future__ import annotations
 
@@ -7,21 +8,55 @@ from typing import Annotated
 
 import typer
 
+from sleuth.cli.inputs import require_unset
 from sleuth.cli.options import Quiet
+
+RUN = Path("runs/demo")
 
 
 def demo(
-    run: Annotated[Path, typer.Option(metavar="DIR", help="The run folder.")] = Path("runs/demo"),
+    run: Annotated[Path | None, typer.Option(metavar="DIR", help=f"The run folder. [default: {RUN}]")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
     ] = None,
     quiet: Quiet = False,
+    real: Annotated[bool, typer.Option("--real", help="Train nothing: ask the tiny model of real questions.")] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="With --real: of the page. [default: 8000, or the next free one]"),
+    ] = None,
+    ask: Annotated[
+        str | None, typer.Option(metavar="QUESTION", help="With --real: answer this question here, without the page.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --ask: print one JSON object.")] = False,
 ) -> None:
     """Train a tiny model to search, in about ten minutes.
 
     Two cores are enough and no network is needed. Writes a generated world to runs/world, indexes it, trains the
     recipe that ships as recipes/demo.toml, and writes DIR/report.html. The same command continues after a stop.
+
+    With --real it trains nothing: a page, on this machine alone, asks a model of 4.6 million weights that answers real
+    questions from passages of Wikipedia, and cites one of them. Their index is written to runs/real-index.
     """
+    if real:
+        require_unset({"--run": run, "--set": overrides or None}, "is for training, and --real trains nothing")
+        if ask is None:
+            require_unset({"--json": as_json or None}, "prints an answer; add --ask QUESTION")
+        else:
+            require_unset({"--port": port}, "is for the page, and --ask answers here")
+
+        from sleuth.cli.real_demo import answer_here, serve_page
+
+        if ask is None:
+            serve_page(port, quiet=quiet)
+        else:
+            answer_here(ask, as_json=as_json, quiet=quiet)
+        return
+    require_unset({"--port": port, "--ask": ask, "--json": as_json or None}, "is for the real questions; add --real")
+    _train(RUN if run is None else run, overrides, quiet)
+
+
+def _train(run: Path, overrides: list[str] | None, quiet: bool) -> None:
     from sleuth.recipe import load_recipe
     from sleuth.recipe.shipped import WORLD, shipped
 

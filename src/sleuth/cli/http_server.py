@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from sleuth.variables import KEY_VARIABLE, key_in
 if TYPE_CHECKING:
     from sleuth.serve.http.access import Access
 
+LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5
 """How long requests under way may take after the process was asked to stop."""
 
@@ -54,6 +56,21 @@ def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int
 
 def listen(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 takes a free one. Raises SleuthError where the address cannot be used."""
+    return _bound(host, port, f"--host {host} --port {port}")
+
+
+def listen_here(port: int | None, first: int, count: int = 20) -> socket.socket:
+    """A socket bound to a port of this machine alone; 0 is a free one. None: the first free one of `count` from
+    `first`, else any. Raises SleuthError where a given port cannot be used."""
+    if port is not None:
+        return _bound(LOOPBACK, port, f"--port {port}")
+    for candidate in range(first, first + count):
+        with suppress(SleuthError):
+            return _bound(LOOPBACK, candidate, "")
+    return _bound(LOOPBACK, 0, "--port 0")
+
+
+def _bound(host: str, port: int, options: str) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)
@@ -61,8 +78,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         instead = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
-        reason = error.strerror or error
-        raise SleuthError(f"--host {host} --port {port}: cannot listen there ({reason}){instead}") from None
+        raise SleuthError(f"{options}: cannot listen there ({error.strerror or error}){instead}") from None
     return listening
 
 

@@ -76,7 +76,10 @@ def test_the_content_is_the_answer_alone_with_searches_and_citations_beside_it(c
         "text": "Ada Voss was born in Tarn.",
         "score": 2.5,
     }
-    assert body["sleuth"]["citations"] == [{"id": "17", "title": "Ada Voss"}, {"id": "4", "title": "Tarn"}]
+    assert body["sleuth"]["citations"] == [
+        {"id": "17", "title": "Ada Voss", "sentence": {"begin": 0, "stop": 26}},
+        {"id": "4", "title": "Tarn", "sentence": {"begin": 0, "stop": 32}},
+    ]
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
 
 

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from agents import ADA, FOUND, LAKE, PacedEngine, Shelf, agent, refiner
+from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, cites, refiner
 
 from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.citations import Citation
 from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched, conversation
 from sleuth.serve.chat.stream_parser import TextDelta
 from sleuth.serve.http.refused import Refused
@@ -53,13 +54,27 @@ def test_text_is_streamed_as_it_is_sampled() -> None:
 
 
 def test_the_passages_that_hold_the_answer_are_cited_once_and_no_others() -> None:
-    assert [passage.id for passage in heard(agent())[-1].citations] == ["17", "4"]
+    assert [citation.passage.id for citation in heard(agent())[-1].citations] == ["17", "4"]
 
     def twice(text: str, sampling: Sampling) -> str:
         searched = text.count("</information>")
         return "<answer>Tarn</answer>" if searched == 2 else "<search>Tarn</search>"
 
-    assert heard(agent(twice, shelf=Shelf(LAKE, ADA)))[-1].citations == (ADA,)
+    assert heard(agent(twice, shelf=Shelf(LAKE, ADA)))[-1].citations == (Citation(passage=ADA, sentence=(0, 26)),)
+
+
+def test_only_the_passage_that_the_model_names_is_cited_where_its_dialect_has_ranks() -> None:
+    events = joined(heard(agent(cites, dialect="reading")))
+    assert events[-3:-1] == [("draft", " Tarn"), Answered(text="Tarn")]
+    assert events[-1].citations == (Citation(passage=TARN, sentence=(0, 32)),)
+
+
+@pytest.mark.parametrize("answer", [" Tarn", " Tarn [7]", " Tarn [0]"])
+def test_a_rank_that_is_missing_or_was_not_shown_cites_nothing(answer: str) -> None:
+    served = agent(lambda text, sampling: cites(text, sampling).replace(" Tarn [2]", answer), dialect="reading")
+    events = heard(served)
+    assert Answered(text="Tarn") in events
+    assert events[-1].citations == ()
 
 
 def test_an_answer_that_no_passage_holds_cites_nothing() -> None:
@@ -168,7 +183,7 @@ def test_a_refiner_is_given_the_snippets_of_the_message_and_cites_those_that_it_
     ]
     assert answered == Answered(text=REFINED.removeprefix("<answer>").removesuffix("</answer>"))
     assert isinstance(over, Finished)
-    assert over.citations == given.passages[:1]
+    assert over.citations == (Citation(passage=given.passages[0]),)
 
 
 @pytest.mark.parametrize("ask_with", ["question", "prompt"])

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, refiner
+from agents import ADA, LAKE, Shelf, agent, app_of, cites, diligent, listening, refiner
 from browser import CHROMIUM, Browser
 
 from sleuth.serve.chat.app import ASSETS
@@ -89,27 +89,80 @@ def test_an_answer_unfolds_with_its_thoughts_folded_its_searches_and_its_citatio
 
 
 @needs_chromium
-def test_the_cited_passage_is_shown_by_the_mouse_the_keyboard_and_a_finger(browser: Browser) -> None:
+def test_the_cited_passage_is_shown_by_the_mouse_and_the_keyboard(browser: Browser) -> None:
     ask(browser, "Where was Ada Voss born?")
     browser.wait(ENDED)
     browser.point(".cite")
     browser.wait(OPEN)
-    assert shown(browser, "#card h3, #card mark, #card .id") == ["Ada Voss", "Tarn", "passage 17"]
+    assert shown(browser, "#card h3, #card mark, #card .id") == ["Ada Voss", ADA.text, "passage 17"]
     browser.point("h1")
     browser.wait(f"!({OPEN})")
-    browser.value("document.querySelector('.cite').focus()")
-    browser.wait(OPEN)
-    browser.press("Escape", 27)
-    browser.wait(f"!({OPEN})")
     browser.resize(390, 800)
-    browser.tap(".cite + .cite")
+    browser.value("document.querySelector('.cite + .cite').focus({ focusVisible: true })")
     browser.wait(OPEN)
-    browser.value("new Promise((done) => setTimeout(done, 2 * HIDE_MS))")
-    assert browser.value(OPEN)  # nothing hides it again
     box = browser.value("(({left, right, bottom}) => [left, right, bottom])(card.node.getBoundingClientRect())")
     assert box[0] >= 0
     assert box[1] <= 390
     assert box[2] <= 800
+    browser.press("Escape", 27)
+    browser.wait(f"!({OPEN})")
+
+
+LONG = Passage(
+    id="30",
+    title="Annals of Tarn",
+    text="\U0001f30a "
+    + "Fishers sold eels. " * 60
+    + "Ada <i>Voss</i> was born in Tarn in 1890. "
+    + "She painted. " * 40,
+)
+SENTENCE = "Ada <i>Voss</i> was born in Tarn in 1890."
+IN_VIEW = """((mark, form) => mark && mark.top >= 0 && mark.bottom <= form.top)(
+    document.querySelector('details[open] mark')?.getBoundingClientRect(), byId('form').getBoundingClientRect())"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("by", ["mouse", "finger", "keyboard"])
+def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Path, by: str) -> None:
+    served = agent(cites, dialect="reading", shelf=Shelf(ADA, LONG, LAKE), context=4000)
+    with (
+        listening(app_of(served)) as url,
+        Browser(tmp_path / "profile", width=390 if by == "finger" else 1200) as browser,
+    ):
+        browser.open(url)
+        ask(browser, "Where was Ada Voss born?")
+        browser.wait(ENDED)
+        assert shown(browser, ".words, .cite") == ["Tarn", "Annals of Tarn"]
+        assert shown(browser, ".thought") == []
+        match by:
+            case "mouse":
+                browser.point(".cite", click=True)
+            case "finger":
+                browser.tap(".cite")
+            case "keyboard":
+                browser.value("document.querySelector('.cite').focus({ focusVisible: true })")
+                browser.press("Enter", 13)
+        browser.wait(IN_VIEW)
+        assert shown(browser, "details[open] summary, details[open] mark") == ["Annals of Tarn", SENTENCE]
+        assert shown(browser, "details[open] p") == [LONG.text]
+        assert shown(browser, ".passages mark") == [SENTENCE]
+        assert not browser.value(OPEN)
+
+
+@needs_chromium
+def test_neither_tags_nor_the_cited_rank_appear_while_an_answer_is_written(tmp_path: Path) -> None:
+    served = agent(cites, dialect="reading", shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.01)
+    with listening(app_of(served)) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        browser.value(
+            "window.seen = new Set(); new MutationObserver(() => seen.add(byId('exchanges').innerText))"
+            ".observe(byId('exchanges'), { subtree: true, childList: true, characterData: true })"
+        )
+        ask(browser, "Where was Ada Voss born?")
+        browser.wait(ENDED)
+        seen = browser.value("[...seen]")
+    assert any("Searching" in text for text in seen)
+    assert [text for text in seen if "[" in text or "search>" in text or "answer>" in text] == []
 
 
 @needs_chromium

@@ -74,6 +74,28 @@ def test_every_dialect_is_parsed(dialect: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("turn", "draft"),
+    [
+        ("<answer> Tarn [2]</answer>", " Tarn"),
+        ("<answer> Tarn [2] </answer>", " Tarn"),
+        ("<answer> Tarn [2]", " Tarn"),
+        ("<answer> Tarn [2] by the lake [1]</answer>", " Tarn [2] by the lake"),
+        ("<answer> Tarn [a]</answer>", " Tarn [a]"),
+        ("<answer> Tarn [12]</answer>", " Tarn [12]"),
+        ("<answer> Tarn [</answer>", " Tarn ["),
+        ("<answer> Tarn</answer>", " Tarn"),
+    ],
+)
+def test_the_cited_rank_is_never_shown(turn: str, draft: str) -> None:
+    assert told(list(turn), dialect="reading") == told([turn], dialect="reading") == [("draft", draft)]
+
+
+def test_a_rank_is_ordinary_text_in_a_query_and_in_other_dialects() -> None:
+    assert told(["<search> Ada [2]</search>"], dialect="reading") == [("query", " Ada [2]")]
+    assert told(["<answer> Tarn [2]</answer>"]) == [("draft", " Tarn [2]")]
+
+
 @pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])
 def test_only_a_prefix_of_a_string_is_held_back(text: str, count: int) -> None:
     assert partial_match_length(text, ("<answer>", "</answer>")) == count

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from sleuth.serve.chat.citations import Citation
 from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched
 from sleuth.serve.chat.stream_parser import TextDelta
 from sleuth.serve.http.refused import Refused
@@ -91,7 +92,7 @@ def _chunk(event: Event, head: Head) -> dict[str, Any]:
             return head.with_choices(_delta({"content": event.text}))
         case Finished():
             end = require_end(event)
-            cited = [_citation_json(passage) for passage in end.citations]
+            cited = [_citation_json(citation) for citation in end.citations]
             details = {"kind": "end", "stop": end.stop, "citations": cited}
             return head.with_choices(_delta({}, FINISH_REASONS[end.stop]), sleuth=details)
 
@@ -101,7 +102,7 @@ def answer_details(end: Finished, searches: Sequence[Searched]) -> dict[str, Any
     return {
         "stop": end.stop,
         "searches": [search_json(search) for search in searches],
-        "citations": [_citation_json(passage) for passage in end.citations],
+        "citations": [_citation_json(citation) for citation in end.citations],
     }
 
 
@@ -141,8 +142,9 @@ def _passages_json(passages: Sequence[Passage]) -> list[dict[str, Any]]:
     ]
 
 
-def _citation_json(passage: Passage) -> dict[str, str]:
-    return {"id": passage.id, "title": passage.title}
+def _citation_json(citation: Citation) -> dict[str, Any]:
+    sentence = None if citation.sentence is None else dict(zip(("begin", "stop"), citation.sentence, strict=True))
+    return {"id": citation.passage.id, "title": citation.passage.title, "sentence": sentence}
 
 
 def _delta(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from sleuth.rewards.citation.claims import tagged
-from sleuth.rewards.search_results import passages_with
 from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
 from sleuth.serve.chat.agent import Agent
+from sleuth.serve.chat.citations import Citation, citations_of
 from sleuth.serve.chat.stream_parser import StreamParser, TextDelta
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import Action, Chunk, Passage, Segment, Task, Trajectory
@@ -44,12 +43,11 @@ class Misunderstood:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The end. `stop` is that of a `Trajectory`. `citations` are the shown passages with the answer or, of given
-    ones, those that it names; each once. `prompt_tokens` include results, `completion_tokens` are the model's own, of
-    which `thought_tokens` were sampled outside of queries and drafts."""
+    """The end. `stop` is that of a `Trajectory`. `citations` are those of the answer. `prompt_tokens` include results,
+    `completion_tokens` are the model's own, of which `thought_tokens` were sampled outside of queries and drafts."""
 
     stop: str
-    citations: tuple[Passage, ...]
+    citations: tuple[Citation, ...]
     prompt_tokens: int
     completion_tokens: int
     thought_tokens: int
@@ -83,7 +81,9 @@ async def conversation(
                 match part:
                     case Chunk():
                         if max_tokens is not None and written + len(part.tokens) > max_tokens:
-                            yield _over(task, segments, TrajectoryEnd(actions=(), stop="length"), written, thought)
+                            yield _over(
+                                agent, task, segments, TrajectoryEnd(actions=(), stop="length"), written, thought
+                            )
                             return
                         written += len(part.tokens)
                         thought += len(part.tokens) if parser.part == "thought" else 0
@@ -107,25 +107,20 @@ async def conversation(
                     case TrajectoryEnd(stop="rewritten"):
                         pass
                     case TrajectoryEnd():
-                        yield _over(task, segments, part, written, thought)
+                        yield _over(agent, task, segments, part, written, thought)
     except PromptTooLong as error:
         raise Refused(400, str(error), param=field, code=TOO_LONG) from None
 
 
-def _over(task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written: int, thought: int) -> Finished:
+def _over(
+    agent: Agent, task: Task, segments: Sequence[Segment], ended: TrajectoryEnd, written: int, thought: int
+) -> Finished:
     trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
     answers = [action.text for action in ended.actions if action.kind == "answer"]
     return Finished(
         stop=ended.stop,
-        citations=_citation_json(task, answers[-1], trajectory) if answers else (),
+        citations=citations_of(task, answers[-1], trajectory, agent.dialect) if answers else (),
         prompt_tokens=sum(len(segment.tokens) for segment in segments if segment.author != "policy"),
         completion_tokens=written,
         thought_tokens=thought,
     )
-
-
-def _citation_json(task: Task, answer: str, trajectory: Trajectory) -> tuple[Passage, ...]:
-    if task.evidence is not None:
-        named = tagged(answer).ids
-        return tuple(snippet for snippet in task.evidence.snippets if snippet.id in named)
-    return tuple({passage.id: passage for passage in passages_with(answer, trajectory)}.values())

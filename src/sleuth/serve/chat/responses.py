@@ -164,7 +164,7 @@ class ResponseWriter:
 
     def _annotations(self, text: str, end: Finished) -> Iterator[UrlCitation]:
         """A citation of each claim in a refiner's answer, else of the whole answer, for every passage cited there."""
-        cited = {passage.id: passage for passage in end.citations}
+        cited = {citation.passage.id: citation.passage for citation in end.citations}
         spans = tag_spans(text) if self._was_given else [(0, len(text), tuple(cited))]
         for start, stop, ids in spans:
             for passage in (cited[id_] for id_ in ids if id_ in cited):

@@ -12,6 +12,10 @@ from sleuth.dialects import Dialect
 Part = Literal["thought", "query", "draft"]
 
 NOTHING_OPENED: Part = "thought"
+RANK = re.compile(r"\s*\[\d\]\s*\Z")
+"""The rank of the cited passage at the end of an answer: ` [2]`."""
+MAYBE_RANK = re.compile(r"\s*(?:\[\d?\]?\s*)?\Z")
+"""What may become one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +29,8 @@ class TextDelta:
 
 class StreamParser:
     """Parses the turns of one conversation by the tags of `dialect`, which are dropped: text between search tags is a
-    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns."""
+    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns. The rank
+    of the cited passage at the end of a draft is dropped too, in dialects where answers name it."""
 
     def __init__(self, dialect: Dialect) -> None:
         thoughts: dict[str, Part] = {tag: "thought" for tag in dialect.tags}
@@ -33,6 +38,7 @@ class StreamParser:
         self._tags: dict[str, Part] = thoughts | others
         longest_first = sorted(self._tags, key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, longest_first)))
+        self._cites = dialect.cites_rank
         self._part: Part = "thought"
         self._held = ""
         self._thought = False  # in an earlier turn
@@ -52,19 +58,24 @@ class StreamParser:
         self._thought, self._thinks = self._thought or self._thinks, False
 
     def feed(self, text: str) -> Iterator[TextDelta]:
-        """The parts of `text`. What may be the beginning of a tag is held back."""
+        """The parts of `text`. What may be the beginning of a tag, or the cited rank, is held back."""
         text, self._held = self._held + text, ""
         while tag := self._tag.search(text):
-            yield from self._said(text[: tag.start()])
+            yield from self._said(self._without_rank(text[: tag.start()]))
             self._part, text = self._tags[tag[0]], text[tag.end() :]
         settled = len(text) - partial_match_length(text, self._tags)
+        if self._cites and self._part == "draft" and (rank := MAYBE_RANK.search(text, 0, settled)) is not None:
+            settled = rank.start()
         self._held = text[settled:]
         yield from self._said(text[:settled])
 
     def end(self) -> Iterator[TextDelta]:
         """The text held back, at the end of the turn."""
         held, self._held = self._held, ""
-        yield from self._said(held)
+        yield from self._said(self._without_rank(held))
+
+    def _without_rank(self, text: str) -> str:
+        return RANK.sub("", text) if self._cites and self._part == "draft" else text
 
     def _said(self, text: str) -> Iterator[TextDelta]:
         if not text:

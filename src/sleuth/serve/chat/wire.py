@@ -239,16 +239,27 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class Sentence(BaseModel):
+    """`text[begin:stop]` of a passage, counted in Unicode characters."""
+
+    begin: int
+    stop: int
+
+
 class Citation(BaseModel):
-    """A shown passage that contains the answer."""
+    """A shown passage that the answer names or, where answers name none, that contains the answer. `sentence` is where
+    in its text the answer is; null if it is not there."""
 
     id: str
     title: str
+    sentence: Sentence | None
 
 
-class ShownPassage(Citation):
+class ShownPassage(BaseModel):
     """A passage shown to the model."""
 
+    id: str
+    title: str
     text: str
     score: float
 

@@ -23,8 +23,14 @@ function element(tag, attributes, ...children) {
   return node;
 }
 
-/** The nodes of a text in which every occurrence of `words` is marked. */
-function marked(text, words) {
+/** The nodes of a passage's text, of which the cited sentence is marked or, if there is none, each occurrence of `words`.
+ *  A sentence is counted in characters, strings in units of UTF-16. */
+function marked(text, words, sentence) {
+  if (sentence) {
+    const part = (begin, stop) => [...text].slice(begin, stop).join("");
+    const { begin, stop } = sentence;
+    return [part(0, begin), element("mark", {}, part(begin, stop)), part(stop)];
+  }
   const sought = words.trim().toLowerCase();
   const pieces = [];
   let from = 0;
@@ -116,24 +122,28 @@ class Exchange {
       this.answer.replaceChildren();
       return this.note(ENDS[stop] ?? "It ended without an answer.", "missed");
     }
-    const chips = citations.map(({ id }) => this.cite(this.passages.get(id)));
+    const chips = citations.map(({ id, sentence }) => this.cite(this.passages.get(id), sentence));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
-    else this.note("No shown passage contains these words.", "missed");
+    else this.note("No passage is cited for these words.", "missed");
     const titles = citations.map(({ title, id }) => title || id);
     this.answer.append(copyButton([this.words, ...titles.map((title) => `- ${title}`)].join("\n")));
   }
 
-  /** A citation button that shows its passage on hover, focus or tap. */
-  cite({ passage, text, place }) {
-    text.replaceChildren(...marked(passage.text, this.words));
+  /** A citation button that shows its passage on hover or focus, and opens it among the results on a click. */
+  cite({ passage, text, place }, sentence) {
+    text.replaceChildren(...marked(passage.text, this.words, sentence));
     place.closest("li").classList.add("cited");
     const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, passage.title || passage.id);
-    const show = () => card.show(chip, passage, this.words);
+    const show = () => card.show(chip, passage, this.words, sentence);
     chip.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && show());
     chip.addEventListener("pointerleave", ({ pointerType }) => pointerType === "mouse" && card.leave());
-    chip.addEventListener("focus", show);
+    chip.addEventListener("focus", () => chip.matches(":focus-visible") && show());
     chip.addEventListener("blur", () => card.hide());
-    chip.addEventListener("click", show);
+    chip.addEventListener("click", () => {
+      card.hide();
+      place.open = true;
+      for (const seen of [place, text.querySelector("mark")]) seen?.scrollIntoView({ block: "nearest" });
+    });
     return chip;
   }
 
@@ -206,11 +216,11 @@ async function copy(text) {
 /** The one card that shows a cited passage. */
 const card = {
   node: byId("card"),
-  show(chip, passage, words) {
+  show(chip, passage, words, sentence) {
     clearTimeout(this.timer);
     this.node.replaceChildren(
       element("h3", {}, passage.title || passage.id),
-      element("p", {}, ...marked(passage.text, words)),
+      element("p", {}, ...marked(passage.text, words, sentence)),
       element("p", { class: "id" }, `passage ${passage.id}`),
     );
     this.node.hidden = false;

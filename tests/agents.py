@@ -78,6 +78,11 @@ def diligent(text: str, sampling: Sampling) -> str:
     return "<think>I look for Ada.</think><search> Ada Voss</search>"
 
 
+def cites(text: str, sampling: Sampling) -> str:
+    """Searches, and names the second passage, in the dialect of the reader."""
+    return "<answer> Tarn [2]</answer>" if "<passage>" in text else "<search> Ada Voss</search>"
+
+
 def agent(
     answer: Callable[[str, Sampling], str] = diligent,
     *,

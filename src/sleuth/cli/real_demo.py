@@ -1,0 +1,189 @@
+"""`sleuth demo --real`: a page, or one answer, of the tiny model that answers real questions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sleuth.cli.heavy import import_heavy
+from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, server_of
+from sleuth.cli.progress import progress_bar
+from sleuth.threads import PROCESS
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.evaluation.eval_session import EvalSession
+    from sleuth.serve.chat.agent import Agent
+    from sleuth.serve.chat.conversation import Event
+
+MODEL = "models/tiny-real"
+CORPUS, QUESTIONS = "corpus.jsonl.gz", "questions.jsonl"
+"""Its passages, and questions to try, in the folder of the model."""
+INDEX = Path("runs/real-index")
+PORT = 8000
+CONVERSATIONS, WAITING, SECONDS = 8, 64, 120.0
+"""Conversations at once at most, those that may wait, and the longest time of one."""
+COLUMNS, INDENT = 80, 10
+"""Characters of a line in the terminal, and of the words at its left."""
+
+
+def serve_page(port: int | None, *, quiet: bool = False) -> None:
+    """Serves the page on this machine alone until the process is stopped. Raises SleuthError if a file is missing or
+    damaged, or the port cannot be used."""
+    folder = find_real_model()
+    listening = listen_here(port, PORT)
+    session = _open_session(folder, quiet)
+
+    from sleuth.data.questions import load_questions
+    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.chat.app import chat_app
+    from sleuth.serve.chat.examples import example_questions
+    from sleuth.serve.http.access import Access, known_names
+    from sleuth.serve.http.limits import conversation_limits
+
+    tasks = load_questions(folder / QUESTIONS) if (folder / QUESTIONS).is_file() else []
+    agent = agent_of(session, folder.name, INDEX, example_questions(str(folder), session.setting.dialect, tasks))
+    limits = conversation_limits(seconds=SECONDS, waiting=WAITING)
+    app = chat_app(agent, limits, conversations=CONVERSATIONS, access=Access(hosts=known_names(LOOPBACK)))
+    millions = session.weights.num_parameters() / 1e6
+    typer.echo(f"{agent.name}: {millions:.1f} million weights, {agent.facts['passages']:,} passages to search")
+    typer.echo(f"Open {address_of(LOOPBACK, listening)}/ and ask, for example:")
+    for question in agent.facts["examples"]:
+        typer.echo(textwrap.fill(question, COLUMNS, initial_indent="  ", subsequent_indent="    "))
+    typer.echo("It is tiny and often wrong: a click on what it cites shows the sentence.\nStop it with Ctrl-C.")
+    PROCESS.announce()
+    run(server_of(app), listening)
+
+
+def answer_here(question: str, *, as_json: bool = False, quiet: bool = False) -> None:
+    """Prints the query, the titles found, the answer and the sentence that it cites. Raises SleuthError if a file is
+    missing or damaged, or the question does not fit the model."""
+    if not question.strip():
+        raise SleuthError("--ask: the question is empty")
+    session = _open_session(find_real_model(), quiet)
+
+    from sleuth.serve.chat.agent import agent_of
+
+    events = _conversation(agent_of(session, MODEL, INDEX), question.strip())
+    if as_json:
+        typer.echo(json.dumps(answer_json(question.strip(), events), ensure_ascii=False))
+    else:
+        typer.echo("\n".join(answer_lines(events)))
+
+
+def find_real_model() -> Path:
+    """The folder of the model, here or among those that ship, with its passages. Raises SleuthError if it is not there
+    or was trained under another protocol."""
+    from sleuth.recipe.shipped import find_model
+    from sleuth.runs.protocol import ProtocolCard
+
+    folder = Path(find_model(MODEL))
+    if not (folder / "config.json").is_file():
+        raise SleuthError(
+            f"{MODEL}: this version of Sleuth does not ship it, and there is none here; in a checkout, "
+            "`make real DATA=FOLDER` trains one"
+        )
+    card = ProtocolCard.read(folder)
+    if card is None or not card.dialect.cites_rank:
+        spoken = f"was trained in the dialect {card.dialect.name!r}" if card else "has no protocol.json"
+        raise SleuthError(f"{folder}: {spoken}; this demo needs a model of the dialect 'reading', which cites passages")
+    if not (folder / CORPUS).is_file():
+        raise SleuthError(f"{folder / CORPUS}: no such file; the passages of the demo belong beside its model")
+    return folder
+
+
+def index_passages(corpus: Path, *, quiet: bool = False) -> None:
+    """Builds the BM25 index of `corpus` in `INDEX`, unless a whole one is there. Raises SleuthError where the corpus
+    cannot be read, or where something else is in `INDEX`."""
+    from sleuth.retrieval.bm25 import build_index
+    from sleuth.retrieval.bm25_writer import LAYOUT
+    from sleuth.retrieval.corpus import corpus_hash, read_corpus
+    from sleuth.retrieval.index_card import index_damage, read_card
+    from sleuth.runs.progress import quiet as silence
+
+    passages = list(read_corpus(corpus))
+    with suppress(SleuthError):  # of a card that cannot be read; an index of whatever version is built again
+        card = read_card(INDEX)
+        of_this = (card.kind, card.layout, card.corpus_sha256) == ("bm25", LAYOUT, corpus_hash(passages))
+        if of_this and index_damage(INDEX, card) is None:
+            return
+    with silence(quiet), progress_bar("index") as progress:
+        build_index(corpus, INDEX, lambda done: progress(done, len(passages)))
+
+
+def _open_session(folder: Path, quiet: bool) -> EvalSession:
+    """The model over the index of its passages, which are only a part of those that it was trained with."""
+    index_passages(folder / CORPUS, quiet=quiet)
+    import_heavy()
+
+    from sleuth.evaluation.eval_session import open_eval_session
+
+    session, notes = open_eval_session(str(folder), [], index=INDEX, slots=CONVERSATIONS)
+    for note in notes:
+        if "corpus" not in note:
+            typer.echo(f"note: {note}", err=True)
+    return session
+
+
+def _conversation(agent: Agent, question: str) -> list[Event]:
+    from sleuth.serve.chat.conversation import conversation
+    from sleuth.serve.http.refused import Refused
+
+    async def collect() -> list[Event]:
+        events = conversation(agent, question, field="--ask", temperature=0.0, key=(0,))
+        return [event async for event in events]
+
+    try:
+        return asyncio.run(collect())
+    except Refused as error:
+        raise SleuthError(f"--ask: {error}") from None
+
+
+def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
+    """`question`, `answer` (null if there is none), and `stop`, `searches` and `citations` as in the chat API."""
+    from sleuth.serve.chat.answers import answer_details, require_end
+    from sleuth.serve.chat.conversation import Answered, Searched
+
+    answers = [event.text for event in events if isinstance(event, Answered)]
+    searches = [event for event in events if isinstance(event, Searched)]
+    details = answer_details(require_end(events[-1]), searches)
+    return {"question": question, "answer": answers[-1] if answers else None, **details}
+
+
+def answer_lines(events: Sequence[Event]) -> list[str]:
+    """The conversation as lines of at most 80 characters."""
+    from sleuth.serve.chat.answers import require_end
+    from sleuth.serve.chat.conversation import Answered, Searched
+
+    lines = []
+    searches = [event for event in events if isinstance(event, Searched)]
+    for search in searches:
+        lines += _labelled("Searched", search.query)
+        for rank, passage in enumerate(search.passages, start=1):
+            lines += _labelled("", f"[{rank}] {passage.title or passage.id}")
+    answers = [event.text for event in events if isinstance(event, Answered)]
+    if not answers:
+        return [*lines, *_labelled("Answer", "none: it ended without one")]
+    lines += _labelled("Answer", answers[-1])
+    shown = [passage for search in searches for passage in search.passages]
+    for citation in (citations := require_end(events[-1]).citations):
+        passage = citation.passage
+        lines += _labelled("Cited", f"[{shown.index(passage) + 1}] {passage.title or passage.id}")
+        sentence = "no sentence of it has these words"
+        if citation.sentence is not None:
+            sentence = passage.text[slice(*citation.sentence)]
+        lines += _labelled("", sentence)
+    return lines if citations else [*lines, *_labelled("Cited", "no passage")]
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(text.split()), COLUMNS, initial_indent=label.ljust(INDENT), subsequent_indent=" " * INDENT
+    ) or [label]

@@ -1,0 +1,232 @@
+"""`sleuth demo --real`: the page, one answer in the terminal, and every mistake in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from forked import program
+from typer.testing import Result
+from verb import sleuth
+
+from sleuth.cli import real_demo
+from sleuth.cli.real_demo import CORPUS, INDEX, MODEL, QUESTIONS
+from sleuth.dialects import DIALECTS
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.recipe import shipped
+from sleuth.retrieval.index_card import read_card
+from sleuth.runs.checksums import write_checksums
+from sleuth.runs.protocol import FILE as PROTOCOL
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.types import Engine, Sampling
+
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+SENTENCE = "Ada Voss, the painter of the northern lakes and their mills, was born there, in Tarn."
+TARN = f"The town of Tarn has many lakes and an old mill. {SENTENCE}"
+PASSAGES = {"r1": ("Ada Voss", "Ada Voss painted."), "r2": ("Tarn", TARN), "r3": ("Lake", "A lake lies by the mill.")}
+QUESTION = "Where was Ada Voss the painter born?"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model in the current folder: a stand-in whose engine searches and cites the passage about Tarn."""
+    folder = tmp_path / MODEL
+    shutil.copytree(BASE, folder)
+    write_protocol(folder, "reading")
+    write_corpus(folder / CORPUS)
+    row = {"id": "q1", "question": QUESTION, "golden_answers": ["Tarn"]}
+    (folder / QUESTIONS).write_text(json.dumps(row) + "\n")
+    write_checksums(folder, but=[CORPUS, PROTOCOL])  # which tests change
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(EvalSession, "open_engine", scripted)
+    return folder
+
+
+def scripted(session: EvalSession) -> Engine:
+    def answer(text: str, sampling: Sampling) -> str:
+        if "<passage>" not in text:
+            return "<search> painter mill Ada</search>" if "Ada" in text else "<answer> no idea</answer>"
+        rank = 1 + [line.startswith("Tarn |") for line in text.split("] ")[1:]].index(True)
+        return f"<answer> Tarn [{rank}]</answer>"
+
+    return ScriptedEngine(session.tokenizer, answer)
+
+
+def write_protocol(folder: Path, dialect: str) -> None:
+    card = ProtocolCard(
+        dialect=DIALECTS[dialect],
+        prompt="reading",
+        prompt_text="<question> {question}",
+        prompt_sha256=text_sha256("<question> {question}"),
+        context=512,
+        scorer="strict",
+        sleuth_version="0.1.0",
+    )
+    card.write(folder)
+
+
+def write_corpus(file: Path, extra: str = "") -> None:
+    rows = [{"id": key, "contents": f'"{title}"\n{text}{extra}'} for key, (title, text) in PASSAGES.items()]
+    file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+def line_of(result: Result) -> str:
+    """The one line of a command whose input was wrong."""
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.strip()
+
+
+def test_a_question_is_answered_in_the_terminal_with_the_sentence_that_is_cited(folder: Path) -> None:
+    result = sleuth("demo", "--real", "--quiet", "--ask", QUESTION)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines == [
+        "Searched  painter mill Ada",
+        "          [1] Tarn",
+        "          [2] Ada Voss",
+        "          [3] Lake",
+        "Answer    Tarn",
+        "Cited     [1] Tarn",
+        "          Ada Voss, the painter of the northern lakes and their mills, was born",
+        "          there, in Tarn.",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_is_one_object_in_the_form_of_the_chat_api(folder: Path) -> None:
+    result = sleuth("demo", "--real", "--quiet", "--json", "--ask", QUESTION)
+    assert result.stdout.count("\n") == 1
+    told = json.loads(result.stdout)
+    assert (told["question"], told["answer"], told["stop"]) == (QUESTION, "Tarn", "answered")
+    [citation] = told["citations"]
+    assert (citation["id"], citation["title"]) == ("r2", "Tarn")
+    [search] = told["searches"]
+    [text] = [passage["text"] for passage in search["passages"] if passage["id"] == "r2"]
+    assert text[citation["sentence"]["begin"] : citation["sentence"]["stop"]] == SENTENCE
+
+
+def test_an_answer_without_a_search_cites_no_passage(folder: Path) -> None:
+    result = sleuth("demo", "--real", "--quiet", "--ask", "Who?")
+    assert result.stdout == "Answer    no idea\nCited     no passage\n"
+
+
+def test_the_index_is_built_once_and_again_when_the_passages_or_its_files_change(folder: Path) -> None:
+    def built() -> int:
+        assert sleuth("demo", "--real", "--quiet", "--ask", "Who?").exit_code == 0
+        return (INDEX / "card.json").stat().st_mtime_ns
+
+    first = built()
+    assert built() == first
+    assert read_card(INDEX).count == len(PASSAGES)
+    write_corpus(folder / CORPUS, " More.")
+    second = built()
+    assert second > first
+    (INDEX / "passages.jsonl").write_text("cut")
+    third = built()
+    assert third > second
+    (INDEX / "card.json").write_text("{}")
+    assert built() > third
+
+
+def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: Path) -> None:
+    command = [*program(), "demo", "--real", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(5)]
+        assert lines[0].startswith("tiny-real: 0.9 million weights, 3 passages")
+        assert lines[2:] == [
+            f"  {QUESTION}",
+            "It is tiny and often wrong: a click on what it cites shows the sentence.",
+            "Stop it with Ctrl-C.",
+        ]
+        url = lines[1].split()[1].rstrip("/")
+        for _ in range(200):
+            try:
+                [model] = httpx.get(f"{url}/v1/models").json()["data"]
+                break
+            except httpx.HTTPError:
+                time.sleep(0.05)
+        assert model["sleuth"]["examples"] == [QUESTION]
+        assert "page.js" in httpx.get(url).text
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_taken_port_is_one_line_and_without_a_wish_the_next_free_one_is_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = line_of(sleuth("demo", "--real", "--port", port))
+        assert line == f"error: --port {port}: cannot listen there (Address already in use); --port 0 takes a free one"
+        with real_demo.listen_here(None, port) as other:
+            assert port < other.getsockname()[1] < port + 20
+
+
+def test_the_model_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shipped, "shipped", lambda name: tmp_path / "nowhere" / name)
+    line = line_of(sleuth("demo", "--real"))
+    assert line.startswith("error: models/tiny-real: this version of Sleuth does not ship it, and there is none here;")
+
+
+def test_a_model_of_another_protocol_is_refused(folder: Path) -> None:
+    write_protocol(folder, "sleuth")
+    assert "was trained in the dialect 'sleuth'; this demo needs" in line_of(sleuth("demo", "--real"))
+    (folder / PROTOCOL).unlink()
+    assert "tiny-real: has no protocol.json; this demo needs" in line_of(sleuth("demo", "--real", "--ask", "Who?"))
+
+
+def test_absent_or_cut_passages_are_one_line(folder: Path) -> None:
+    packed = (folder / CORPUS).read_bytes()
+    (folder / CORPUS).write_bytes(packed[: len(packed) // 2])
+    assert CORPUS in line_of(sleuth("demo", "--real", "--port", 0))
+    (folder / CORPUS).write_bytes(b"")
+    assert CORPUS in line_of(sleuth("demo", "--real", "--ask", "Who?"))
+    (folder / CORPUS).unlink()
+    assert f"{CORPUS}: no such file" in line_of(sleuth("demo", "--real"))
+
+
+def test_something_else_in_the_place_of_the_index_is_kept(folder: Path) -> None:
+    INDEX.mkdir(parents=True)
+    (INDEX / "mine.txt").write_text("mine")
+    assert "exists and is not an index" in line_of(sleuth("demo", "--real", "--ask", "Who?"))
+    assert (INDEX / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("question", ["", " \n", "why " * 2000])
+def test_a_question_that_is_empty_or_longer_than_the_context_is_one_line(folder: Path, question: str) -> None:
+    line = line_of(sleuth("demo", "--real", "--quiet", "--ask", question))
+    assert line.startswith(
+        "error: --ask: the question is empty" if not question.strip() else "error: --ask: the prompt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (("--port", 8000), "--port is for the real questions; add --real"),
+        (("--ask", "Who?"), "--ask is for the real questions; add --real"),
+        (("--json",), "--json is for the real questions; add --real"),
+        (("--real", "--json"), "--json prints an answer; add --ask QUESTION"),
+        (("--real", "--ask", "Who?", "--port", 1), "--port is for the page, and --ask answers here"),
+        (("--real", "--run", "runs/mine"), "--run is for training, and --real trains nothing"),
+        (("--real", "--set", "seed=1"), "--set is for training, and --real trains nothing"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(options: tuple[object, ...], line: str) -> None:
+    assert line_of(sleuth("demo", *options)) == f"error: {line}"

@@ -1,0 +1,179 @@
+"""What tools/ship_real.py writes of a small run and small data: the model, its passages, questions and card."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sleuth.dialects import DIALECTS
+from sleuth.factories import load_model
+from sleuth.runs.checksums import require_intact
+from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.types import SleuthError
+from tools import ship_real
+from tools.ship_real import SHIPPED, SOURCES, ship
+
+BASE = Path(__file__).parents[1] / "models" / "tiny-base"
+RECIPE = """
+name = "tiny-real"
+[[stage]]
+kind = "supervised"
+name = "reading"
+steps = 7
+[stage.data]
+kind = "reading"
+passages = ["data/reading_corpus.jsonl.gz", "data/reading_intros.jsonl.gz"]
+"""
+SHARE = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 1200}
+
+
+def packed(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Passages of every source, and a test question about each."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    sources = ["squad_train_part", "squad_dev", "ottqa", "hybridqa", "qamr", "fairytaleqa", "timeqa", "qed", "new"]
+    passages = [{"id": f"r{at}", "contents": f'"Title {at}"\nÉté {at}.'} for at in range(len(sources))]
+    rows = [row | {"source": source} for row, source in zip(passages, sources, strict=True)]
+    packed(folder / "reading_corpus.jsonl.gz", rows)
+    intros = [{"id": f"ri{at}", "contents": f'"Intro {at}"\nText.', "source": "wiki_intro"} for at in range(5)]
+    packed(folder / "reading_intros.jsonl.gz", intros)
+    gold = [*passages, *intros]
+    questions = [
+        {
+            "id": f"q{at}",
+            "question": f"What is {at}?",
+            "golden_answers": [f"the {at}"],
+            "gold_ids": [row["id"]],
+            "data_source": "x",
+            "standalone": at != 10,
+        }
+        for at, row in enumerate(gold)
+    ]
+    packed(folder / "reading_test.jsonl.gz", questions)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run whose second checkpoint is the tiny base, with a protocol and an evaluation."""
+    folder = tmp_path / "run"
+    for step in (1, 2):
+        shutil.copytree(BASE, folder / f"checkpoints/step-00000{step}")
+    prompt = "<question> {question}"
+    ProtocolCard(
+        dialect=DIALECTS["reading"],
+        prompt="reading",
+        prompt_text=prompt,
+        prompt_sha256=text_sha256(prompt),
+        context=512,
+        scorer="strict",
+        sleuth_version="0.1.0",
+    ).write(folder / "checkpoints/step-000002")
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "eval").mkdir()
+    records = [{"question": f"What is {at}?", "golden_answers": [f"the {at}"], "answer": f"{at}"} for at in range(14)]
+    records[0]["answer"] = "something else"
+    records[1]["answer"] = None
+    (folder / "eval/trained.json").write_text(json.dumps({"name": "trained", "em": SHARE, "records": records}))
+    return folder
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_only_passages_whose_licence_is_clear_are_written(run: Path, data: Path, tmp_path: Path) -> None:
+    ship(run, tmp_path / "tiny-real", data)
+    rows = rows_of(tmp_path / "tiny-real/corpus.jsonl.gz")
+    assert {row["source"] for row in rows} == SHIPPED == {
+        "squad_train_part", "squad_dev", "ottqa", "hybridqa", "wiki_intro",
+    }  # fmt: skip
+    assert len(rows) == 4 + 5
+    assert "Été" in rows[0]["contents"]
+
+
+def test_the_weights_are_those_of_the_last_checkpoint_in_bfloat16(run: Path, data: Path, tmp_path: Path) -> None:
+    ship(run, folder := tmp_path / "tiny-real", data)
+    model, _ = load_model(str(folder), dtype="float32", device="cpu")
+    base, _ = load_model(str(BASE), dtype="float32", device="cpu")
+    for ours, given in zip(model.parameters(), base.parameters(), strict=True):
+        assert torch.equal(ours, given.to(torch.bfloat16).float())
+    assert ProtocolCard.read(folder) == ProtocolCard.read(run / "checkpoints/step-000002")
+    require_intact(folder)
+
+
+def test_the_same_input_gives_the_same_bytes(run: Path, data: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        ship(run, tmp_path / name, data, evaluation="trained", seed=3)
+    files = sorted(file.name for file in (tmp_path / "one").iterdir())
+    assert files == sorted(file.name for file in (tmp_path / "two").iterdir())
+    assert [
+        name for name in files if (tmp_path / "one" / name).read_bytes() != (tmp_path / "two" / name).read_bytes()
+    ] == []
+
+
+def test_questions_are_drawn_by_the_seed_from_those_answered_right(run: Path, data: Path, tmp_path: Path) -> None:
+    drawn = set()
+    for seed in range(12):
+        ship(run, tmp_path / "tiny-real", data, evaluation="trained", seed=seed)
+        questions = rows_of(tmp_path / "tiny-real/questions.jsonl")
+        assert len({row["id"] for row in questions}) == 3
+        drawn |= {row["id"] for row in questions}
+    shipped = {row["id"] for row in rows_of(tmp_path / "tiny-real/corpus.jsonl.gz")}
+    right = {row["id"] for row in rows_of(data / "reading_test.jsonl.gz") if row["gold_ids"][0] in shipped}
+    assert drawn == right - {"q0", "q1", "q10"}  # wrong, without an answer, and not standalone
+
+
+def test_the_card_has_the_figures_of_the_run_the_sources_and_the_licence(run: Path, data: Path, tmp_path: Path) -> None:
+    ship(run, folder := tmp_path / "tiny-real", data, evaluation="trained")
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlicense: cc-by-sa-4.0\n")
+    assert "| trained | em | 0.250 | 0.200 to 0.300 | 1,200 |" in card
+    assert "| `reading` | supervised | 7 |" in card
+    assert "| `qamr` | QAMR" in card  # trained on, and not in the folder
+    assert [source.name for source in SOURCES if f"| `{source.name}` |" not in card] == []
+    assert "https://en.wikipedia.org/wiki/" in card
+    notice = (folder / ship_real.LICENCE_FILE).read_text()
+    assert ship_real.LEGAL_CODE in notice
+
+
+def test_a_run_without_evaluations_has_no_figure_in_its_card(run: Path, data: Path, tmp_path: Path) -> None:
+    (run / "eval/trained.json").unlink()
+    ship(run, tmp_path / "tiny-real", data)
+    assert "The run has no evaluation." in (tmp_path / "tiny-real/README.md").read_text()
+
+
+def test_what_is_too_large_or_missing_ends_in_one_line_and_the_folder_stays(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tiny-real"
+    ship(run, folder, data)
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    for limit in ("MODEL_BYTES", "CORPUS_BYTES"):
+        with monkeypatch.context() as smaller:
+            smaller.setattr(ship_real, limit, 100)
+            with pytest.raises(SystemExit, match=r"the limit is 100$"):
+                ship(run, folder, data)
+    card = run / "checkpoints/step-000002/protocol.json"
+    card.rename(tmp_path / "card")
+    with pytest.raises(SystemExit, match=r"has no protocol\.json"):
+        ship(run, folder, data)
+    (tmp_path / "card").rename(card)
+    with pytest.raises(SystemExit, match="nowhere: has no checkpoint"):
+        ship(tmp_path / "nowhere", folder, data)
+    with pytest.raises(SleuthError, match="no such file"):
+        ship(run, folder, tmp_path / "nowhere")
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert not folder.with_name("tiny-real.partial").exists()
