@@ -91,7 +91,7 @@ def find_real_model() -> Path:
             "`make real DATA=FOLDER` trains one"
         )
     card = ProtocolCard.read(folder)
-    if card is None or not card.dialect.cites_rank:
+    if card is None or not card.dialect.cites:
         spoken = f"was trained in the dialect {card.dialect.name!r}" if card else "has no protocol.json"
         raise SleuthError(f"{folder}: {spoken}; this demo needs a model of the dialect 'reading', which cites passages")
     if not (folder / CORPUS).is_file():

@@ -112,7 +112,7 @@ class Dialect:
 
     @property
     def cites(self) -> bool:
-        """Whether an answer may cite a result by its rank."""
+        """Whether an answer names, by its rank, the one passage that it cites."""
         return "cited" in re.compile(self.answer_inner or "").groupindex
 
     @property
@@ -121,11 +121,6 @@ class Dialect:
         pairs = (self.think, self.search, self.information, self.answer)
         again = [self.question_again] if self.question_again else []
         return (*(tag for pair in pairs for tag in (pair.open, pair.close)), *again)
-
-    @property
-    def cites_rank(self) -> bool:
-        """Whether an answer names, by its rank, the one passage that it cites."""
-        return self.answer_inner is not None and "cited" in re.compile(self.answer_inner).groupindex
 
 
 def _require_format(name: str, form: str, fields: str, **values: object) -> None:

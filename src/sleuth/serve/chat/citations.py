@@ -32,7 +32,7 @@ def citations_of(task: Task, answer: str, trajectory: Trajectory, dialect: Diale
     if task.evidence is not None:
         named = tagged(answer).ids
         return tuple(Citation(passage=snippet) for snippet in task.evidence.snippets if snippet.id in named)
-    if dialect.cites_rank:
+    if dialect.cites:
         cited = cited_passage(trajectory, dialect)
         passages = () if cited is None else (cited,)
     else:

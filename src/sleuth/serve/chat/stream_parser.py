@@ -38,7 +38,7 @@ class StreamParser:
         self._tags: dict[str, Part] = thoughts | others
         longest_first = sorted(self._tags, key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, longest_first)))
-        self._cites = dialect.cites_rank
+        self._cites = dialect.cites
         self._part: Part = "thought"
         self._held = ""
         self._thought = False  # in an earlier turn
