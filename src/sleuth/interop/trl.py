@@ -25,6 +25,7 @@ from statistics import fmean
 from typing import Any, cast
 
 from sleuth.interop.search_stage import PlayedTurn, SearchStage, ToolCall, load_search_stage
+from sleuth.metrics.metrics import CITING
 from sleuth.render import decode
 from sleuth.types import Episode, Score, Segment, SleuthError
 
@@ -222,6 +223,10 @@ def _find(part: Sequence[int], tokens: Sequence[int], start: int) -> int:
 
 
 def _mean_parts(scores: Sequence[Score]) -> dict[str, float]:
+    """Absent parts are 0, but for those of citing, which only some answers can have."""
     scored = [score for score in scores if score.value is not None]
     names = {name for score in scored for name in score.parts}
-    return {name: fmean(score.parts.get(name, 0.0) for score in scored) for name in sorted(names)}
+    return {
+        name: fmean(score.parts.get(name, 0.0) for score in scored if name not in CITING or name in score.parts)
+        for name in sorted(names)
+    }
