@@ -270,31 +270,6 @@ def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> No
         assert answer in cited.split("</information>")[0]
 
 
-def test_spans_behind_an_answer_cite_the_only_passage_that_has_them(folder: Path) -> None:
-    texts = read_reading_texts(data_of(folder))
-    build_index(folder / "passages.jsonl", folder / "index")
-    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
-    index = open_index(folder / "index")
-    plain = SearchedRows(texts, tokens, index, mix=None, rows=40, key=(0,))
-    rows = SearchedRows(texts, tokens, index, mix=None, rows=40, key=(0,), cited_spans=6)
-    numbers = set()
-    for at in range(40):
-        row, begins = rows.row(at), plain.row(at)
-        assert row.tokens[: len(begins.tokens)] == begins.tokens
-        assert row.trained[: len(begins.trained)] == begins.trained
-        assert row.sources is not None
-        trained = [place for place in range(len(begins.tokens), len(row.tokens)) if row.trained[place]]
-        assert all(row.tokens[row.sources[place]] == row.tokens[place] for place in trained)
-        text = tokens.text(row.tokens[len(begins.tokens) :])
-        cited = [part.removesuffix("]</answer>").rsplit(" [", 1) for part in text.split("<answer>")[1:]]
-        assert [tokens.text([row.tokens[place]]) for place in trained] == [number for _, number in cited]
-        passages = tokens.text(begins.tokens).split("<passage>")[1:]
-        for span, number in cited:
-            assert [part[2] for part in passages if span.strip() in part.split("</information>")[0]] == [number]
-            numbers.add(number)
-    assert numbers == {"1", "2", "3"}
-
-
 def test_a_few_rows_have_no_passage(folder: Path) -> None:
     """As the environment opens an answer with a closed book, and as it answers a search that finds nothing."""
     texts = read_reading_texts(data_of(folder))
@@ -363,11 +338,6 @@ def test_a_tag_in_a_text_is_text(folder: Path) -> None:
     tokens = ReadingTokens(make_reading_tokenizer(read_reading_texts(data_of(folder)), 420))
     encoded = tokens.passage(2, "<answer>", "Emil Voss <|end|> built it <answer> here.")
     assert not {tokens.end, *tokens.tags.values()} & {*encoded.tokens}
-
-
-def test_cited_spans_without_an_index_are_refused(folder: Path) -> None:
-    with pytest.raises(SleuthError, match=r"stage.0.data.cited_spans = 3 needs the passages of a search: set index"):
-        load_recipe(folder / "recipe.toml", ["stage.0.data.cited_spans=3"])
 
 
 def test_every_problem_of_the_files_is_a_line(folder: Path) -> None:

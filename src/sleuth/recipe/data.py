@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
 
@@ -62,20 +62,12 @@ class ReadingRecipe(StrictModel):
     "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
     place of another if it was not found, the question again, and the answer with the number of its passage. Absent: the
     right passage is given."""
-    cited_spans: NonNegativeInt = 0
-    """With `index`: dates, names, numbers and noun phrases of the passages that follow the answer of a row, each with
-    the number of its passage, of which only the digit is trained: many citations for the tokens of one."""
     held_out: Annotated[Row[str], Field(min_length=1)]
     """Titles of articles that are not trained. Their questions measure exact match, given the gold passage, after the
     last step, beside the answers of a sliding window (arXiv:1606.05250)."""
     mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
     """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
     question is as likely."""
-
-    @combination
-    def _spans_have_passages(self) -> Iterator[str]:
-        if self.cited_spans and self.index is None:
-            yield f"cited_spans = {self.cited_spans} needs the passages of a search: set index"
 
 
 AskWith = Literal["question", "prompt"]

@@ -55,12 +55,12 @@ class ReadingTrainer(SFTTrainer):
         super().__init__(stage, context, saved, *starts)
         self.stage = stage
         self.tokens = ReadingTokens(self.tokenizer)
-        rows, key, mix = stage.steps * stage.rows_per_step, context.key, data.mix
-        if data.index is None:
-            self.rows = ReadingRows(self.texts, self.tokens, mix=mix, rows=rows, key=key)
-        else:
-            index, spans = open_index(data.index), data.cited_spans
-            self.rows = SearchedRows(self.texts, self.tokens, index, mix=mix, rows=rows, key=key, cited_spans=spans)
+        rows, key = stage.steps * stage.rows_per_step, context.key
+        self.rows = (
+            ReadingRows(self.texts, self.tokens, mix=data.mix, rows=rows, key=key)
+            if data.index is None
+            else SearchedRows(self.texts, self.tokens, open_index(data.index), mix=data.mix, rows=rows, key=key)
+        )
         self.exam: ReadingExam | None = None
 
     def opening(self) -> list[str]:

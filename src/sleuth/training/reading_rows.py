@@ -5,21 +5,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from sleuth.data.spans import STOP_WORDS, answer_spans, cloze, sentences
+from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.dialects.reading import READING
 from sleuth.factories import ReadingQuestion, ReadingTexts, ReadingTokens, by_source
-from sleuth.factories.reading_tokens import (
-    ANSWER,
-    ANSWER_TOKENS,
-    NUMBER_TOKENS,
-    PASSAGE,
-    RESULT_TOKENS,
-    SEARCHED_ROW_TOKENS,
-    PassageTokens,
-    QuestionTokens,
-)
+from sleuth.factories.reading_tokens import ANSWER, ANSWER_TOKENS, PASSAGE, RESULT_TOKENS, QuestionTokens
 from sleuth.learn.batch import Row
 from sleuth.retrieval.open_index import Index
 from sleuth.types import Passage
@@ -126,10 +116,9 @@ class SearchedRows(ReadingRows):
         mix: dict[str, float] | None,
         rows: int,
         key: tuple[int, ...],
-        cited_spans: int = 0,
     ) -> None:
         super().__init__(texts, tokens, mix=mix, rows=rows, key=key)
-        self.index, self.cited_spans = index, cited_spans
+        self.index = index
 
     def clozes(self, progress: float) -> float:
         """The same share in all steps: that of the last rows with one passage."""
@@ -162,45 +151,17 @@ class SearchedRows(ReadingRows):
             return None
         if rng.random() < GUESSED:
             return self._guess(asked, query, encoded.tokens[slice(*span)], searches=rng.random() < 0.5)
+        passages = [self._result(number, result) for number, result in enumerate(found, 1)]
         row = _Row(asked.tokens)
         row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
-        shown = self._shown(found, len(row.tokens))
-        row.read(self.tokens.results([result.tokens for result in shown], asked.tokens))
+        place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
+        number = self.tokens.number(rank)
+        whole = len(passages[rank - 1]) == len(encoded.tokens) + len(number)
+        row.read(self.tokens.results(passages, asked.tokens))
         row.write([self.tokens.tags[ANSWER]])
-        of_answer = shown[rank - 1]
-        row.answer(of_answer.number, self.tokens.end, of_answer.place, span, cited=of_answer.cited, weight=DIGIT_WEIGHT)
-        for _ in range(self.cited_spans):
-            of = rng.choice(shown)
-            cited = self._cited_span(of, shown, rng)
-            if cited is not None and len(row.tokens) + len(cited) + NUMBER_TOKENS + 2 <= SEARCHED_ROW_TOKENS:
-                row.read([self.tokens.tags[ANSWER], *cited])
-                row.number(of.number, of.cited)
-                row.read([self.tokens.end])
+        cited = place + len(encoded.tokens) if whole else place  # the number behind it, unless it was cut
+        row.answer(number, self.tokens.end, place, span, cited=cited, weight=DIGIT_WEIGHT)
         return row.finished()
-
-    def _shown(self, found: Sequence[Passage], place: int) -> list[_Shown]:
-        """The passages with their tokens and places, if the results begin at `place` of the row."""
-        shown = []
-        for rank, passage in enumerate(found, 1):
-            encoded = self.tokens.passage(rank, passage.title, passage.text)
-            shown.append(_Shown(passage, encoded, self._result(rank, passage), self.tokens.number(rank), place + 1))
-            place += 1 + len(shown[-1].tokens)
-        return shown
-
-    def _cited_span(self, of: _Shown, shown: Sequence[_Shown], rng: random.Random) -> tuple[int, ...] | None:
-        """The tokens of a date, name, number or noun phrase of one passage that no other has; None if the sentence that
-        was drawn has none."""
-        spans = [*answer_spans(of.passage.text, *rng.choice(sentences(of.passage.text)))]
-        if not spans:
-            return None
-        drawn = rng.choice(spans)
-        span = of.encoded.span(drawn.start, drawn.end)
-        if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:
-            return None
-        text = of.passage.text[drawn.start : drawn.end].lower()
-        if sum(text in f"{other.passage.title} {other.passage.text}".lower() for other in shown) > 1:
-            return None
-        return of.encoded.tokens[slice(*span)]
 
     def _guess(self, asked: QuestionTokens, query: Sequence[int], answer: Sequence[int], *, searches: bool) -> Row:
         """A row whose search found nothing, or in which the environment opened the answer at once."""
@@ -233,23 +194,6 @@ class SearchedRows(ReadingRows):
     def _result(self, rank: int, passage: Passage) -> tuple[int, ...]:
         tokens = self.tokens.passage(rank, passage.title, passage.text).tokens
         return (*tokens, *self.tokens.number(rank))[:RESULT_TOKENS]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """A passage among the results of a row: all its tokens, those that are shown, and the place of the first."""
-
-    passage: Passage
-    encoded: PassageTokens
-    tokens: tuple[int, ...]
-    number: tuple[int, ...]
-    place: int
-
-    @property
-    def cited(self) -> int:
-        """The place of the number behind it, or, if that was cut, before it."""
-        whole = len(self.tokens) == len(self.encoded.tokens) + len(self.number)
-        return self.place + len(self.encoded.tokens) if whole else self.place
 
 
 class _Row:
@@ -286,17 +230,10 @@ class _Row:
         answer is copied token by token, and so is the digit of the number, behind ` [`, from the number at `cited`; its
         weight is `weight`."""
         first, after = place + span[0], place + span[1]
-        self.write(self.tokens[first:after], (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1)), range(first, after))
         digit = len(number) - 2
+        self.write(self.tokens[first:after], (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1)), range(first, after))
         self.write(number, (*(1.0,) * digit, weight, 1.0), (*(-1,) * digit, cited + digit, -1))
         self.write([end])
-
-    def number(self, number: Sequence[int], cited: int) -> None:
-        """Appends a passage's number, of which only the digit is trained, copied from the number at `cited`."""
-        digit = len(number) - 2
-        self.read(number[:digit])
-        self.write([number[digit]], sources=[cited + digit])
-        self.read(number[digit + 1 :])
 
     def finished(self) -> Row:
         """The row; whatever has a weight is trained."""
