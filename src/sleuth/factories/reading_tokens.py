@@ -150,8 +150,9 @@ class ReadingTokens:
         return (self.tags[SEARCH], *query, self.tags[SEARCHED])
 
     def results(self, passages: Sequence[tuple[int, ...]], question: tuple[int, ...]) -> tuple[int, ...]:
-        """What the environment of the dialect `reading` replies to a search: passages and the question again."""
-        shown = (token for passage in passages for token in (self.tags[PASSAGE], *passage))
+        """What the environment of the dialect `reading` replies to a search: passages, whose tag is there without any too,
+        and the question again."""
+        shown = (token for passage in passages or [()] for token in (self.tags[PASSAGE], *passage))
         return (*shown, self.tags[RESULTS_END], *question)
 
     def passages(self, passages: Sequence[Passage]) -> list[np.ndarray]:
