@@ -168,6 +168,8 @@ def main() -> None:
     asked = parser.parse_args()
     if CHROMIUM is None:
         sys.exit("no Chromium here; install one: apt-get install chromium")
+    if not asked.evaluation.is_file():
+        sys.exit(f"{asked.evaluation}: no such file")
     records = json.loads(asked.evaluation.read_bytes())["records"]
     drawn = draw_records(records, asked.seed)
     try:
