@@ -80,10 +80,15 @@ def write(file: Path, kept: Sequence[Row]) -> None:
     print(f"{file}: {len(kept):,} questions")
 
 
+def folders(arguments: Sequence[str]) -> tuple[Path, Path]:
+    """DATA and OUT. Raises SleuthError if there are not two arguments, as of `make real` without DATA."""
+    if len(arguments) != 2:
+        raise SleuthError("expected two folders, DATA and OUT; with make: make real DATA=FOLDER")
+    return Path(arguments[0]), Path(arguments[1])
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("error: expected two folders, DATA and OUT; with make: make real DATA=FOLDER")
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+        main(*folders(sys.argv[1:]))
     except SleuthError as error:
         sys.exit("\n".join(f"error: {line}" for line in error.args))

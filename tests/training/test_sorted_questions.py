@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -105,11 +103,9 @@ def test_a_question_without_a_source_is_not_of_squad_kind(folder: Path) -> None:
 
 
 def test_without_a_folder_of_data_the_command_says_what_it_needs() -> None:
-    done = subprocess.run([sys.executable, real_data.__file__, "out"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "error: expected two folders, DATA and OUT; with make: make real DATA=FOLDER\n",
-    )
+    with pytest.raises(SleuthError, match=r"expected two folders, DATA and OUT; with make: make real DATA=FOLDER"):
+        real_data.folders(["runs/real-data"])
+    assert real_data.folders(["data", "runs/real-data"]) == (Path("data"), Path("runs/real-data"))
 
 
 def test_a_cut_file_is_a_line(folder: Path) -> None:
