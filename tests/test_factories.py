@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.factories import (
+    Setting,
     add_tokens,
     context_of,
     load_model,
@@ -114,26 +116,37 @@ def test_a_scorer_is_checked_on_the_prompt_as_the_chat_template_renders_it() -> 
     assert "would pay a well-formed right answer 0" in told
 
 
+def gold_tasks(*gold: Sequence[str]) -> list[Task]:
+    return [
+        Task(id=f"q{at}", question="Who?", golden_answers=("Ada",), gold_passages=tuple(ids))
+        for at, ids in enumerate(gold)
+    ]
+
+
+def shown_to(setting: Setting, task: Task) -> list[str]:
+    """The ids of the passages that a search of any words shows."""
+    env = setting.env(task)
+    asyncio.run(env.open())
+    reply = asyncio.run(env.reply("<search>mayor</search>", "stop"))
+    assert reply.action is not None
+    return [passage.id for passage in reply.action.passages]
+
+
 def test_the_gold_arm_shows_the_passages_that_the_row_names(tmp_path: Path) -> None:
-    passages = [{"id": f"p{at}", "contents": f'"Town {at}"\nIts mayor is Ada.'} for at in range(4)]
+    passages = [{"id": f"p{at}", "contents": f'"Town {at}"\nIts mayor is Ada.'} for at in range(5)]
     (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
     build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
-    env = SearchEnvRecipe(
-        kind="search", dialect="sleuth", prompt="plain", retriever="gold", index=tmp_path / "index", top_k=1
-    )
-    tasks = [
-        Task(id=f"q{at}", question="Who?", golden_answers=("Ada",), gold_passages=(f"p{at}", "p0")) for at in range(4)
-    ]
+    env = SearchEnvRecipe(kind="search", dialect="sleuth", prompt="plain", retriever="gold", index=tmp_path / "index")
+    tasks = gold_tasks(["p2"], ["p4", "p0"], ["p4", "p3", "p2", "p1"], ["p0", "elsewhere", "p0"])
     setting = search_setting(env, None, tasks)
-    for at, task in enumerate(tasks):
-        game = setting.env(task)
-        asyncio.run(game.open())
-        reply = asyncio.run(game.reply("<search>mayor</search>", "stop"))
-        assert reply.action is not None
-        assert [passage.id for passage in reply.action.passages] == [f"p{at}"]
-    lost = [Task(id="lost", question="Who?", golden_answers=("Ada",), gold_passages=("elsewhere",))]
-    with pytest.raises(SleuthError, match=r"1 of 5 questions have no gold_ids that are in .*, such as .*lost"):
-        search_setting(env, None, tasks + lost)
+    assert [shown_to(setting, task) for task in tasks] == [["p2"], ["p4", "p0"], ["p4", "p3", "p2"], ["p0"]]
+    first = search_setting(env.model_copy(update={"top_k": 1}), None, tasks)
+    assert [shown_to(first, task) for task in tasks] == [["p2"], ["p4"], ["p4"], ["p0"]]
+    for lost in (["elsewhere"], []):
+        with pytest.raises(
+            SleuthError, match=r"1 of 2 questions have no gold_ids that are in .*, such as question 'q1'"
+        ):
+            search_setting(env, None, gold_tasks(["p0"], lost))
 
 
 def test_an_added_token_is_one_token_and_its_embedding_is_distributed_as_the_others(folder: Path) -> None:

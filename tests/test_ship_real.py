@@ -171,6 +171,8 @@ def test_what_is_too_large_or_missing_ends_in_one_line_and_the_folder_stays(
     with pytest.raises(SystemExit, match=r"has no protocol\.json"):
         ship(run, folder, data)
     (tmp_path / "card").rename(card)
+    with pytest.raises(SystemExit, match=r"eval/other\.json: no such file"):
+        ship(run, folder, data, evaluation="other")
     with pytest.raises(SystemExit, match="nowhere: has no checkpoint"):
         ship(tmp_path / "nowhere", folder, data)
     with pytest.raises(SleuthError, match="no such file"):

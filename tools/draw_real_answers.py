@@ -118,7 +118,7 @@ def section(pictures: Sequence[Picture], *, evaluation: str, questions: int, see
         verdict = "Right." if picture.right else f"Wrong: expected {expected}."
         answer = f"{picture.answer}, from {picture.cited}" if picture.cited else picture.answer or "no answer"
         alt = html.escape(f"{picture.question} {answer}").replace("[", "(").replace("]", ")")
-        lines += ["", f"![{alt}](../assets/real-{picture.name}.png)", "", f"{verdict}"]
+        lines += ["", f"![{alt}](../assets/real-{picture.name}.png)", "", verdict]
     return "\n".join(lines) + "\n"
 
 
@@ -141,9 +141,11 @@ def served(agent: Agent) -> Iterator[str]:
         thread.start()
         while not server.started and thread.is_alive():
             time.sleep(0.01)
-        yield address_of(LOOPBACK, listening)
-        server.should_exit = True
-        thread.join()
+        try:
+            yield address_of(LOOPBACK, listening)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def take_all(agent: Agent, drawn: Mapping[str, Record], folder: Path) -> list[Picture]:
@@ -168,6 +170,8 @@ def main() -> None:
     asked = parser.parse_args()
     if CHROMIUM is None:
         sys.exit("no Chromium here; install one: apt-get install chromium")
+    if not asked.evaluation.is_file():
+        sys.exit(f"{asked.evaluation}: no such file")
     records = json.loads(asked.evaluation.read_bytes())["records"]
     drawn = draw_records(records, asked.seed)
     try:

@@ -9,38 +9,38 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sleuth.data.questions import first_problems
 from sleuth.data.rows import Row, read_rows
 from sleuth.factories.reading_texts import read_passages, read_reading_questions
 from sleuth.recipe import ReadingRecipe, SupervisedRecipe, load_recipe
 from sleuth.recipe.shipped import shipped
-from sleuth.types import SleuthError
+from sleuth.types import Passage, SleuthError
 
 QUESTIONS, TEST = "reading_train.jsonl.gz", "reading_test.jsonl.gz"
 PASSAGES = ("reading_corpus.jsonl.gz", "corpus.jsonl.gz", "reading_intros.jsonl.gz")
 
 
 def main(data: Path, out: Path) -> None:
-    """Read the files in `data` and write those in `out`."""
+    """Read the files in `data` and write those in `out`. Before anything is written, raises SleuthError with a line
+    for each problem of each file."""
     absent = [data / name for name in (QUESTIONS, TEST, *PASSAGES) if not (data / name).is_file()]
     if absent:
         raise SleuthError(*(f"{file}: no such file" for file in absent))
     files = [data / name for name in PASSAGES]
     passages = read_passages(files)
-    for name in (QUESTIONS, TEST):  # all that is wrong with their rows
-        read_reading_questions(data / name, passages)
-    held_out = reading_recipe().held_out
+    train, test = read_questions([data / QUESTIONS, data / TEST], passages)
+    held_out = {*reading_recipe().held_out}
+    alone = [row for row in train if row["standalone"]]
     out.mkdir(parents=True, exist_ok=True)
     (out / "corpus.jsonl.gz").write_bytes(b"".join(file.read_bytes() for file in files))
     (out / "questions.jsonl.gz").write_bytes((data / QUESTIONS).read_bytes())
-    train = [row for row in rows(data / QUESTIONS) if row["standalone"]]
-    test = [*rows(data / TEST)]
-    write(out / "train.jsonl", [row for row in train if passages[row["gold_ids"][0]].title not in held_out])
-    write(out / "held_out.jsonl", [row for row in train if passages[row["gold_ids"][0]].title in held_out])
+    write(out / "train.jsonl", [row for row in alone if passages[row["gold_ids"][0]].title not in held_out])
+    write(out / "held_out.jsonl", [row for row in alone if passages[row["gold_ids"][0]].title in held_out])
     write(out / "test.jsonl", [row for row in test if row["standalone"]])
-    write(out / "test_squad.jsonl", [row for row in test if row["data_source"].startswith("squad")])
+    write(out / "test_squad.jsonl", [row for row in test if str(row.get("data_source")).startswith("squad")])
 
 
 def reading_recipe() -> ReadingRecipe:
@@ -51,22 +51,44 @@ def reading_recipe() -> ReadingRecipe:
     return stage.data
 
 
-def rows(file: Path) -> Iterator[Row]:
-    """The rows of a file. Raises SleuthError for one that does not say whether it makes sense without its passage."""
-    for where, row in read_rows(file):
-        if not isinstance(row.get("standalone"), bool):
-            raise SleuthError(f"{where}: standalone should be true or false: does the question make sense by itself?")
-        yield row
+def read_questions(files: Sequence[Path], passages: Mapping[str, Passage]) -> list[list[Row]]:
+    """The rows of each file. Raises SleuthError with a line for each of the first problems of each."""
+    read: list[list[Row]] = []
+    problems: list[str] = []
+    for file in files:
+        try:
+            read_reading_questions(file, passages)
+            rows = [*read_rows(file)]
+            unsaid = [
+                f"{where}: standalone should be true or false: does the question make sense by itself?"
+                for where, row in rows
+                if not isinstance(row.get("standalone"), bool)
+            ]
+            if unsaid:
+                raise SleuthError(*first_problems(unsaid, len(rows), file))
+            read.append([row for _, row in rows])
+        except SleuthError as error:
+            problems += map(str, error.args)
+    if problems:
+        raise SleuthError(*problems)
+    return read
 
 
-def write(file: Path, kept: list[Row]) -> None:
+def write(file: Path, kept: Sequence[Row]) -> None:
     """Write rows, and print how many."""
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept), encoding="utf-8")
     print(f"{file}: {len(kept):,} questions")
 
 
+def folders(arguments: Sequence[str]) -> tuple[Path, Path]:
+    """DATA and OUT. Raises SleuthError if there are not two arguments, as of `make real` without DATA."""
+    if len(arguments) != 2:
+        raise SleuthError("expected two folders, DATA and OUT; with make: make real DATA=FOLDER")
+    return Path(arguments[0]), Path(arguments[1])
+
+
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+        main(*folders(sys.argv[1:]))
     except SleuthError as error:
         sys.exit("\n".join(f"error: {line}" for line in error.args))

@@ -228,8 +228,12 @@ def write_passages(data: Path, file: Path) -> Counter[str]:
 
 
 def right_questions(run: Path, evaluation: str) -> set[str]:
-    """The questions of `RUN/eval/EVALUATION.json` whose answer is exactly right."""
-    records = json.loads((run / "eval" / f"{evaluation}.json").read_bytes())["records"]
+    """The questions of `RUN/eval/EVALUATION.json` whose answer is exactly right. Exits with one line if there is no
+    such file."""
+    file = run / "eval" / f"{evaluation}.json"
+    if not file.is_file():
+        sys.exit(f"{file}: no such file; --evaluation should name one of the run")
+    records = json.loads(file.read_bytes())["records"]
     return {
         record["question"]
         for record in records

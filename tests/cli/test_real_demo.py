@@ -156,6 +156,8 @@ def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: P
                 break
             except httpx.HTTPError:
                 time.sleep(0.05)
+        else:
+            pytest.fail("the page does not answer")
         assert model["sleuth"]["examples"] == [QUESTION]
         assert "page.js" in httpx.get(url).text
         process.send_signal(signal.SIGINT)

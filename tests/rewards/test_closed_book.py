@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from episodes import episode_of, score_of
+from episodes import Part, episode_of, score_of
 
 from sleuth.dialects import DIALECTS
 from sleuth.factories import eval_reward_of
@@ -47,7 +47,10 @@ def test_published_scorers_read_an_opened_answer_too() -> None:
 
 def test_a_reader_is_well_formed_without_thoughts() -> None:
     reward = eval_reward_of("strict", READING, None)
-    searching = ("policy", "<search> x</search>"), ("env", "<passage> [1] X | x</information><question> x")
+    searching: list[Part] = [
+        ("policy", "<search> x</search>"),
+        ("env", "<passage> [1] X | x</information><question> x"),
+    ]
     plain = episode_of(*searching, ("policy", "<answer> Paris [2]</answer>"))
     assert score_of(reward, plain).parts["well_formed"] == 1.0
     thinking = episode_of(("policy", "<think>b</think><answer> Paris [2]</answer>"))

@@ -2,116 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from towns import data_of, read, write, write_towns
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.spans import sentences
-from sleuth.dialects.reading import READING
-from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.frames import frame_of
-from sleuth.envs.search import SearchEnv
 from sleuth.evaluation.reading_exam import examine
 from sleuth.factories import ReadingTokens, load_model, make_reading_tokenizer, read_reading_texts
-from sleuth.prompts.library import read_prompt
-from sleuth.recipe import ReadingRecipe, load_recipe
-from sleuth.render import Renderer
-from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.control import EmptyRetriever
-from sleuth.retrieval.open_index import open_index
-from sleuth.rewards.answer import cited_passage
-from sleuth.rollout import Rollout
-from sleuth.training.reading_rows import ReadingRows, SearchedRows, some_sentences
-from sleuth.types import Episode, Retriever, SleuthError, Task
-
-TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")
-RECIPE = """
-name = "reader"
-
-[[stage]]
-kind = "supervised"
-name = "reading"
-steps = 4
-rows_per_step = 6
-optimiser = "muon"
-learning_rate = 1e-3
-embedding_learning_rate = 1e-2
-copying_weight = 1.0
-save_every = 2
-
-[stage.data]
-kind = "reading"
-questions = "{folder}/questions.jsonl.gz"
-passages = ["{folder}/passages.jsonl"]
-held_out = ["Tarn"]
-mix = {{ walks = 1, talks = 2 }}
-
-[stage.init]
-layers = 4
-width = 48
-heads = 4
-kv_heads = 4
-head_dim = 40
-mlp = 64
-context = 512
-rope_theta = 1e7
-vocabulary = 420
-reading = true
-"""
+from sleuth.factories.reading_texts import read_passages
+from sleuth.training.reading_rows import ReadingRows, some_sentences
+from sleuth.types import Passage, SleuthError
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three passages about each of eight towns, and two questions about each passage."""
-    passages, questions = [], []
-    for town in TOWNS:
-        for number in range(3):
-            year, name = str(1900 + 7 * len(passages)), f"p{len(passages)}"
-            text = f"The harbour was built in {year} by old Emil Voss. People of {town} sold 40 boats. It rained there."
-            passages.append({"id": name, "contents": f'"{town}"\n{text}'})
-            questions += [
-                question(f"When was the harbour of {town} built?", year, text, name, "walks"),
-                question(f"Who built harbour number {number}?", "Emil Voss", text, name, "talks"),
-            ]
-    write(tmp_path / "passages.jsonl", passages)
-    write(tmp_path / "questions.jsonl.gz", questions)
-    (tmp_path / "recipe.toml").write_text(RECIPE.format(folder=tmp_path))
-    return tmp_path
-
-
-def question(text: str, answer: str, passage: str, name: str, source: str) -> dict:
-    return {
-        "id": f"{name}-{source}",
-        "question": text,
-        "golden_answers": [answer],
-        "gold_ids": [name],
-        "answer_start": passage.index(answer),
-        "data_source": source,
-    }
-
-
-def write(file: Path, rows: list[dict]) -> None:
-    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    file.write_bytes(gzip.compress(lines) if file.suffix == ".gz" else lines)
-
-
-def read(file: Path) -> list[dict]:
-    return [json.loads(line) for line in gzip.open(file)]
-
-
-def data_of(folder: Path) -> ReadingRecipe:
-    data = load_recipe(folder / "recipe.toml").stage[0].data  # pyright: ignore[reportAttributeAccessIssue]
-    assert isinstance(data, ReadingRecipe)
-    return data
+    return write_towns(tmp_path)
 
 
 def train(folder: Path, run: str, *more: str) -> str:
@@ -198,115 +110,6 @@ def test_rows_begin_as_single_sentences_and_end_as_whole_passages(folder: Path) 
     assert set(late) == {3}
 
 
-def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: Path) -> None:
-    """Token by token, wherever the passage was found by itself."""
-    texts = read_reading_texts(data_of(folder))
-    build_index(folder / "passages.jsonl", folder / "index")
-    index = open_index(folder / "index")
-    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
-    rows = SearchedRows(texts, tokens, index, mix=None, rows=40, key=(0,))
-    played = 0
-    for row in map(rows.row, range(40)):
-        text = str(tokens.tokenizer.decode([*row.tokens]))
-        if "<passage> [" not in text:
-            continue
-        question = text.split("<question> ")[1].split("<search>")[0]
-        turns = [
-            "<search>" + text.split("<search>")[1].split("</search>")[0] + "</search>",
-            text[text.index("<answer>") :],
-        ]
-        episode = asyncio.run(play(tokens.tokenizer, index, question, turns))
-        assert [action.kind for action in episode.trajectory.actions] == ["search", "answer"]
-        shown = text.split("<passage>", 1)[1].split("</information>")[0]
-        if [
-            f" [{rank}] {p.title} | {p.text} [{rank}]" for rank, p in enumerate(episode.trajectory.passages, 1)
-        ] == shown.split("<passage>"):
-            assert episode.trajectory.tokens == row.tokens
-            trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
-            assert trained == [*row.trained]
-            cited = cited_passage(episode.trajectory, READING)
-            assert cited is not None
-            assert episode.trajectory.actions[-1].text in cited.text
-            played += 1
-    assert played > 5
-
-
-async def play(
-    tokenizer: PreTrainedTokenizerFast,
-    retriever: Retriever,
-    question: str,
-    turns: list[str],
-    *,
-    closed_book: bool = False,
-) -> Episode:
-    task = Task(id="q", question=question, golden_answers=("x",))
-    frame = frame_of(READING, "raw", None)
-    env = SearchEnv(task, READING, read_prompt("reading"), retriever, frame=frame, closed_book=closed_book)
-    engine = ScriptedEngine(tokenizer, lambda text, sampling: turns.pop(0))
-    renderer = Renderer(tokenizer, READING.tags)
-    rollout = Rollout(engine=engine, renderer=renderer, context=2048, temperature=1.0, key=(0, 0, 0))
-    return await rollout.episode(env, task, 0, 0)
-
-
-def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> None:
-    texts = read_reading_texts(data_of(folder))
-    build_index(folder / "passages.jsonl", folder / "index")
-    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
-    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=40, key=(0,))
-    for index in range(40):
-        row = rows.row(index)
-        assert row == rows.row(index)
-        assert row.sources is not None
-        for place, source in enumerate(row.sources):
-            assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
-        text = str(tokens.tokenizer.decode([*row.tokens]))
-        if "<passage> [" not in text:
-            continue
-        query = text.split("<search>")[1].split("</search>")[0]
-        assert query in text.split("<search>")[0]
-        assert len(query.split()) >= 2
-        answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
-        [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
-        assert answer in cited.split("</information>")[0]
-
-
-def test_a_few_rows_have_no_passage(folder: Path) -> None:
-    """As the environment opens an answer with a closed book, and as it answers a search that finds nothing."""
-    texts = read_reading_texts(data_of(folder))
-    build_index(folder / "passages.jsonl", folder / "index")
-    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
-    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=300, key=(0,))
-    guessed = [row for row in map(rows.row, range(300)) if tokens.tags["</information>"] not in row.tokens]
-    nothing = [row for row in map(rows.row, range(300)) if "<passage></information>" in tokens.text(row.tokens)]
-    assert 2 <= len(guessed) <= 20
-    assert 2 <= len(nothing) <= 20
-    for row in (*guessed, *nothing):
-        text = tokens.text(row.tokens)
-        question = text.split("<question> ")[1].split("<")[0]
-        turns = [f"<search>{text.split('<search>')[1].split('</search>')[0]}</search>"] if row in nothing else []
-        turns.append(text[text.index("<answer>") + len("<answer>") * (row in guessed) :])
-        episode = asyncio.run(play(tokens.tokenizer, EmptyRetriever(), question, turns, closed_book=row in guessed))
-        assert episode.trajectory.tokens == row.tokens
-        assert episode.trajectory.stop == "answered"
-        trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
-        assert trained == [*row.trained]
-
-
-def test_a_passage_that_is_not_found_takes_the_place_of_another(folder: Path) -> None:
-    texts = read_reading_texts(data_of(folder))
-    build_index(folder / "passages.jsonl", folder / "index")
-    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
-    rows = SearchedRows(texts, tokens, open_index(folder / "index"), mix=None, rows=40, key=(0,))
-    ranks = set()
-    for number, question in enumerate(texts.questions):
-        asked = replace(question, question="Who rained?")
-        text = str(tokens.tokenizer.decode([*rows.prompt(number, asked)]))
-        shown = text.split("<passage>")[1:]
-        assert len(shown) == 3
-        ranks |= {rank for rank, part in enumerate(shown, 1) if question.passage.text in part}
-    assert ranks == {1, 2, 3}
-
-
 def test_the_sentences_of_a_row_hold_its_answer() -> None:
     text = "One fell. Two came in 1912. Three saw four. Five left at six. Seven won."
     draw = random.Random(0)
@@ -367,6 +170,25 @@ def test_a_cut_file_and_unknown_names_are_lines(folder: Path) -> None:
     (folder / "questions.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(SleuthError, match="damaged gzip file"):
         read_reading_texts(data)
+
+
+def test_passages_of_several_files_are_read_in_order_by_their_ids(folder: Path) -> None:
+    write(folder / "more.jsonl.gz", [{"id": "p99", "contents": '"Ulm"\nA town.'}])
+    passages = read_passages([folder / "passages.jsonl", folder / "more.jsonl.gz"])
+    assert [*passages] == [*(f"p{at}" for at in range(24)), "p99"]
+    assert passages["p99"] == Passage(id="p99", title="Ulm", text="A town.")
+
+
+def test_every_problem_of_every_file_of_passages_is_a_line(folder: Path) -> None:
+    first, cut, absent = (folder / name for name in ("passages.jsonl", "cut.jsonl.gz", "absent.jsonl"))
+    write(cut, [{"id": "p4", "contents": '"Ulm"\nA town.'}, {"id": "p99", "contents": '"Ulm"\nA town.'}])
+    cut.write_bytes(cut.read_bytes()[:-9])
+    with pytest.raises(SleuthError) as caught:
+        read_passages([first, cut, absent])
+    twice, damaged, missing = caught.value.args
+    assert twice == f"{cut}: id 'p4' is also in another file of passages"
+    assert damaged.startswith(f"{cut}: damaged gzip file after line 2")
+    assert missing == f"{absent}: no such file"
 
 
 def test_absent_files_are_named_before_the_run(folder: Path) -> None:

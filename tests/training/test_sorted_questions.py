@@ -82,10 +82,34 @@ def test_a_row_that_cannot_be_used_is_a_line(folder: Path, change: dict, complai
     write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True), question("t1", "r0", True) | change])
     with pytest.raises(SleuthError, match=complaint):
         real_data.main(folder, folder / "out")
+    assert not (folder / "out").exists()
+
+
+def test_the_problems_of_both_files_of_questions_are_told_at_once(folder: Path) -> None:
+    for name in ("reading_train", "reading_test"):
+        write(folder / f"{name}.jsonl.gz", [question("q0", "r0", True) | {"gold_ids": ["r9"]}])
+    with pytest.raises(SleuthError) as raised:
+        real_data.main(folder, folder / "out")
+    assert [line.split(":")[0] for line in raised.value.args] == [
+        str(folder / f"{name}.jsonl.gz") for name in ("reading_train", "reading_test")
+    ]
+
+
+def test_a_question_without_a_source_is_not_of_squad_kind(folder: Path) -> None:
+    write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True) | {"data_source": None}])
+    real_data.main(folder, folder / "out")
+    assert ids(folder / "out/test.jsonl") == ["t0"]
+    assert ids(folder / "out/test_squad.jsonl") == []
+
+
+def test_without_a_folder_of_data_the_command_says_what_it_needs() -> None:
+    with pytest.raises(SleuthError, match=r"expected two folders, DATA and OUT; with make: make real DATA=FOLDER"):
+        real_data.folders(["runs/real-data"])
+    assert real_data.folders(["data", "runs/real-data"]) == (Path("data"), Path("runs/real-data"))
 
 
 def test_a_cut_file_is_a_line(folder: Path) -> None:
     file = folder / "corpus.jsonl.gz"
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(SleuthError, match=r"corpus.jsonl.gz"):
+    with pytest.raises(SleuthError, match=r"corpus.jsonl.gz: damaged gzip file"):
         real_data.main(folder, folder / "out")

@@ -88,7 +88,7 @@ def find_real_model() -> Path:
     if not (folder / "config.json").is_file():
         raise SleuthError(
             f"{MODEL}: this version of Sleuth does not ship it, and there is none here; in a checkout, "
-            "`make real DATA=FOLDER` trains one"
+            "`make real DATA=FOLDER` trains one and tools/ship_real.py writes it there"
         )
     card = ProtocolCard.read(folder)
     if card is None or not card.dialect.cites:

@@ -5,10 +5,14 @@ behind them, because only what stands there has read all of them; the same holds
 answer ends with the number of the passage that it is from, `Tarn [2]`; one without a number cites nothing.
 """
 
+import re
 from dataclasses import replace
 
 from sleuth.dialects.dialect import Tags
 from sleuth.dialects.sleuth import SLEUTH
+
+CITED = re.compile(r"\s*\[\d\]\s*\Z")
+"""The number of the cited passage at the end of an answer."""
 
 READING = replace(
     SLEUTH,

@@ -222,9 +222,9 @@ def open_eval_session(
     """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
     and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
     come from the `index` or from servers at `urls`; without either, searches find nothing. `closed_book` is the control
-    arm in which the model answers without a search. `engine` is the URL of a
-    server that has the checkpoint; its weights are then not loaded here. A model without a protocol searches, unless
-    all tasks have a tool output to refine."""
+    arm in which the model answers without a search. `engine` is the URL of a server that has the checkpoint; its
+    weights are then not loaded here. A model without a protocol searches, unless all tasks have a tool output to
+    refine."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     if card is not None and card.env is not None:
         raise SleuthError(

@@ -52,7 +52,13 @@ from sleuth.factories.preference import (
     require_pools,
     shown_to,
 )
-from sleuth.factories.reading_texts import ReadingQuestion, ReadingTexts, by_source, read_reading_texts
+from sleuth.factories.reading_texts import (
+    ReadingQuestion,
+    ReadingTexts,
+    by_source,
+    read_reading_texts,
+    require_indexed,
+)
 from sleuth.factories.reading_tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.factories.rewards import (
     answer_reward_of,
@@ -156,6 +162,7 @@ __all__ = [
     "require_environment",
     "require_functions",
     "require_gradable",
+    "require_indexed",
     "require_judge",
     "require_judges",
     "require_pools",

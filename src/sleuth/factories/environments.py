@@ -339,11 +339,11 @@ def _tools_of(named: str | ToolServerRecipe, seconds: float) -> list[FunctionToo
 
 
 def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]]:
-    """The gold passages of each task, by its id. Raises SleuthError for tasks without any, and for those of which the
-    index has none."""
+    """The gold passages of each task that are in the index, each once, by the task's id. Raises SleuthError for tasks
+    without any."""
     opened = open_index(index)
     gold = {
-        task.id: [passage for name in task.gold_passages if (passage := opened.passage(name)) is not None]
+        task.id: [p for name in dict.fromkeys(task.gold_passages) if (p := opened.passage(name)) is not None]
         for task in tasks
     }
     if absent := [task_id for task_id, passages in gold.items() if not passages]:

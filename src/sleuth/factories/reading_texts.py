@@ -13,6 +13,7 @@ from sleuth.data.questions import first_problems
 from sleuth.data.rows import Row, rows_and_faults, text_of, texts_of
 from sleuth.recipe import ReadingRecipe
 from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.open_index import open_index
 from sleuth.types import Passage, SleuthError
 
 COLUMNS = ("question", "golden_answers", "gold_ids", "answer_start", "data_source")
@@ -59,6 +60,20 @@ def read_reading_texts(data: ReadingRecipe) -> ReadingTexts:
         questions=tuple(trained),
         held_out=tuple(question for question in questions if question.passage.title in titles),
     )
+
+
+def require_indexed(texts: ReadingTexts, index: Path) -> None:
+    """Raises SleuthError unless the index has every passage of the texts, word for word: answers are copied from where
+    their passage has them."""
+    opened = open_index(index)
+    for passage in (*texts.passages, *(question.passage for question in texts.held_out)):
+        found = opened.passage(passage.id)
+        if found is None or (found.title, found.text) != (passage.title, passage.text):
+            other = "does not have" if found is None else "has another text for"
+            raise SleuthError(
+                f"{index}: the index {other} passage {passage.id!r} of data.passages; build it of these passages with "
+                "`sleuth index`"
+            )
 
 
 def read_passages(files: Sequence[Path]) -> dict[str, Passage]:

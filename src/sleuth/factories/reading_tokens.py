@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.spans import WORD
 from sleuth.dialects import DIALECTS
-from sleuth.dialects.reading import READING
+from sleuth.dialects.reading import CITED, READING
 from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
 from sleuth.world.tokens import with_tags
@@ -32,8 +31,6 @@ RESULT_TOKENS = READING.passage_tokens or 0
 """The most tokens of a passage among several, its number and title included."""
 SEARCHED_ROW_TOKENS = 3 * QUESTION_TOKENS + READING.top_k * (1 + RESULT_TOKENS) + ANSWER_TOKENS + NUMBER_TOKENS + 7
 """Tokens of the longest row with a search: its parts and tags."""
-CITED = re.compile(r"\s*\[\d\]\s*\Z")
-"""The number of the cited passage, at the end of an answer."""
 AT_ONCE = 1000
 """Passages that are encoded at once; an encoding takes a hundred bytes a token."""
 
@@ -150,8 +147,9 @@ class ReadingTokens:
         return (self.tags[SEARCH], *query, self.tags[SEARCHED])
 
     def results(self, passages: Sequence[tuple[int, ...]], question: tuple[int, ...]) -> tuple[int, ...]:
-        """What the environment of the dialect `reading` replies to a search: passages and the question again."""
-        shown = (token for passage in passages for token in (self.tags[PASSAGE], *passage))
+        """What the environment of the dialect `reading` replies to a search: passages, or their tag alone if there are
+        none, and the question again."""
+        shown = (token for passage in passages or [()] for token in (self.tags[PASSAGE], *passage))
         return (*shown, self.tags[RESULTS_END], *question)
 
     def passages(self, passages: Sequence[Passage]) -> list[np.ndarray]:

@@ -56,15 +56,15 @@ class ReadingRecipe(StrictModel):
     text at which the first golden answer begins), and perhaps `data_source`."""
     passages: Annotated[Row[FilePath], Field(min_length=1)]
     """Files of passages: `id` and `contents` (`"Title"`, a line break, the text). Those of all questions must be among
-    them; from the others clozes are made."""
+    them; clozes are made from all but those of held-out articles."""
     index: FilePath | None = None
     """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
     "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
     place of another if it was not found, the question again, and the answer with the number of its passage. Absent: the
     right passage is given."""
     held_out: Annotated[Row[str], Field(min_length=1)]
-    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage, after the
-    last step, beside the answers of a sliding window (arXiv:1606.05250)."""
+    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
+    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""
     mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
     """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
     question is as likely."""

@@ -53,10 +53,12 @@ def cited_passage_holds(answer: str, trajectory: Trajectory, dialect: Dialect) -
 def _cited(trajectory: Trajectory, dialect: Dialect) -> tuple[Passage, str] | None:
     """The cited passage, and what the policy was shown of it."""
     answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
-    match = re.search(dialect.answer_inner or "", answer) if answer else None
-    cited = match.groupdict().get("cited") if match else None
-    for search, rank, passage, reply in shown_passages(trajectory) if cited else ():
-        if (search, rank) == (trajectory.searches, int(cited or 0)):
+    match = re.search(dialect.answer_inner or "", answer) if answer and dialect.cites else None
+    if match is None or match["cited"] is None:
+        return None
+    cited = trajectory.searches, int(match["cited"])
+    for search, rank, passage, reply in shown_passages(trajectory):
+        if (search, rank) == cited:
             return passage, shown_part(dialect.passage.format(rank=rank, title=passage.title, text=passage.text), reply)
     return None
 

@@ -125,17 +125,13 @@ class SearchedRows(ReadingRows):
         return LAST_CLOZES
 
     def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
-        """The search with all content words of the question, and what it found."""
+        """The search with the question's words from the first that is no stop word on, and what it found, in order."""
         asked = self.tokens.question_words(question.question)
         query = query_places(asked)
         found, _ = self._found(query, asked, question.passage, random.Random(number), shuffled=0.0)
-        passages = [self._result(rank, passage) for rank, passage in enumerate(found, 1)]
-        return (
-            *asked.tokens,
-            *self.tokens.search([asked.tokens[at] for at in query]),
-            *self.tokens.results(passages, asked.tokens),
-            self.tokens.tags[ANSWER],
-        )
+        row = self._searching(asked, query)
+        row.read(self.tokens.results(self._results(found), asked.tokens))
+        return (*row.tokens, self.tokens.tags[ANSWER])
 
     def _row(
         self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
@@ -151,9 +147,8 @@ class SearchedRows(ReadingRows):
             return None
         if rng.random() < GUESSED:
             return self._guess(asked, query, encoded.tokens[slice(*span)], searches=rng.random() < 0.5)
-        passages = [self._result(number, result) for number, result in enumerate(found, 1)]
-        row = _Row(asked.tokens)
-        row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
+        passages = self._results(found)
+        row = self._searching(asked, query)
         place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
         number = self.tokens.number(rank)
         whole = len(passages[rank - 1]) == len(encoded.tokens) + len(number)
@@ -163,15 +158,20 @@ class SearchedRows(ReadingRows):
         row.answer(number, self.tokens.end, place, span, cited=cited, weight=DIGIT_WEIGHT)
         return row.finished()
 
+    def _searching(self, asked: QuestionTokens, query: Sequence[int]) -> _Row:
+        """A row that begins with the question and the search for these of its tokens."""
+        row = _Row(asked.tokens)
+        row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
+        return row
+
     def _guess(self, asked: QuestionTokens, query: Sequence[int], answer: Sequence[int], *, searches: bool) -> Row:
         """A row whose search found nothing, or in which the environment opened the answer at once."""
-        row = _Row(asked.tokens)
         if searches:
-            row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
-            row.read(self.tokens.results([()], asked.tokens))
+            row = self._searching(asked, query)
+            row.read(self.tokens.results([], asked.tokens))
             row.write([self.tokens.tags[ANSWER]])
         else:
-            row.read([self.tokens.tags[ANSWER]])
+            row = _Row((*asked.tokens, self.tokens.tags[ANSWER]))
         row.write(answer, (FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) - 1)))
         row.write([self.tokens.end])
         return row.finished()
@@ -191,9 +191,12 @@ class SearchedRows(ReadingRows):
             rng.shuffle(found)
         return found, [result.id for result in found].index(passage.id) + 1
 
-    def _result(self, rank: int, passage: Passage) -> tuple[int, ...]:
-        tokens = self.tokens.passage(rank, passage.title, passage.text).tokens
-        return (*tokens, *self.tokens.number(rank))[:RESULT_TOKENS]
+    def _results(self, found: Sequence[Passage]) -> list[tuple[int, ...]]:
+        """The tokens of each passage that are shown: those between its numbers and the numbers, as far as they fit."""
+        return [
+            (*self.tokens.passage(rank, passage.title, passage.text).tokens, *self.tokens.number(rank))[:RESULT_TOKENS]
+            for rank, passage in enumerate(found, 1)
+        ]
 
 
 class _Row:

@@ -19,6 +19,7 @@ from sleuth.factories import (
     interleaved,
     read_reading_texts,
     require_apart,
+    require_indexed,
     setting_of,
     thought_documents,
 )
@@ -145,10 +146,11 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
         longest["data.row_tokens"] = stage.data.row_tokens
         trained = [document.text for document in thought_documents(stage.data)]
     if stage.data.kind == "reading":
-        read_reading_texts(stage.data)
-        longest['the longest row of data.kind = "reading"'] = (
-            ROW_TOKENS if stage.data.index is None else SEARCHED_ROW_TOKENS
-        )
+        reading, longest_row = read_reading_texts(stage.data), ROW_TOKENS
+        if stage.data.index is not None:
+            require_indexed(reading, stage.data.index)
+            longest_row = SEARCHED_ROW_TOKENS
+        longest['the longest row of data.kind = "reading"'] = longest_row
     if stage.held_out is not None:
         longest["held_out.row_tokens"] = stage.held_out.row_tokens
         require_apart(trained, thought_documents(stage.held_out), ids)

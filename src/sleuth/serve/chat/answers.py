@@ -143,7 +143,10 @@ def _passages_json(passages: Sequence[Passage]) -> list[dict[str, Any]]:
 
 
 def _citation_json(citation: Citation) -> dict[str, Any]:
-    sentence = None if citation.sentence is None else dict(zip(("begin", "stop"), citation.sentence, strict=True))
+    sentence = None
+    if citation.sentence is not None:
+        begin, stop = citation.sentence
+        sentence = {"begin": begin, "stop": stop}
     return {"id": citation.passage.id, "title": citation.passage.title, "sentence": sentence}
 
 

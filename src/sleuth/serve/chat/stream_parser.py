@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.dialects import Dialect
+from sleuth.dialects.reading import CITED
 
 Part = Literal["thought", "query", "draft"]
 
 NOTHING_OPENED: Part = "thought"
-RANK = re.compile(r"\s*\[\d\]\s*\Z")
-"""The rank of the cited passage at the end of an answer: ` [2]`."""
-MAYBE_RANK = re.compile(r"\s*(?:\[\d?\]?\s*)?\Z")
-"""What may become one."""
+MAYBE_CITED = re.compile(r"\s*(?:\[\d?\]?\s*)?\Z")
+"""What may become a citation, `CITED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,7 @@ class StreamParser:
             yield from self._said(self._without_rank(text[: tag.start()]))
             self._part, text = self._tags[tag[0]], text[tag.end() :]
         settled = len(text) - partial_match_length(text, self._tags)
-        if self._cites and self._part == "draft" and (rank := MAYBE_RANK.search(text, 0, settled)) is not None:
+        if self._cites and self._part == "draft" and (rank := MAYBE_CITED.search(text, 0, settled)) is not None:
             settled = rank.start()
         self._held = text[settled:]
         yield from self._said(text[:settled])
@@ -75,7 +74,7 @@ class StreamParser:
         yield from self._said(self._without_rank(held))
 
     def _without_rank(self, text: str) -> str:
-        return RANK.sub("", text) if self._cites and self._part == "draft" else text
+        return CITED.sub("", text) if self._cites and self._part == "draft" else text
 
     def _said(self, text: str) -> Iterator[TextDelta]:
         if not text:

@@ -1,0 +1,232 @@
+"""Rows with a search: the episodes that the environment plays, and what they copy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from towns import data_of, write, write_towns
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner, Result
+
+from sleuth.cli.app import app
+from sleuth.dialects.reading import READING
+from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs.frames import frame_of
+from sleuth.envs.search import SearchEnv
+from sleuth.factories import (
+    ReadingTexts,
+    ReadingTokens,
+    make_reading_tokenizer,
+    read_reading_texts,
+)
+from sleuth.factories.reading_texts import read_passages
+from sleuth.factories.reading_tokens import QUESTION_TOKENS, RESULT_TOKENS, SEARCHED_ROW_TOKENS
+from sleuth.prompts.library import read_prompt
+from sleuth.render import Renderer
+from sleuth.retrieval.bm25 import build_index
+from sleuth.retrieval.control import EmptyRetriever, GoldRetriever
+from sleuth.retrieval.open_index import open_index
+from sleuth.rewards.answer import cited_passage
+from sleuth.rollout import Rollout
+from sleuth.training.reading_rows import SearchedRows, query_places
+from sleuth.types import Episode, Retriever, Task
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_towns(tmp_path)
+
+
+def searched(folder: Path, *, rows: int = 40) -> tuple[ReadingTexts, ReadingTokens, SearchedRows]:
+    """The texts of the folder, their tokens, and rows over their index."""
+    texts = read_reading_texts(data_of(folder))
+    build_index(folder / "passages.jsonl", folder / "index")
+    tokens = ReadingTokens(make_reading_tokenizer(texts, 420))
+    index = open_index(folder / "index")
+    return texts, tokens, SearchedRows(texts, tokens, index, mix=None, rows=rows, key=(0,))
+
+
+def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: Path) -> None:
+    """Token by token, wherever the passage was found by itself."""
+    _, tokens, rows = searched(folder)
+    played = 0
+    for row in map(rows.row, range(40)):
+        text = str(tokens.tokenizer.decode([*row.tokens]))
+        if "<passage> [" not in text:
+            continue
+        asked = text.split("<question> ")[1].split("<search>")[0]
+        turns = [
+            "<search>" + text.split("<search>")[1].split("</search>")[0] + "</search>",
+            text[text.index("<answer>") :],
+        ]
+        episode = asyncio.run(play(tokens.tokenizer, rows.index, asked, turns))
+        assert [action.kind for action in episode.trajectory.actions] == ["search", "answer"]
+        shown = text.split("<passage>", 1)[1].split("</information>")[0]
+        if [
+            f" [{rank}] {p.title} | {p.text} [{rank}]" for rank, p in enumerate(episode.trajectory.passages, 1)
+        ] == shown.split("<passage>"):
+            assert episode.trajectory.tokens == row.tokens
+            trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
+            assert trained == [*row.trained]
+            cited = cited_passage(episode.trajectory, READING)
+            assert cited is not None
+            assert episode.trajectory.actions[-1].text in cited.text
+            played += 1
+    assert played > 5
+
+
+async def play(
+    tokenizer: PreTrainedTokenizerFast,
+    retriever: Retriever,
+    question: str,
+    turns: list[str],
+    *,
+    closed_book: bool = False,
+) -> Episode:
+    task = Task(id="q", question=question, golden_answers=("x",))
+    frame = frame_of(READING, "raw", None)
+    env = SearchEnv(task, READING, read_prompt("reading"), retriever, frame=frame, closed_book=closed_book)
+    engine = ScriptedEngine(tokenizer, lambda text, sampling: turns.pop(0))
+    renderer = Renderer(tokenizer, READING.tags)
+    rollout = Rollout(engine=engine, renderer=renderer, context=2048, temperature=1.0, key=(0, 0, 0))
+    return await rollout.episode(env, task, 0, 0)
+
+
+def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> None:
+    _, tokens, rows = searched(folder)
+    for index in range(40):
+        row = rows.row(index)
+        assert row == rows.row(index)
+        assert row.sources is not None
+        for place, source in enumerate(row.sources):
+            assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
+        text = str(tokens.tokenizer.decode([*row.tokens]))
+        if "<passage> [" not in text:
+            continue
+        query = text.split("<search>")[1].split("</search>")[0]
+        assert query in text.split("<search>")[0]
+        assert len(query.split()) >= 2
+        answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
+        [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
+        assert answer in cited.split("</information>")[0]
+
+
+def test_a_few_rows_have_no_passage(folder: Path) -> None:
+    """As the environment opens an answer with a closed book, and as it answers a search that finds nothing."""
+    _, tokens, rows = searched(folder, rows=300)
+    guessed = [row for row in map(rows.row, range(300)) if tokens.tags["</information>"] not in row.tokens]
+    nothing = [row for row in map(rows.row, range(300)) if "<passage></information>" in tokens.text(row.tokens)]
+    assert 2 <= len(guessed) <= 20
+    assert 2 <= len(nothing) <= 20
+    for row in (*guessed, *nothing):
+        text = tokens.text(row.tokens)
+        asked = text.split("<question> ")[1].split("<")[0]
+        turns = [f"<search>{text.split('<search>')[1].split('</search>')[0]}</search>"] if row in nothing else []
+        turns.append(text[text.index("<answer>") + len("<answer>") * (row in guessed) :])
+        episode = asyncio.run(play(tokens.tokenizer, EmptyRetriever(), asked, turns, closed_book=row in guessed))
+        assert episode.trajectory.tokens == row.tokens
+        assert episode.trajectory.stop == "answered"
+        trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
+        assert trained == [*row.trained]
+
+
+def test_a_passage_that_is_not_found_takes_the_place_of_another(folder: Path) -> None:
+    texts, tokens, rows = searched(folder)
+    ranks = set()
+    for number, given in enumerate(texts.questions):
+        asked = replace(given, question="Who rained?")
+        text = str(tokens.tokenizer.decode([*rows.prompt(number, asked)]))
+        shown = text.split("<passage>")[1:]
+        assert len(shown) == 3
+        ranks |= {rank for rank, part in enumerate(shown, 1) if given.passage.text in part}
+    assert ranks == {1, 2, 3}
+
+
+def lengthen(folder: Path) -> None:
+    """Makes every passage longer than its budget among the results."""
+    passages = [json.loads(line) for line in (folder / "passages.jsonl").read_text().splitlines()]
+    for at, passage in enumerate(passages):
+        passage["contents"] += "".join(f" Boat {at}{number} of Ulm sank." for number in range(60))
+    write(folder / "passages.jsonl", passages)
+
+
+def test_passages_are_cut_as_the_environment_cuts_them_and_cited_by_the_number_before_them(folder: Path) -> None:
+    lengthen(folder)
+    _, tokens, rows = searched(folder)
+    passages = read_passages([folder / "passages.jsonl"]).values()
+    before_digit = len(tokens.number(1)) - 2
+    cut = 0
+    for row in map(rows.row, range(40)):
+        text = tokens.text(row.tokens)
+        shown = text.split("<passage> [")[1:]
+        if not shown:
+            continue
+        found = [next(p for p in passages if part[3:].startswith(f"{p.title} | {p.text[:40]}")) for part in shown]
+        asked, rest = text.removeprefix("<question> ").split("<search>")
+        turns = [f"<search>{rest.split('</search>')[0]}</search>", text[text.index("<answer>") :]]
+        played = asyncio.run(play(tokens.tokenizer, GoldRetriever(found), asked, turns)).trajectory.tokens
+        assert played == row.tokens
+        assert len(row.tokens) <= SEARCHED_ROW_TOKENS
+        starts = [at + 1 for at, token in enumerate(row.tokens) if token == tokens.tags["<passage>"]]
+        stop = row.tokens.index(tokens.tags["</information>"])
+        assert all(after - start == RESULT_TOKENS + 1 for start, after in pairwise([*starts, stop + 1]))
+        assert row.sources is not None
+        assert row.tokens[-1] == tokens.end
+        number = int(text.removesuffix("]</answer>")[-1])
+        assert row.sources[-3] == starts[number - 1] + before_digit
+        cut += 1
+    assert cut > 20
+
+
+def test_a_question_without_words_or_longer_than_a_row_is_searched_as_far_as_it_goes(folder: Path) -> None:
+    texts, tokens, rows = searched(folder)
+    mute = tokens.question_words("???")
+    assert mute.words == ()
+    assert query_places(mute) == [*range(1, len(mute.tokens))]
+    alone = tokens.text(rows.prompt(0, replace(texts.questions[0], question="???")))
+    assert alone.count("<passage>") == 1  # nothing is found for it, and the right one is put there
+    assert texts.questions[0].passage.text in alone
+    plain = tokens.question_words("Who is it?")
+    assert tokens.text([plain.tokens[at] for at in query_places(plain)]) == " Who is it"
+    long = tokens.question_words("Why did boats " * 40)
+    assert len(long.tokens) == QUESTION_TOKENS + 1
+    assert long.words[-1][2] <= len(long.tokens)
+    assert query_places(long)[-1] < len(long.tokens)
+
+
+def test_a_stage_with_a_search_is_trained_and_examined(folder: Path) -> None:
+    build_index(folder / "passages.jsonl", folder / "index")
+    index = f'stage.0.data.index="{folder}/index"'
+    settings = (index, "stage.0.init.context=1024", "stage.0.steps=2")
+    assert train(folder, *settings).exit_code == 0
+    found = json.loads((folder / "run/eval/reading_held_out.json").read_text())
+    assert found["exact_match"]["n"] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"contents": '"Kolm"\nIt is another text.'}, "the index has another text for passage 'p4' of data.passages"),
+        ({"id": "elsewhere"}, "the index does not have passage 'p4' of data.passages"),
+    ],
+)
+def test_an_index_of_other_passages_is_one_line_before_the_run(folder: Path, change: dict, complaint: str) -> None:
+    """Answers would be copied from where another text has them."""
+    passages = [json.loads(line) for line in (folder / "passages.jsonl").read_text().splitlines()]
+    passages[4] |= change
+    write(folder / "others.jsonl", passages)
+    build_index(folder / "others.jsonl", folder / "index")
+    result = train(folder, f'stage.0.data.index="{folder}/index"', "stage.0.init.context=1024")
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.output.split())
+    assert not (folder / "run").exists()
+
+
+def train(folder: Path, *settings: str) -> Result:
+    changed = [part for setting in settings for part in ("--set", setting)]
+    return CliRunner().invoke(app, ["train", str(folder / "recipe.toml"), "--run", str(folder / "run"), *changed])
