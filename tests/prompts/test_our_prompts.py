@@ -47,7 +47,7 @@ def example_turns(prompt: str, dialect: str) -> list[str]:
 
 
 def test_every_prompt_of_ours_is_of_a_dialect() -> None:
-    assert {*EXAMPLES, *RULES, *REFINE, "plain", "bare"} == set(our_names())
+    assert {*EXAMPLES, *RULES, *REFINE, "plain", "bare", "reading"} == set(our_names())
 
 
 @pytest.mark.parametrize(("prompt", "mode"), REFINE.items())
