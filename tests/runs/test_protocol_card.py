@@ -152,6 +152,10 @@ def test_a_card_that_was_edited_by_hand_is_refused(
         ),
         ({"action": "a"}, "dialect: action has no groups (?P<kind>...) and (?P<text>...)"),
         ({"answer_inner": "a"}, "dialect: answer_inner has no group (?P<text>...)"),
+        (
+            {"frame": "conversation", "question_again": "<q>"},
+            "dialect: question_again = '<q>' needs frame = \"text\"",
+        ),
         ({"answer_form": "{answer}"}, "dialect: answer_form = '{answer}' is not a format of text"),
         ({"passage": "{body}"}, "dialect: passage = '{body}' is not a format of rank, title and text"),
     ],

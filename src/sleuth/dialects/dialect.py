@@ -109,6 +109,8 @@ class Dialect:
             _require_groups("answer_inner", self.answer_inner, {"text"})
         _require_format("passage", self.passage, "rank, title and text", rank=1, title="", text="")
         _require_format("answer_form", self.answer_form, "text", text="")
+        if self.question_again and self.frame != "text":
+            raise ValueError(f'question_again = {self.question_again!r} needs frame = "text"')
 
     @property
     def cites(self) -> bool:

@@ -13,16 +13,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.spans import WORD
-from sleuth.dialects import DIALECTS
 from sleuth.dialects.reading import CITED, READING
+from sleuth.dialects.sleuth import SLEUTH
 from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
 from sleuth.world.tokens import with_tags
 
-QUESTION, PASSAGE, ANSWER, ANSWERED = "<question>", "<passage>", "<answer>", "</answer>"
-"""The tags before the parts of a row, and its end."""
-SEARCH, SEARCHED, RESULTS_END = READING.search.open, READING.search.close, READING.information.close
-"""Further tags of a row with a search."""
+QUESTION, PASSAGE, RESULTS_END = READING.question_again or "", READING.information.open, READING.information.close
+"""The tags before a question and a passage, and behind the passages of a search."""
+SEARCH, SEARCHED = READING.search.open, READING.search.close
+ANSWER, ANSWERED = READING.answer.open, READING.answer.close
+"""The tags around an answer, which ends a row."""
 NUMBER_TOKENS, TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 4, 24, 320, 40, 30
 """The most tokens of a part: longer titles, texts and questions are cut. A number is ` [`, a digit and `]`."""
 ROW_TOKENS = 2 * NUMBER_TOKENS + TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
@@ -38,7 +39,7 @@ AT_ONCE = 1000
 def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE of `vocabulary` tokens, tags included, from the passages and questions that are trained. Digits
     are apart from letters."""
-    tags = [*DIALECTS["sleuth"].tags, *(tag for tag in (QUESTION, PASSAGE) if tag not in DIALECTS["sleuth"].tags)]
+    tags = (*SLEUTH.tags, QUESTION, PASSAGE)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -96,7 +97,7 @@ class ReadingTokens:
         self.tokenizer = tokenizer
         outline = json.loads(tokenizer.backend_tokenizer.to_str())
         self._plain = Tokenizer.from_str(json.dumps(outline | {"added_tokens": []}))
-        self.tags = {tag: self._tag(tag) for tag in (QUESTION, PASSAGE, ANSWER, *READING.tags)}
+        self.tags = {tag: self._tag(tag) for tag in READING.tags}
         self.end = self.tags[ANSWERED]
 
     def _tag(self, tag: object) -> int:
