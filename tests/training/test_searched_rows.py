@@ -114,6 +114,10 @@ def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> No
         answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
         [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
         assert answer in cited.split("</information>")[0]
+        assert row.token_weight is not None
+        assert row.token_weight[-3:] == (3.0, 1.0, 1.0)  # the digit, `]` and the end
+        digit = row.sources[-3]
+        assert row.tokens[digit + 2] in (tokens.tags["<passage>"], tokens.tags["</information>"])  # the number behind
 
 
 def test_a_few_rows_have_no_passage(folder: Path) -> None:
