@@ -30,7 +30,7 @@ from sleuth.engines.local.engine import LocalEngine
 GRAPH_LAUNCHES = 100
 """Of a step that is one graph: the graph, and what carries its inputs and results."""
 SAME = 0.99
-"""Share of the tokens that are those of steps that wait."""
+"""Share of the tokens that are those of steps that wait, behind the same tokens."""
 WAYS = {"waiting": (False, False), "ahead": (True, False), "graphs": (True, True)}
 """Whether steps begin ahead, and whether they are graphs."""
 
@@ -73,11 +73,14 @@ def graphs(check: Check) -> None:
 
 
 def same_share(ours: Sequence[Written], theirs: Sequence[Written]) -> float:
-    """The share of the tokens that are the same."""
-    pairs = [
-        pair for one, other in zip(ours, theirs, strict=True) for pair in zip(one.tokens, other.tokens, strict=True)
-    ]
-    return sum(a == b for a, b in pairs) / len(pairs)
+    """The share of the tokens that are the same, where all before them are. Behind another token, which rounding alone
+    may choose in bf16, a text is another text, and its tokens say nothing more."""
+    same = other = 0
+    for one, two in zip(ours, theirs, strict=True):
+        alike = next((at for at, (a, b) in enumerate(zip(one.tokens, two.tokens, strict=True)) if a != b), None)
+        same += len(one.tokens) if alike is None else alike
+        other += alike is not None
+    return same / (same + other)
 
 
 def _profiled(check: Check, way: str, engine: LocalEngine, written: Sequence[Written]) -> list[Written]:

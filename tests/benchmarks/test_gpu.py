@@ -439,3 +439,13 @@ def test_the_bytes_of_a_cpu_are_those_of_dense_tensors_also_beside_sparse_ones()
     dense = torch.zeros(1_000)
     assert card.allocated_bytes(torch.device("cpu")) - before == dense.nbytes
     assert sparse.is_sparse
+
+
+def test_tokens_behind_another_one_are_not_compared() -> None:
+    def told(*texts: tuple[int, ...]) -> list[sampler.Written]:
+        return [sampler.Written(prompt=(9,), tokens=text) for text in texts]
+
+    waiting = told((1, 2, 3, 4), (5, 6, 7, 8))
+    assert graphs.same_share(waiting, waiting) == 1
+    assert graphs.same_share(told((1, 2, 3, 4), (5, 9, 7, 9)), waiting) == 5 / 6  # four and one alike, one another
+    assert graphs.same_share(told((9, 2, 3, 4), (9, 6, 7, 8)), waiting) == 0
