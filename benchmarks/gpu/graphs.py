@@ -30,7 +30,7 @@ from sleuth.engines.local.engine import LocalEngine
 GRAPH_LAUNCHES = 100
 """Of a step that is one graph: the graph, and what carries its inputs and results."""
 SAME = 0.99
-"""Share of the tokens that are those of steps that wait, behind the same tokens."""
+"""Share of the tokens that are those of steps that wait."""
 WAYS = {"waiting": (False, False), "ahead": (True, False), "graphs": (True, True)}
 """Whether steps begin ahead, and whether they are graphs."""
 
@@ -66,6 +66,7 @@ def graphs(check: Check) -> None:
         told[way] = _profiled(check, way, engine, written)
         if way != "waiting":
             check.found(f"{way}: tokens as waiting, share", same_share(told[way], told["waiting"]), at_least=SAME)
+            check.found(f"{way}: until texts differ", same_share_so_far(told[way], told["waiting"]))
         if captured:
             compare(check, "graphs: ", model, told[way])
             check.found("graphs over ahead", speeds["graphs"] / speeds["ahead"], at_least=check.speed_bar(1))
@@ -73,14 +74,23 @@ def graphs(check: Check) -> None:
 
 
 def same_share(ours: Sequence[Written], theirs: Sequence[Written]) -> float:
-    """The share of the tokens that are the same, where all before them are. Behind another token, which rounding alone
-    may choose in bf16, a text is another text, and its tokens say nothing more."""
-    same = other = 0
-    for one, two in zip(ours, theirs, strict=True):
-        alike = next((at for at, (a, b) in enumerate(zip(one.tokens, two.tokens, strict=True)) if a != b), None)
-        same += len(one.tokens) if alike is None else alike
-        other += alike is not None
-    return same / (same + other)
+    """The share of the tokens that are the same."""
+    pairs = [
+        pair for one, other in zip(ours, theirs, strict=True) for pair in zip(one.tokens, other.tokens, strict=True)
+    ]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def same_share_so_far(ours: Sequence[Written], theirs: Sequence[Written]) -> float:
+    """The share of the tokens that are the same, up to the first difference of each pair of texts. If this is high and
+    `same_share` is low, single tokens differ, and the texts after them follow from that."""
+    same = different = 0
+    for one, other in zip(ours, theirs, strict=True):
+        pairs = zip(one.tokens, other.tokens, strict=True)
+        first = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+        same += len(one.tokens) if first is None else first
+        different += first is not None
+    return same / (same + different)
 
 
 def _profiled(check: Check, way: str, engine: LocalEngine, written: Sequence[Written]) -> list[Written]:

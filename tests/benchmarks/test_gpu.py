@@ -441,11 +441,13 @@ def test_the_bytes_of_a_cpu_are_those_of_dense_tensors_also_beside_sparse_ones()
     assert sparse.is_sparse
 
 
-def test_tokens_behind_another_one_are_not_compared() -> None:
-    def told(*texts: tuple[int, ...]) -> list[sampler.Written]:
+def test_tokens_after_the_first_difference_count_only_in_the_share_of_all() -> None:
+    def written(*texts: tuple[int, ...]) -> list[sampler.Written]:
         return [sampler.Written(prompt=(9,), tokens=text) for text in texts]
 
-    waiting = told((1, 2, 3, 4), (5, 6, 7, 8))
-    assert graphs.same_share(waiting, waiting) == 1
-    assert graphs.same_share(told((1, 2, 3, 4), (5, 9, 7, 9)), waiting) == 5 / 6  # four and one alike, one another
-    assert graphs.same_share(told((9, 2, 3, 4), (9, 6, 7, 8)), waiting) == 0
+    waiting = written((1, 2, 3, 4), (5, 6, 7, 8))
+    ours = written((1, 2, 3, 4), (5, 9, 7, 9))
+    assert graphs.same_share(ours, waiting) == 6 / 8
+    assert graphs.same_share_so_far(ours, waiting) == 5 / 6
+    assert graphs.same_share_so_far(waiting, waiting) == 1
+    assert graphs.same_share_so_far(written((9, 2, 3, 4), (9, 6, 7, 8)), waiting) == 0
