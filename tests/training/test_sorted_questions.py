@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     passages = {"reading_corpus": ("r0", "Tarn"), "corpus": ("0", "Buddhism"), "reading_intros": ("ri0", "Kolm")}
     for file, (name, title) in passages.items():
         write(tmp_path / f"{file}.jsonl.gz", [{"id": name, "contents": f'"{title}"\n{TEXT.format(title)}'}])
-    rows = [question(f"q{at}", name, at != 1) for at, name in enumerate(("r0", "r0", "0", "ri0"))]
+    rows = [question(f"q{at}", name, at != 1) for at, name in enumerate(("r0", "r0", "0", "ri0", "r0", "0"))]
     write(tmp_path / "reading_train.jsonl.gz", rows)
     tested = [question("t0", "r0", False), question("t1", "r0", True) | {"data_source": "qamr"}]
     write(tmp_path / "reading_test.jsonl.gz", tested)
@@ -49,14 +49,18 @@ def ids(file: Path) -> list[str]:
     return [json.loads(line)["id"] for line in file.read_text().splitlines()]
 
 
-def test_held_out_articles_and_questions_that_need_their_passage_are_set_apart(folder: Path) -> None:
+def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_apart(folder: Path) -> None:
+    """q1 needs its passage, q2 and q5 are about a held-out article; q1, q4 and q5 are of the three tenths."""
+    assert [at for at in range(6) if real_data.is_asked(f"q{at}")] == [1, 4, 5]
     real_data.main(folder, folder / "out")
-    assert ids(folder / "out/train.jsonl") == ["q0", "q3"]
-    assert ids(folder / "out/held_out.jsonl") == ["q2"]
+    assert ids(folder / "out/train.jsonl") == ["q4"]
+    assert ids(folder / "out/held_out.jsonl") == ["q2", "q5"]
     assert ids(folder / "out/test.jsonl") == ["t1"]
     assert ids(folder / "out/test_squad.jsonl") == ["t0"]
     assert [passage.id for passage in read_corpus(folder / "out/corpus.jsonl.gz")] == ["r0", "0", "ri0"]
-    assert (folder / "out/questions.jsonl.gz").read_bytes() == (folder / "reading_train.jsonl.gz").read_bytes()
+    read = gzip.decompress((folder / "out/questions.jsonl.gz").read_bytes()).decode()
+    whole = gzip.decompress((folder / "reading_train.jsonl.gz").read_bytes()).decode()
+    assert read.splitlines() == [line for line in whole.splitlines() if '"q4"' not in line]
 
 
 def test_every_absent_file_is_a_line(folder: Path) -> None:
@@ -73,6 +77,7 @@ def test_every_absent_file_is_a_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
+        ({"id": "t0"}, "reading_test.jsonl.gz:2: id should be a text that no other question has, not 't0'"),
         ({"standalone": None}, "reading_test.jsonl.gz:2: standalone should be true or false"),
         ({"gold_ids": ["r9"]}, "reading_test.jsonl.gz:2: passage 'r9' is in none of the files of passages"),
         ({"answer_start": 3}, "reading_test.jsonl.gz:2: at character 3 of passage 'r0' stands"),
