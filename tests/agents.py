@@ -78,9 +78,11 @@ def diligent(text: str, sampling: Sampling) -> str:
     return "<think>I look for Ada.</think><search> Ada Voss</search>"
 
 
-def cites(text: str, sampling: Sampling) -> str:
-    """Searches, and names the second passage, in the dialect of the reader."""
-    return "<answer> Tarn [2]</answer>" if "<passage>" in text else "<search> Ada Voss</search>"
+def quotes(words: str) -> Callable[[str, Sampling], str]:
+    """Searches, answers `Tarn` and goes on with these words of a passage, in the dialect of the reader."""
+    return lambda text, sampling: (
+        f"<answer> Tarn [{words}]</answer>" if "<passage>" in text else "<search> Ada</search>"
+    )
 
 
 def agent(
@@ -91,8 +93,10 @@ def agent(
     forced_search: bool = False,
     context: int = 600,
     dialect: str = "sleuth",
+    passage_tokens: int | None = None,
 ) -> Agent:
-    protocol = dataclasses.replace(DIALECTS[dialect], turn_tokens=200)
+    known = DIALECTS[dialect]
+    protocol = dataclasses.replace(known, turn_tokens=200, passage_tokens=passage_tokens or known.passage_tokens)
 
     def env(task: Task) -> SearchEnv:
         found = shelf or Shelf(*FOUND)

@@ -107,11 +107,11 @@ def take(browser: Browser, url: str, name: str, record: Record, folder: Path) ->
     )
 
 
-def section(pictures: Sequence[Picture], *, evaluation: str, questions: int, seed: int) -> str:
+def section(pictures: Sequence[Picture], *, evaluation: str, questions: int, seed: int, passages: int) -> str:
     """The pictures with their captions, in Markdown."""
     lines = [
         f"Drawn with `random.Random({seed})` from the {questions:,} questions of `{evaluation}`: {RIGHT} that were "
-        f"answered right there, and {WRONG} that were not.",
+        f"answered right there, and {WRONG} that were not. The page searched {passages:,} passages.",
     ]
     for picture in pictures:
         expected = html.escape(" or ".join(dict.fromkeys(picture.golden_answers)), quote=False)
@@ -180,11 +180,13 @@ def main() -> None:
             real_demo.index_passages(folder / real_demo.CORPUS)
         index = asked.index or real_demo.INDEX
         session, _ = open_eval_session(str(folder), [], index=index, slots=1)
-        pictures = take_all(agent_of(session, folder.name, index), drawn, FOLDER)
+        agent = agent_of(session, folder.name, index)
+        pictures = take_all(agent, drawn, FOLDER)
     except SleuthError as error:
         sys.exit(str(error))
     evaluation = "/".join(asked.evaluation.parts[-2:])
-    text = section(pictures, evaluation=evaluation, questions=len(records), seed=asked.seed)
+    passages = agent.facts["passages"]
+    text = section(pictures, evaluation=evaluation, questions=len(records), seed=asked.seed, passages=passages)
     PAGE.write_text(put_into(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
     for picture in pictures:
         file = FOLDER / f"real-{picture.name}.png"

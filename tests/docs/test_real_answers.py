@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ADA, LAKE, TARN, Shelf, agent, cites
+from agents import ADA, LAKE, TARN, Shelf, agent, quotes
 from browser import CHROMIUM
 
 from tools.draw_real_answers import BEGIN, END, Picture, draw_records, put_into, section, take_all
@@ -35,7 +35,7 @@ def test_an_evaluation_with_too_few_right_answers_is_one_line() -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_each_picture_shows_the_answer_with_its_citation_opened(tmp_path: Path) -> None:
     def answer(text: str, sampling: Any) -> str:
-        return "<answer> Rome</answer>" if "wrong" in text else cites(text, sampling)
+        return "<answer> Rome</answer>" if "wrong" in text else quotes(TARN.text.removeprefix("Tarn"))(text, sampling)
 
     drawn = {"right-1": record(1), "wrong-1": record(0, question="wrong?")}
     served = agent(answer, dialect="reading", shelf=Shelf(ADA, TARN, LAKE))
@@ -54,8 +54,9 @@ def test_each_picture_shows_the_answer_with_its_citation_opened(tmp_path: Path) 
 def test_the_section_says_what_was_shown_and_replaces_the_one_before() -> None:
     shown = {"question": "Where?", "cited": "Tarn", "sentence": "Ada.", "golden_answers": ["Tarn"]}
     pictures = [Picture(name="right-1", answer="Tarn", **shown), Picture(name="wrong-1", answer="Ulm", **shown)]
-    text = section(pictures, evaluation="eval/trained.json", questions=1200, seed=0)
+    text = section(pictures, evaluation="eval/trained.json", questions=1200, seed=0, passages=41_080)
     assert "from the 1,200 questions of `eval/trained.json`" in text
+    assert "The page searched 41,080 passages." in text
     assert "![Where? Tarn, from Tarn](../assets/real-right-1.png)\n\nRight.\n" in text
     assert "![Where? Ulm, from Tarn](../assets/real-wrong-1.png)\n\nWrong: expected Tarn.\n" in text
     page = put_into(f"# Page\n{BEGIN}\nold\n{END}\nmore\n", text)

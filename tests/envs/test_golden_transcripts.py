@@ -46,7 +46,7 @@ CALLS = {
     "chat": '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call><|im_end|>',
 }
 ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
-    "reading": "<answer> Tarn [1]</answer>",
+    "reading": "<answer> Tarn [.]</answer>",
     "research": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "research_card": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "verl": "<answer>Tarn</answer><|im_end|>",
@@ -136,7 +136,7 @@ def test_a_hostile_passage_or_question_changes_no_parse_no_query_and_no_score(se
         episode = played(setting, shelf, question=question)
         reward = AnswerReward(dialect_of(name))
         [score] = asyncio.run(reward(Group(task=episode.task, episodes=(episode,))))
-        seen.append((shelf.queries, [actions(t) for t in episode.trajectories], score.note))
+        seen.append((shelf.queries, [actions(t) for t in episode.trajectories], score.note, score.parts))
     assert seen[0] == seen[1]
     assert seen[0][1][-1][-1] == ("answer", "Tarn")
     assert seen[0][2] == "correct"

@@ -36,6 +36,7 @@ def test_control_arms_are_recorded_and_have_the_figures_of_citing(
         answers = [record for record in contents["records"] if record["note"] in ("correct", "wrong")]
         assert contents["cites"]["n"] == len(answers) == sum("cites" in record for record in contents["records"])
         assert contents["cited_holds_answer"]["n"] == sum(record["em"] for record in answers)
+        assert contents["cited_gold"]["n"] == sum(record["em"] for record in answers if record["gold_passages"])
     closed = arms["closed_book"]
     assert [name for name, one in arms.items() if one["protocol"].get("closed_book")] == ["closed_book"]
     assert closed["protocol"]["hash"] != arms["trained"]["protocol"]["hash"]

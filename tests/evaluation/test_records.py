@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
-from sleuth.metrics.metrics import episode_figures
+from sleuth.metrics.metrics import CITING, episode_figures
 from sleuth.metrics.paired import FIGURES, by_question, question_means
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
@@ -25,7 +25,7 @@ def episode(name: str, shown: tuple[str, ...], kind: str = "one_hop", stop: str 
 
 
 def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
-    right = Score(value=1.0, parts={"em": 1.0, "cites": 1.0, "cited_holds_answer": 0.0})
+    right = Score(value=1.0, parts={"em": 1.0, "cites": 1.0, "cited_holds_answer": 0.0, "cited_gold": 1.0})
     wrong = Score(value=0.0, parts={"em": 0.0, "cites": 0.0}, note="wrong")
     played = [
         (episode("a", ("4 17",)), right),
@@ -37,6 +37,7 @@ def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
     ]
     figures = episode_figures([(one.task, one.trajectory, score) for one, score in played], cites=True)
     run = by_question(question_record(one, score) for one, score in played)
+    assert [figures[name].n for name in CITING] == [4, 2, 2]
     shared = [key for key in FIGURES if key in figures]
     of_records = {"sub_match", "f1", "evidence_shown"}  # told of them alone; claims are a refiner's
     assert set(FIGURES) - set(shared) - set(CITATION_FIGURES) == of_records

@@ -44,15 +44,18 @@ def test_a_question_counts_by_the_mean_of_what_its_samples_gave() -> None:
 
 
 def test_citing_is_compared_where_both_arms_have_a_verdict() -> None:
-    base = [{"id": "a", "cites": 0.0}, {"id": "b", "cites": 1.0}, {"id": "c"}]
+    base = [{"id": "a", "cites": 0.0, "cited_gold": 0.0}, {"id": "b", "cites": 1.0}, {"id": "c", "cited_gold": 1.0}]
     trained = [
-        {"id": "a", "cites": 1.0, "cited_holds_answer": 1.0},
+        {"id": "a", "cites": 1.0, "cited_holds_answer": 1.0, "cited_gold": 1.0},
         {"id": "b", "cites": 1.0},
         {"id": "c", "cites": 1.0},
     ]
     found = difference("cites", trained, base)
     assert found is not None
     assert (found.measured.value, found.measured.n) == (0.5, 2)
+    gold = difference("cited_gold", trained, base)
+    assert gold is not None
+    assert (gold.measured.value, gold.measured.n) == (1.0, 1)
     assert difference("cited_holds_answer", trained, base) is None
 
 

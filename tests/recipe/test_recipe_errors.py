@@ -210,7 +210,7 @@ def test_the_reward_of_a_cited_answer_needs_a_dialect_whose_answers_cite(demo: P
     cited = 'stage.1.reward=[{ kind = "cited_answer" }]'
     assert load_recipe(demo, [cited, "stage.1.env.dialect=reading", "stage.1.env.prompt=reading"])
     assert message(demo, cited) == (
-        f'--set {cited}: stage.1.reward.0.kind = "cited_answer" needs answers that cite a passage by its number, which '
+        f'--set {cited}: stage.1.reward.0.kind = "cited_answer" needs answers that quote a passage, which '
         'env.dialect = "sleuth" has not; set env.dialect = "reading"'
     )
     tools = "stage.1.env={ kind = 'tools', tools = ['a:b'], prompt = 'plain' }"

@@ -21,7 +21,7 @@ READING = DIALECTS["reading"]
         ("sleuth", " Paris</answer> so", {"em": 0.0, "malformed": 1.0, "well_formed": 0.0}),
         (
             "reading",
-            " Paris [1]</answer>",
+            " Paris [, on]</answer>",
             {"em": 1.0, "correct": 1.0, "cites": 0.0, "cited_holds_answer": 0.0, "well_formed": 1.0},
         ),
     ],
@@ -49,9 +49,9 @@ def test_a_reader_is_well_formed_without_thoughts() -> None:
     reward = eval_reward_of("strict", READING, None)
     searching: list[Part] = [
         ("policy", "<search> x</search>"),
-        ("env", "<passage> [1] X | x</information><question> x"),
+        ("env", "<passage> X | x</information><question> x"),
     ]
-    plain = episode_of(*searching, ("policy", "<answer> Paris [2]</answer>"))
+    plain = episode_of(*searching, ("policy", "<answer> Paris [ it is.]</answer>"))
     assert score_of(reward, plain).parts["well_formed"] == 1.0
-    thinking = episode_of(("policy", "<think>b</think><answer> Paris [2]</answer>"))
+    thinking = episode_of(("policy", "<think>b</think><answer> Paris [ it is.]</answer>"))
     assert score_of(reward, thinking).parts["well_formed"] == 0.0

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.spans import sentences
-from sleuth.evaluation.reading_exam import examine
+from sleuth.evaluation.reading_exam import LONGEST_ANSWER, examine
 from sleuth.factories import ReadingTokens, load_model, make_reading_tokenizer, read_reading_texts
 from sleuth.factories.reading_texts import read_passages
 from sleuth.training.reading_rows import ReadingRows, some_sentences
@@ -68,7 +68,7 @@ def test_the_engine_answers_as_transformers_does(folder: Path) -> None:
     exam = examine(model, tokens, texts.held_out, prompts, log=print)
     for given, answer in zip(prompts, exam.answers, strict=True):
         prompt = torch.tensor([given])
-        written = model.generate(prompt, max_new_tokens=35, do_sample=False)[0, prompt.shape[1] :]  # pyright: ignore
+        written = model.generate(prompt, max_new_tokens=LONGEST_ANSWER, do_sample=False)[0, prompt.shape[1] :]  # pyright: ignore
         ids = written.tolist()
         assert tokens.answer(ids[: ids.index(tokens.end) + 1 if tokens.end in ids else None]) == answer
 
@@ -85,11 +85,12 @@ def test_rows_copy_the_answer_token_by_token_from_the_passage(folder: Path) -> N
         assert tokenizer.decode([row.tokens[place] for place in trained[-2:]]) == "]</answer>"
         copied = [place for place in trained if row.sources[place] != -1]
         assert [row.tokens[row.sources[place]] for place in copied] == [row.tokens[place] for place in copied]
-        *answer, digit = copied
-        assert digit == trained[-3]
-        assert answer == trained[: len(answer)]
-        assert str(tokenizer.decode([*row.tokens[answer[-1] + 1 : digit]])) == " ["
         text = str(tokenizer.decode([*row.tokens]))
+        answer, quoted = text.split("<answer>")[1].removesuffix("]</answer>").split(" [")
+        assert str(tokenizer.decode([row.tokens[place] for place in copied])) == f"{answer}{quoted}"
+        assert f"{answer}{quoted}" in text.split("<passage>")[1].split("<question>")[0]
+        first = row.sources[copied[0]]
+        assert [row.sources[place] for place in copied] == [*range(first, first + len(copied))]
         first, second = text.split("<question>")[1], text.split("<question>")[2].split("<answer>")[0]
         assert first.split("<passage>")[0] == second
         assert "Tarn" not in text
@@ -139,7 +140,7 @@ def test_a_word_of_a_question_begins_with_the_space_before_it(folder: Path) -> N
 
 def test_a_tag_in_a_text_is_text(folder: Path) -> None:
     tokens = ReadingTokens(make_reading_tokenizer(read_reading_texts(data_of(folder)), 420))
-    encoded = tokens.passage(2, "<answer>", "Emil Voss <|end|> built it <answer> here.")
+    encoded = tokens.passage("<answer>", "Emil Voss <|end|> built it <answer> here.")
     assert not {tokens.end, *tokens.tags.values()} & {*encoded.tokens}
 
 

@@ -31,7 +31,7 @@ from sleuth.render import Renderer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.control import EmptyRetriever, GoldRetriever
 from sleuth.retrieval.open_index import open_index
-from sleuth.rewards.answer import cited_passage
+from sleuth.rewards.answer import cited_passage, cited_passage_holds, quotation
 from sleuth.rollout import Rollout
 from sleuth.training.reading_rows import SearchedRows, query_places
 from sleuth.types import Episode, Retriever, Task
@@ -52,12 +52,12 @@ def searched(folder: Path, *, rows: int = 40) -> tuple[ReadingTexts, ReadingToke
 
 
 def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: Path) -> None:
-    """Token by token, wherever the passage was found by itself."""
+    """Token by token, wherever the passage was found by itself; its quotation is in the passage that it cites."""
     _, tokens, rows = searched(folder)
     played = 0
-    for row in map(rows.row, range(40)):
+    for row in map(rows.row, range(160)):
         text = str(tokens.tokenizer.decode([*row.tokens]))
-        if "<passage> [" not in text:
+        if " | " not in text:
             continue
         asked = text.split("<question> ")[1].split("<search>")[0]
         turns = [
@@ -67,15 +67,15 @@ def test_a_row_with_a_search_is_the_episode_that_the_environment_plays(folder: P
         episode = asyncio.run(play(tokens.tokenizer, rows.index, asked, turns))
         assert [action.kind for action in episode.trajectory.actions] == ["search", "answer"]
         shown = text.split("<passage>", 1)[1].split("</information>")[0]
-        if [
-            f" [{rank}] {p.title} | {p.text} [{rank}]" for rank, p in enumerate(episode.trajectory.passages, 1)
-        ] == shown.split("<passage>"):
+        if [f" {one.title} | {one.text}" for one in episode.trajectory.passages] == shown.split("<passage>"):
             assert episode.trajectory.tokens == row.tokens
             trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
             assert trained == [*row.trained]
-            cited = cited_passage(episode.trajectory, READING)
+            cited, quoted = cited_passage(episode.trajectory, READING), quotation(episode.trajectory, READING)
             assert cited is not None
-            assert episode.trajectory.actions[-1].text in cited.text
+            assert quoted in cited.text
+            assert quoted.startswith(answer := episode.trajectory.actions[-1].text)
+            assert cited_passage_holds(answer, episode.trajectory, READING)
             played += 1
     assert played > 5
 
@@ -106,27 +106,29 @@ def test_a_row_with_a_search_copies_its_query_and_its_answer(folder: Path) -> No
         for place, source in enumerate(row.sources):
             assert source == -1 or (row.trained[place] and row.tokens[source] == row.tokens[place] and source < place)
         text = str(tokens.tokenizer.decode([*row.tokens]))
-        if "<passage> [" not in text:
+        if " | " not in text:
             continue
         query = text.split("<search>")[1].split("</search>")[0]
         assert query in text.split("<search>")[0]
         assert len(query.split()) >= 2
-        answer, number = text.split("<answer>")[1].removesuffix("]</answer>").rsplit(" [", 1)
-        [cited] = [part for part in text.split("<passage>") if part.startswith(f" [{number}]")]
-        assert answer in cited.split("</information>")[0]
+        answer, quoted = text.split("<answer>")[1].removesuffix("]</answer>").split(" [")
+        assert any(f"{answer}{quoted}" in passage for passage in text.split("</information>")[0].split("<passage>")[1:])
         assert row.token_weight is not None
-        assert row.token_weight[-3:] == (3.0, 1.0, 1.0)  # the digit, `]` and the end
-        digit = row.sources[-3]
-        assert row.tokens[digit + 2] in (tokens.tags["<passage>"], tokens.tags["</information>"])  # the number behind
+        turn = row.tokens.index(tokens.tags["<answer>"])
+        first, again = (place for place, weight in enumerate(row.token_weight) if weight == 3.0)
+        assert first == turn + 1
+        assert row.sources[again] == row.sources[again - len(tokens.quote_open) - 1] + 1
+        assert str(tokens.tokenizer.decode([*row.tokens[first:again]])) == f"{answer} ["
 
 
 def test_a_few_rows_have_no_passage(folder: Path) -> None:
     """As the environment opens an answer with a closed book, and as it answers a search that finds nothing."""
-    _, tokens, rows = searched(folder, rows=300)
-    guessed = [row for row in map(rows.row, range(300)) if tokens.tags["</information>"] not in row.tokens]
-    nothing = [row for row in map(rows.row, range(300)) if "<passage></information>" in tokens.text(row.tokens)]
-    assert 2 <= len(guessed) <= 20
-    assert 2 <= len(nothing) <= 20
+    _, tokens, rows = searched(folder, rows=600)
+    answered = [row for row in map(rows.row, range(600)) if tokens.tags["<answer>"] in row.tokens]
+    guessed = [row for row in answered if tokens.tags["</information>"] not in row.tokens]
+    nothing = [row for row in answered if "<passage></information>" in tokens.text(row.tokens)]
+    assert 5 <= len(guessed) <= 35
+    assert 5 <= len(nothing) <= 35
     for row in (*guessed, *nothing):
         text = tokens.text(row.tokens)
         asked = text.split("<question> ")[1].split("<")[0]
@@ -137,6 +139,21 @@ def test_a_few_rows_have_no_passage(folder: Path) -> None:
         assert episode.trajectory.stop == "answered"
         trained = [segment.author == "policy" for segment in episode.trajectory.segments for _ in segment.tokens]
         assert trained == [*row.trained]
+        assert "[" not in text  # nothing is there to be quoted
+
+
+def test_half_of_the_rows_are_the_beginning_of_an_episode_up_to_its_search(folder: Path) -> None:
+    _, tokens, rows = searched(folder)
+    asking = [row for row in map(rows.row, range(200)) if row.tokens[-1] == tokens.tags["</search>"]]
+    assert 80 <= len(asking) <= 120
+    for row in asking[:20]:
+        asked, query = tokens.text(row.tokens).removeprefix("<question> ").split("<search>")
+        turns = [f"<search>{query}", "<answer> x</answer>"]
+        trajectory = asyncio.run(play(tokens.tokenizer, rows.index, asked, turns)).trajectory
+        assert trajectory.actions[0].text == query.removesuffix("</search>").strip()
+        assert trajectory.tokens[: len(row.tokens)] == row.tokens
+        trained = [segment.author == "policy" for segment in trajectory.segments for _ in segment.tokens]
+        assert trained[: len(row.tokens)] == [*row.trained]
 
 
 def test_a_passage_that_is_not_found_takes_the_place_of_another(folder: Path) -> None:
@@ -159,18 +176,19 @@ def lengthen(folder: Path) -> None:
     write(folder / "passages.jsonl", passages)
 
 
-def test_passages_are_cut_as_the_environment_cuts_them_and_cited_by_the_number_before_them(folder: Path) -> None:
+def test_passages_are_cut_as_the_environment_cuts_them_and_quoted_as_far_as_they_are_shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengthen(folder)
     _, tokens, rows = searched(folder)
     passages = read_passages([folder / "passages.jsonl"]).values()
-    before_digit = len(tokens.number(1)) - 2
     cut = 0
-    for row in map(rows.row, range(40)):
+    for row in map(rows.row, range(80)):
         text = tokens.text(row.tokens)
-        shown = text.split("<passage> [")[1:]
+        shown = text.split("<passage> ")[1:]
         if not shown:
             continue
-        found = [next(p for p in passages if part[3:].startswith(f"{p.title} | {p.text[:40]}")) for part in shown]
+        found = [next(p for p in passages if part.startswith(f"{p.title} | {p.text[:40]}")) for part in shown]
         asked, rest = text.removeprefix("<question> ").split("<search>")
         turns = [f"<search>{rest.split('</search>')[0]}</search>", text[text.index("<answer>") :]]
         played = asyncio.run(play(tokens.tokenizer, GoldRetriever(found), asked, turns)).trajectory.tokens
@@ -180,9 +198,9 @@ def test_passages_are_cut_as_the_environment_cuts_them_and_cited_by_the_number_b
         stop = row.tokens.index(tokens.tags["</information>"])
         assert all(after - start == RESULT_TOKENS + 1 for start, after in pairwise([*starts, stop + 1]))
         assert row.sources is not None
-        assert row.tokens[-1] == tokens.end
-        number = int(text.removesuffix("]</answer>")[-1])
-        assert row.sources[-3] == starts[number - 1] + before_digit
+        source = row.sources[row.tokens.index(tokens.tags["<answer>"]) + 1]
+        [rank] = [at for at, start in enumerate(starts) if start <= source < start + RESULT_TOKENS]
+        assert text.split("<answer>")[1].removesuffix("]</answer>").replace(" [", "").strip() in found[rank].text
         cut += 1
     assert cut > 20
 

@@ -1,8 +1,9 @@
 """What a reader trained from nothing speaks (`data.kind = "reading"`, recipes/tiny/real.toml).
 
-One search, whose passages begin with `<passage>` and stand between their numbers. The environment repeats the question
-behind them, because only what stands there has read all of them; the same holds for the number behind a passage. The
-answer ends with the number of the passage that it is from, `Tarn [2]`; one without a number cites nothing.
+One search, whose passages begin with `<passage>`. The environment repeats the question behind them, because only what
+stands there has read all of them. The answer goes on, in brackets, with the words that follow it in the passage that it
+is from: `Tarn [, which rises in the Lozère.]` quotes `Tarn, which rises in the Lozère.` and cites the passage that says
+so (citing by quoting: arXiv:2203.11147). A quotation that is in no passage cites nothing.
 """
 
 import re
@@ -11,15 +12,15 @@ from dataclasses import replace
 from sleuth.dialects.dialect import Tags
 from sleuth.dialects.sleuth import SLEUTH
 
-CITED = re.compile(r"\s*\[\d\]\s*\Z")
-"""The number of the cited passage at the end of an answer."""
+QUOTED = re.compile(r"\s*\[(?P<quoted>[^\[\]]*)\]\s*\Z")
+"""The words that an answer goes on with, at its end."""
 
 READING = replace(
     SLEUTH,
     name="reading",
     information=Tags(open="<passage>", close="</information>"),
-    answer_inner=r"(?s)\A(?P<text>.*?\S)\s*(?:\[(?P<cited>\d)\]\s*)?\Z",
-    passage=" [{rank}] {title} | {text} [{rank}]",
+    answer_inner=rf"(?s)\A(?P<text>.*?\S)(?:{QUOTED.pattern}|\s*\Z)",
+    passage=" {title} | {text}",
     between="<passage>",
     before_results="",
     margin="",
@@ -28,6 +29,6 @@ READING = replace(
     hint="",
     hints=0,
     searches=1,
-    turn_tokens=48,
+    turn_tokens=64,
     passage_tokens=224,
 )

@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.sliding_window import window_answer
 from sleuth.factories import ReadingQuestion, ReadingTokens
-from sleuth.factories.reading_tokens import ANSWER_TOKENS, ANSWERED, NUMBER_TOKENS
+from sleuth.factories.reading_tokens import ANSWER_TOKENS, ANSWERED, QUOTE_TOKENS
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.rewards.match import exact_match, token_f1
 from sleuth.types import Sampling
 
-LONGEST_ANSWER = ANSWER_TOKENS + NUMBER_TOKENS + 1
-"""Tokens of the longest answer, with its passage and its end."""
+LONGEST_ANSWER = ANSWER_TOKENS + QUOTE_TOKENS[1] + 3
+"""Tokens of the longest answer, with its quotation and its end."""
 SLOTS = 16
 """Questions that the engine answers at once."""
 

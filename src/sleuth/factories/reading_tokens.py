@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.spans import WORD
-from sleuth.dialects.reading import CITED, READING
+from sleuth.dialects.reading import QUOTED, READING
 from sleuth.dialects.sleuth import SLEUTH
 from sleuth.factories.reading_texts import ReadingTexts
 from sleuth.types import Passage, SleuthError
@@ -24,13 +24,19 @@ QUESTION, PASSAGE, RESULTS_END = READING.question_again or "", READING.informati
 SEARCH, SEARCHED = READING.search.open, READING.search.close
 ANSWER, ANSWERED = READING.answer.open, READING.answer.close
 """The tags around an answer, which ends a row."""
-NUMBER_TOKENS, TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 4, 24, 320, 40, 30
-"""The most tokens of a part: longer titles, texts and questions are cut. A number is ` [`, a digit and `]`."""
-ROW_TOKENS = 2 * NUMBER_TOKENS + TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + 5
-"""Tokens of the longest row with one passage: its parts, four tags and the end."""
+TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 24, 320, 40, 30
+"""The most tokens of a part: longer titles, texts and questions are cut."""
+QUOTE_TOKENS = 3, 8
+"""The least and the most tokens that a quotation goes on behind the answer, if its passage has as many."""
+PUNCTUATION = frozenset(".,;:!?")
+"""A quotation ends behind one of these, if it can."""
+PART_OF_A_LETTER = "\ufffd"
+"""The text of a token that has some of a letter's bytes."""
+ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + QUOTE_TOKENS[1] + 7
+"""Tokens of the longest row with one passage: its parts, four tags, two brackets and the end."""
 RESULT_TOKENS = READING.passage_tokens or 0
-"""The most tokens of a passage among several, its number and title included."""
-SEARCHED_ROW_TOKENS = 3 * QUESTION_TOKENS + READING.top_k * (1 + RESULT_TOKENS) + ANSWER_TOKENS + NUMBER_TOKENS + 7
+"""The most tokens of a passage among several, its title included."""
+SEARCHED_ROW_TOKENS = 3 * QUESTION_TOKENS + READING.top_k * (1 + RESULT_TOKENS) + ANSWER_TOKENS + QUOTE_TOKENS[1] + 9
 """Tokens of the longest row with a search: its parts and tags."""
 AT_ONCE = 1000
 """Passages that are encoded at once; an encoding takes a hundred bytes a token."""
@@ -75,8 +81,7 @@ class QuestionTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageTokens:
-    """The tokens of a passage: its number, its title, its text. `stops` are the characters after each token of the text
-    alone."""
+    """The tokens of a passage: its title, its text. `stops` are the characters after each token of the text alone."""
 
     tokens: tuple[int, ...]
     stops: tuple[int, ...]
@@ -125,16 +130,36 @@ class ReadingTokens:
                 words.append((word.group(), inside[0], inside[-1] + 1))
         return QuestionTokens(tokens=self.question(question), words=tuple(words))
 
-    def number(self, number: int) -> tuple[int, ...]:
-        """The tokens of a passage's number, before it and where an answer cites it."""
-        return tuple(self._plain.encode(f" [{number}]").ids)
+    @cached_property
+    def quote_open(self) -> tuple[int, ...]:
+        """The tokens before the words that an answer quotes."""
+        return tuple(self._plain.encode(" [").ids)
 
-    def passage(self, number: int, title: str, text: str) -> PassageTokens:
+    @cached_property
+    def quote_close(self) -> tuple[int, ...]:
+        """The tokens behind the words that an answer quotes."""
+        return tuple(self._plain.encode("]").ids)
+
+    def quote_end(self, tokens: Sequence[int], after: int) -> int:
+        """The end of a quotation that begins with the answer, which ends at tokens[after]: behind the punctuation mark
+        before a space that follows at least `QUOTE_TOKENS[0]` more tokens, else the last end of a word within
+        `QUOTE_TOKENS[1]`. No bracket is quoted."""
+        words = [self.words[token] for token in tokens[after : after + QUOTE_TOKENS[1] + 1]] + [" "]  # the end is one
+        most = next((at for at, word in enumerate(words) if "[" in word or "]" in word), len(words))
+        most = min(most, len(words) - 1, QUOTE_TOKENS[1])
+        for at in range(QUOTE_TOKENS[0] + 1, most + 1):
+            if words[at - 1][-1:] in PUNCTUATION and words[at].startswith(" "):
+                return after + at
+        while most and (_goes_on(words[most]) or words[most - 1].isspace()):
+            most -= 1
+        return after + most
+
+    def passage(self, title: str, text: str) -> PassageTokens:
         """The tokens of a passage; only the first `TEXT_TOKENS` of its text."""
         of_title = self._plain.encode(title_text(title)).ids[:TITLE_TOKENS]
         of_text = self._plain.encode(f" {text}")
         return PassageTokens(
-            tokens=(*self.number(number), *of_title, *of_text.ids[:TEXT_TOKENS]),
+            tokens=(*of_title, *of_text.ids[:TEXT_TOKENS]),
             stops=tuple(stop - 1 for _, stop in of_text.offsets[:TEXT_TOKENS]),  # the text begins after a space
         )
 
@@ -170,10 +195,15 @@ class ReadingTokens:
         return ["" if at in added else self.text([at]) for at in range(len(self.tokenizer))]
 
     def answer(self, tokens: Sequence[int]) -> str:
-        """The text of a generated answer, without the passage that it cites and its end."""
+        """The text of a generated answer, without what it quotes and its end."""
         text = self.text([token for token in tokens if token != self.end])
-        return CITED.sub("", text).strip()
+        return QUOTED.sub("", text).strip()
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without control tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+def _goes_on(word: str) -> bool:
+    """Whether a token's text continues the word before it."""
+    return word[:1].isalnum() or word.startswith(PART_OF_A_LETTER)

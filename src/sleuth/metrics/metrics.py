@@ -16,7 +16,7 @@ Record = tuple[Task, Trajectory, Score]
 SCORER_PREFIX = "score_"
 """The prefix of score parts by scorers other than the strict one."""
 
-CITING = ("cites", "cited_holds_answer")
+CITING = ("cites", "cited_holds_answer", "cited_gold")
 """The score parts of answers that may cite a passage, as `AnswerReward` gives them."""
 
 
@@ -34,9 +34,9 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[s
     - `score_NAME`: the mean score of a scorer other than the strict one;
     - `well_formed`: the share of episodes in which every turn is one closed thought and one action, the last one the
       answer, of agents that write tags;
-    - `cites`, with the argument of that name: the share of answers that name a passage that was shown;
-      `cited_holds_answer`: the share of right answers that the title or the text of their passage holds, as far as it
-      was shown; 0 for one without a citation.
+    - `cites`, with the argument of that name: the share of answers whose quotation is in a passage that was shown;
+      `cited_holds_answer`: the share of right answers that such a quotation contains, and `cited_gold`, over tasks that
+      name passages, of those whose quoted passage is one of them; 0 for one without a citation.
 
     A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.
     """

@@ -60,8 +60,8 @@ class ReadingRecipe(StrictModel):
     index: FilePath | None = None
     """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
     "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
-    place of another if it was not found, the question again, and the answer with the number of its passage. Absent: the
-    right passage is given."""
+    place of another if it was not found, the question again, and the answer with the words that follow it there; half
+    of the rows end with the query. Absent: the right passage is given."""
     held_out: Annotated[Row[str], Field(min_length=1)]
     """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
     `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""

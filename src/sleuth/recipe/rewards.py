@@ -126,8 +126,9 @@ class AnswerRewardRecipe(RewardFields):
     """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
 
     figures: ClassVar[Mapping[str, str]] = {
-        "cites": "The answer names a passage that was shown, in dialects whose answers cite.",
-        "cited_holds_answer": "The passage that a right answer cites contains it; 0 if it cites none.",
+        "cites": "What the answer quotes is in a passage that was shown, in dialects whose answers cite.",
+        "cited_holds_answer": "What a right answer quotes from a passage contains it; 0 if it cites none.",
+        "cited_gold": "The passage that a right answer quotes is one that the question names; 0 if it cites none.",
     }
     kind: Literal["answer"]
     scorer: Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"] = (
@@ -188,11 +189,11 @@ class AnswerFromEvidenceRecipe(RewardFields):
 
 
 class CitedAnswerRecipe(RewardFields):
-    """1 for a golden answer that cites a passage which contains it, as far as the policy was shown it. For dialects
-    whose answers cite a passage by its number, such as "reading"."""
+    """1 for a golden answer that quotes words from a passage, as far as the policy was shown it, which contain the
+    answer. For dialects whose answers quote, such as "reading"."""
 
     figures: ClassVar[Mapping[str, str]] = {
-        "cited_answer": "The answer is a golden one, and the passage that it cites contains it."
+        "cited_answer": "The answer is a golden one, and what it quotes from a passage contains it."
     }
     kind: Literal["cited_answer"]
 
@@ -205,7 +206,7 @@ class CitedAnswerRecipe(RewardFields):
             return None
         where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
         dialects = " or ".join(f'"{one}"' for one in citing)
-        return f"needs answers that cite a passage by its number, which {where} has not; set env.dialect = {dialects}"
+        return f"needs answers that quote a passage, which {where} has not; set env.dialect = {dialects}"
 
 
 NAMED_SUMS: dict[str, dict[str, Any]] = {

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from sleuth.dialects import Dialect
 from sleuth.rewards import match
-from sleuth.rewards.match import exact_match
+from sleuth.rewards.match import exact_match, normalise
 from sleuth.rewards.scorers import Scorer
 from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
 from sleuth.rewards.search_results import appears_in, appears_in_results, shown_part, shown_passages
@@ -33,34 +33,38 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
 
 
 def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
-    """The result of the last search that the answer cites by its rank; None if there is no answer, if it cites none, or
-    one that was not shown. For dialects whose `answer_inner` has a group `cited`."""
-    cited = _cited(trajectory, dialect)
-    return None if cited is None else cited[0]
+    """The first result of the last search that contains what the answer quotes, as far as the policy was shown it; None
+    if there is no answer, it quotes no word, or there is no such result. For dialects whose `answer_inner` has a group
+    `quoted`."""
+    quoted = quotation(trajectory, dialect)
+    if not normalise(quoted):
+        return None
+    for search, rank, passage, reply in shown_passages(trajectory):
+        result = dialect.passage.format(rank=rank, title=passage.title, text=passage.text)
+        if search == trajectory.searches and find_words(quoted, shown_part(result, reply)):
+            return passage
+    return None
+
+
+def find_words(quoted: str, text: str) -> re.Match[str] | None:
+    """Where `text` first has the words of a quotation in a row, with any white space between them."""
+    return re.search(r"\s+".join(map(re.escape, quoted.split())), text)
+
+
+def quotation(trajectory: Trajectory, dialect: Dialect) -> str:
+    """The answer and what follows it, as it quotes a result, found there or not; empty if it quotes nothing."""
+    answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
+    match = re.search(dialect.answer_inner or "", answer) if answer and dialect.cites else None
+    return "" if match is None or match["quoted"] is None else f"{match['text']}{match['quoted']}".strip()
 
 
 def cited_passage_holds(answer: str, trajectory: Trajectory, dialect: Dialect) -> bool:
-    """Whether the words of the answer appear in the title or the text of the passage that the trajectory cites, as far
-    as its budget let the policy read it."""
-    cited = _cited(trajectory, dialect)
-    if cited is None:
-        return False
-    passage, shown = cited
-    texts = f"{passage.title}\n{passage.text}", shown  # the first, because the rank in the second is no evidence
-    return all(appears_in(answer, text) for text in texts)
-
-
-def _cited(trajectory: Trajectory, dialect: Dialect) -> tuple[Passage, str] | None:
-    """The cited passage, and what the policy was shown of it."""
-    answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
-    match = re.search(dialect.answer_inner or "", answer) if answer and dialect.cites else None
-    if match is None or match["cited"] is None:
-        return None
-    cited = trajectory.searches, int(match["cited"])
-    for search, rank, passage, reply in shown_passages(trajectory):
-        if (search, rank) == cited:
-            return passage, shown_part(dialect.passage.format(rank=rank, title=passage.title, text=passage.text), reply)
-    return None
+    """Whether the trajectory quotes a passage in words that contain those of the answer, which are whole words of that
+    passage too: `Paris` is none of `Parisian`."""
+    cited = cited_passage(trajectory, dialect)
+    return cited is not None and all(
+        appears_in(answer, text) for text in (quotation(trajectory, dialect), f"{cited.title}\n{cited.text}")
+    )
 
 
 def opened_answer(trajectory: Trajectory, dialect: Dialect) -> str:
@@ -95,9 +99,9 @@ class AnswerReward:
 
     Parts: strict exact match `em` (whatever the scorer), one of `correct`, `wrong`, `no_answer`, `malformed` at 1 (the
     note names it), and `score_NAME` of a scorer other than `strict`. In a dialect whose answers cite, an answer has the
-    part `cites` (it names a passage that was shown), and a right one `cited_holds_answer` (that passage holds it, as
-    far as it was shown; 0 if it cites none). `end_token` is the id of the end-of-text token, which some scorers
-    require.
+    part `cites` (a passage that was shown contains what it quotes), and a right one `cited_holds_answer` (the quotation
+    contains it) and, if the task names passages, `cited_gold` (that passage is one of them); both are 0 if it cites
+    none. `end_token` is the id of the end-of-text token, which some scorers require.
     """
 
     def __init__(self, dialect: Dialect, *, scorer: Scorer = STRICT, end_token: int | None = None) -> None:
@@ -115,9 +119,12 @@ class AnswerReward:
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
         if self.dialect.cites and answer is not None:
-            parts |= {"cites": float(cited_passage(episode.trajectory, self.dialect) is not None)}
+            cited = cited_passage(episode.trajectory, self.dialect)
+            parts |= {"cites": float(cited is not None)}
             if outcome == "correct":
                 parts |= {"cited_holds_answer": float(cited_passage_holds(answer, episode.trajectory, self.dialect))}
+                if gold := episode.task.gold_passages:
+                    parts |= {"cited_gold": float(cited is not None and cited.id in gold)}
         if self.scorer.name == STRICT.name:
             return Score(value=em, parts=parts, note=outcome)
         opened = opened_answer(episode.trajectory, self.dialect)
@@ -168,7 +175,7 @@ def answer_from_evidence(episode: Episode, dialect: Dialect) -> float:
 
 
 def cited_answer(episode: Episode, dialect: Dialect) -> float:
-    """1 if the answer is right by strict exact match, and the passage that it cites holds it."""
+    """1 if the answer is right by strict exact match, and what it quotes from a passage contains it."""
     answer, outcome = given_answer(episode, dialect)
     if answer is None or outcome != "correct":
         return 0.0

@@ -1,5 +1,5 @@
 """Rows of `data.kind = "reading"`: a question, its passage and the answer; or a question, a search, three passages and
-the answer."""
+the answer. Behind an answer stands what follows it in its passage."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ SENTENCES_UNTIL = ((0.2, 1), (0.37, 2), (0.55, 4))
 """(part of the steps, sentences of a passage until then); afterwards whole passages."""
 LONGER, WHOLE = 0.15, 0.3
 """Share of the rows before that are longer, by up to two sentences; of these, share of whole passages."""
-NUMBERS = READING.top_k
-"""A passage of a row has any of the numbers 1 to `NUMBERS`."""
 FIRST_TOKEN_WEIGHT = 3.0
-"""Weight of the first token of an answer, which decides where it is copied from; that of the others is 1."""
-DIGIT_WEIGHT = 3.0
-"""Weight, in rows with a search, of the digit that says which passage the answer is from."""
+"""Weight of the first token that is copied from a passage, which decides where from; that of the others is 1."""
+ASKED = 0.5
+"""Share of the rows with a search that end with the query: they take a twentieth of the tokens, and a query is written
+wrong where words of the question occur twice in it."""
 SHUFFLED = 0.5
-"""Share of the rows with a search whose passages stand in random order. Otherwise the first would be the right one in
-most rows, and always be cited."""
-GUESSED = 0.06
-"""Share of the rows with a search that have no passage, because none was found or because there was no search. Without
-them the control arms would measure only that the model has never seen such a prompt."""
+"""Share of the others whose passages stand in random order. Otherwise the first would be the right one in most rows."""
+GUESSED = 0.12
+"""Share of the others that have no passage, because none was found or because there was no search. Without them the
+control arms would measure only that the model has never seen such a prompt."""
 ALONE = 0.3
-"""Share of the rows with a search whose passage stands alone, as if nothing else had been found: more rows for the same
-tokens, and short results are read as well as long ones."""
+"""Share of the others whose passage stands alone, as if nothing else had been found: more rows for the same tokens, and
+short results are read as well as long ones."""
 PART = 0.25
 """Share of the queries that are only a part of the question, half of its words at least."""
 
@@ -73,7 +71,7 @@ class ReadingRows:
 
     def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
         """What stands before the answer to held-out question `number`: of a row, with the whole passage."""
-        passage = self.tokens.passage(1, question.passage.title, question.passage.text)
+        passage = self.tokens.passage(question.passage.title, question.passage.text)
         return self.tokens.prompt(self.tokens.question(question.question), passage.tokens)
 
     def _question(self, rng: random.Random) -> tuple[str, Passage, int, int]:
@@ -89,23 +87,27 @@ class ReadingRows:
     def _row(
         self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
     ) -> Row | None:
-        """None if the answer is too long, or beyond the end of a passage that was cut."""
+        """None if the answer cannot be written, or is beyond the end of a passage that was cut."""
         begin, stop = some_sentences(passage.text, start, end, sentences_at(progress, rng), rng)
-        number = rng.randint(1, NUMBERS)
-        encoded = self.tokens.passage(number, passage.title, passage.text[begin:stop])
+        encoded = self.tokens.passage(passage.title, passage.text[begin:stop])
         span = encoded.span(start - begin, end - begin)
-        if span is None or span[1] - span[0] > ANSWER_TOKENS:
+        if span is None or not self._can_be_written(encoded.tokens[slice(*span)]):
             return None
         prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
         place = prompt.index(self.tokens.tags[PASSAGE]) + 1
         row = _Row(prompt)
-        row.answer(self.tokens.number(number), self.tokens.end, place, span, cited=place)
+        row.answer(place, span, encoded.tokens, self.tokens)
         return row.finished()
+
+    def _can_be_written(self, answer: Sequence[int]) -> bool:
+        """Whether an answer is short enough, and none of its tokens has a bracket, which would begin a quotation or end
+        it: the last one of `Tarn.[1]` may be `.[`."""
+        return len(answer) <= ANSWER_TOKENS and {"[", "]"}.isdisjoint(self.tokens.text(answer))
 
 
 class SearchedRows(ReadingRows):
-    """Rows that are whole episodes of the dialect `reading`: the query is made of words of the question, and the
-    passage stands among the first that the index finds for it, put there if it is not one of them."""
+    """Rows that are whole episodes of the dialect `reading`, or begin one: the query is made of words of the question,
+    and the passage stands among the first that the index finds for it, put there if it is not one of them."""
 
     def __init__(
         self,
@@ -138,24 +140,24 @@ class SearchedRows(ReadingRows):
     ) -> Row | None:
         asked = self.tokens.question_words(question)
         query = query_places(asked, rng)
+        if rng.random() < ASKED:
+            return self._searching(asked, query).finished()
         found, rank = (
             ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng, shuffled=SHUFFLED)
         )
-        encoded = self.tokens.passage(rank, passage.title, passage.text)
+        encoded = self.tokens.passage(passage.title, passage.text)
         span = encoded.span(start, end)
-        if span is None or span[1] > RESULT_TOKENS or span[1] - span[0] > ANSWER_TOKENS:
+        answer = () if span is None else encoded.tokens[slice(*span)]
+        if span is None or span[1] > RESULT_TOKENS or not self._can_be_written(answer):
             return None
         if rng.random() < GUESSED:
-            return self._guess(asked, query, encoded.tokens[slice(*span)], searches=rng.random() < 0.5)
+            return self._guess(asked, query, answer, searches=rng.random() < 0.5)
         passages = self._results(found)
         row = self._searching(asked, query)
         place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
-        number = self.tokens.number(rank)
-        whole = len(passages[rank - 1]) == len(encoded.tokens) + len(number)
         row.read(self.tokens.results(passages, asked.tokens))
         row.write([self.tokens.tags[ANSWER]])
-        cited = place + len(encoded.tokens) if whole else place  # the number behind it, unless it was cut
-        row.answer(number, self.tokens.end, place, span, cited=cited, weight=DIGIT_WEIGHT)
+        row.answer(place, span, passages[rank - 1], self.tokens)
         return row.finished()
 
     def _searching(self, asked: QuestionTokens, query: Sequence[int]) -> _Row:
@@ -192,11 +194,8 @@ class SearchedRows(ReadingRows):
         return found, [result.id for result in found].index(passage.id) + 1
 
     def _results(self, found: Sequence[Passage]) -> list[tuple[int, ...]]:
-        """The tokens of each passage that are shown: those between its numbers and the numbers, as far as they fit."""
-        return [
-            (*self.tokens.passage(rank, passage.title, passage.text).tokens, *self.tokens.number(rank))[:RESULT_TOKENS]
-            for rank, passage in enumerate(found, 1)
-        ]
+        """The tokens of each passage that are shown."""
+        return [self.tokens.passage(passage.title, passage.text).tokens[:RESULT_TOKENS] for passage in found]
 
 
 class _Row:
@@ -219,24 +218,20 @@ class _Row:
         self.weights += weights or [1.0] * len(tokens)
         self.sources += sources or [-1] * len(tokens)
 
-    def answer(
-        self,
-        number: Sequence[int],
-        end: int,
-        place: int,
-        span: tuple[int, int],
-        *,
-        cited: int,
-        weight: float = 1.0,
-    ) -> None:
-        """Appends the answer, which is tokens [first, after) of the passage at `place`, and the passage's number. The
-        answer is copied token by token, and so is the digit of the number, behind ` [`, from the number at `cited`; its
-        weight is `weight`."""
-        first, after = place + span[0], place + span[1]
-        digit = len(number) - 2
-        self.write(self.tokens[first:after], (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1)), range(first, after))
-        self.write(number, (*(1.0,) * digit, weight, 1.0), (*(-1,) * digit, cited + digit, -1))
-        self.write([end])
+    def answer(self, place: int, span: tuple[int, int], passage: Sequence[int], tokens: ReadingTokens) -> None:
+        """Appends the answer, which is tokens [first, after) of the passage at `place`, what it quotes from there, and
+        its end."""
+        first, after = span
+        self.copy(place + first, place + after)
+        self.write(tokens.quote_open)
+        self.copy(place + after, place + tokens.quote_end(passage, after))
+        self.write([*tokens.quote_close, tokens.end])
+
+    def copy(self, first: int, after: int) -> None:
+        """Appends a copy of the tokens [first, after), perhaps none; which place it begins at matters most."""
+        if first < after:
+            weights = (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1))
+            self.write(self.tokens[first:after], weights, range(first, after))
 
     def finished(self) -> Row:
         """The row; whatever has a weight is trained."""

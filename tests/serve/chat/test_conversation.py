@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, cites, refiner
+from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, quotes, refiner
 
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.citations import Citation
@@ -63,16 +63,24 @@ def test_the_passages_that_hold_the_answer_are_cited_once_and_no_others() -> Non
     assert heard(agent(twice, shelf=Shelf(LAKE, ADA)))[-1].citations == (Citation(passage=ADA, sentence=(0, 26)),)
 
 
-def test_only_the_passage_that_the_model_names_is_cited_where_its_dialect_has_ranks() -> None:
-    events = joined(heard(agent(cites, dialect="reading")))
+def test_only_the_passage_that_the_model_quotes_is_cited_where_its_dialect_has_quotations() -> None:
+    events = joined(heard(agent(quotes(" <b>is</b> a town"), dialect="reading")))
     assert events[-3:-1] == [("draft", " Tarn"), Answered(text="Tarn")]
     assert events[-1].citations == (Citation(passage=TARN, sentence=(0, 32)),)
 
 
-@pytest.mark.parametrize("answer", [" Tarn", " Tarn [7]", " Tarn [0]"])
-def test_a_rank_that_is_missing_or_was_not_shown_cites_nothing(answer: str) -> None:
-    served = agent(lambda text, sampling: cites(text, sampling).replace(" Tarn [2]", answer), dialect="reading")
+def test_the_cited_sentence_is_the_quoted_one_and_none_if_only_the_title_is_quoted() -> None:
+    twice = Passage(id="3", title="Old Tarn", text="Tarn is old. Of Tarn she wrote. Tarn it is.")
+    for quoted, sentence in ((" she wrote.", (13, 31)), (" | Tarn is", None), ("", (0, 12))):
+        over = heard(agent(quotes(quoted), shelf=Shelf(LAKE, twice), dialect="reading"))[-1]
+        assert over.citations == (Citation(passage=twice, sentence=sentence),)
+
+
+@pytest.mark.parametrize("answer", [" Tarn", " Tarn [2]", " Tarn [ is a town]", " Tarn [. A lake]"])
+def test_a_quotation_that_is_missing_or_in_no_passage_cites_nothing(answer: str) -> None:
+    served = agent(lambda text, sampling: quotes("x")(text, sampling).replace(" Tarn [x]", answer), dialect="reading")
     events = heard(served)
+    assert ("draft", " Tarn") in joined(events)
     assert Answered(text="Tarn") in events
     assert events[-1].citations == ()
 

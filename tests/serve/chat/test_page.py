@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from agents import ADA, LAKE, Shelf, agent, app_of, cites, diligent, listening, refiner
+from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes, refiner
 from browser import CHROMIUM, Browser
 
 from sleuth.serve.chat.app import ASSETS
@@ -124,7 +124,8 @@ IN_VIEW = """((mark, form) => mark && mark.top >= 0 && mark.bottom <= form.top)(
 @needs_chromium
 @pytest.mark.parametrize("by", ["mouse", "finger", "keyboard"])
 def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Path, by: str) -> None:
-    served = agent(cites, dialect="reading", shelf=Shelf(ADA, LONG, LAKE), context=4000)
+    shelf = Shelf(ADA, LONG, LAKE)
+    served = agent(quotes(" in 1890."), dialect="reading", shelf=shelf, context=4000, passage_tokens=2000)
     with (
         listening(app_of(served)) as url,
         Browser(tmp_path / "profile", width=390 if by == "finger" else 1200) as browser,
@@ -150,8 +151,8 @@ def test_a_citation_opens_the_passage_at_the_sentence_of_the_answer(tmp_path: Pa
 
 
 @needs_chromium
-def test_neither_tags_nor_the_cited_rank_appear_while_an_answer_is_written(tmp_path: Path) -> None:
-    served = agent(cites, dialect="reading", shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.01)
+def test_neither_tags_nor_the_quotation_appear_while_an_answer_is_written(tmp_path: Path) -> None:
+    served = agent(quotes(" <img"), dialect="reading", shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.01)
     with listening(app_of(served)) as url, Browser(tmp_path / "profile") as browser:
         browser.open(url)
         browser.value(

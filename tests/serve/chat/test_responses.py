@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, refiner
+from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, quotes, refiner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
@@ -328,6 +328,19 @@ def test_no_json_breaks_it_and_every_answer_is_of_the_described_shape(
         ResponseBody.model_validate(answer.json())
     else:
         assert "\nevent: response.completed\n" in answer.text
+
+
+def test_a_quotation_is_in_no_event_and_the_passage_that_it_is_from_annotates_the_text() -> None:
+    with client_of(agent(quotes(" <b>is</b>"), dialect="reading")) as client:
+        body = asked(client)
+        events = streamed(client)
+    [content] = body["output"][-1]["content"]
+    assert content["text"] == "Tarn"
+    assert [(note["url"], note["title"]) for note in content["annotations"]] == [(f"passage:{TARN.id}", TARN.title)]
+    written = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(written) == "Tarn"
+    told = json.dumps([event for event in events if event["type"].startswith("response.output_text")])
+    assert "<b>" not in told
 
 
 # -- the client that people use ----------------------------------------------------------------------------------------

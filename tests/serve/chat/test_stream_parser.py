@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import re
 from itertools import groupby
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sleuth.dialects import DIALECTS
+from sleuth.dialects.reading import QUOTED
 from sleuth.serve.chat.stream_parser import StreamParser, partial_match_length
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
@@ -77,23 +79,73 @@ def test_every_dialect_is_parsed(dialect: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "draft"),
     [
+        ("<answer> Tarn [, a town by a lake.]</answer>", " Tarn"),
+        ("<answer> Tarn [, a town by a lake.] \n</answer>", " Tarn"),
+        ("<answer> Tarn\n [, a\ntown]</answer>", " Tarn"),
+        ("<answer> Tarn[Tarn]</answer>", " Tarn"),
+        ("<answer> Tarn []</answer>", " Tarn"),
         ("<answer> Tarn [2]</answer>", " Tarn"),
-        ("<answer> Tarn [2] </answer>", " Tarn"),
-        ("<answer> Tarn [2]", " Tarn"),
-        ("<answer> Tarn [2] by the lake [1]</answer>", " Tarn [2] by the lake"),
-        ("<answer> Tarn [a]</answer>", " Tarn [a]"),
-        ("<answer> Tarn [12]</answer>", " Tarn [12]"),
+        ("<answer> Tarn [a < b </b> <answe]</answer>", " Tarn"),
+        ("<answer> Tarn [, a town]", " Tarn"),  # the turn was cut
+        ("<answer> Tarn [so] by the lake [Tarn]</answer>", " Tarn [so] by the lake"),
+        ("<answer> Tarn [so] [Tarn]</answer>", " Tarn [so]"),
+        ("<answer> Tarn [[Tarn]</answer>", " Tarn ["),
+        ("<answer> Tarn [Tarn]]</answer>", " Tarn [Tarn]]"),
+        ("<answer> Tarn [Tarn] it is</answer>", " Tarn [Tarn] it is"),
+        ("<answer> Tarn [, a</answer>", " Tarn [, a"),
+        ("<answer> Tarn [, a", " Tarn [, a"),
+        ("<answer> Tarn Tarn]</answer>", " Tarn Tarn]"),
         ("<answer> Tarn [</answer>", " Tarn ["),
+        ("<answer> Tarn </answer>", " Tarn "),
         ("<answer> Tarn</answer>", " Tarn"),
     ],
 )
-def test_the_cited_rank_is_never_shown(turn: str, draft: str) -> None:
+def test_the_quotation_at_the_end_of_a_draft_is_never_shown(turn: str, draft: str) -> None:
     assert told(list(turn), dialect="reading") == told([turn], dialect="reading") == [("draft", draft)]
 
 
-def test_a_rank_is_ordinary_text_in_a_query_and_in_other_dialects() -> None:
-    assert told(["<search> Ada [2]</search>"], dialect="reading") == [("query", " Ada [2]")]
-    assert told(["<answer> Tarn [2]</answer>"]) == [("draft", " Tarn [2]")]
+def test_no_part_of_a_quotation_is_shown_while_it_is_written() -> None:
+    parser, shown = StreamParser(DIALECTS["reading"]), ""
+    parser.begin("")
+    for character in "<answer> Tarn [, a town by a lake.] </answer>":
+        shown += "".join(word.text for word in parser.feed(character))
+        assert " Tarn".startswith(shown)
+    assert shown == " Tarn"
+    assert [*parser.end()] == []
+
+
+def test_a_bracket_is_shown_as_soon_as_it_cannot_begin_the_quotation() -> None:
+    parser = StreamParser(DIALECTS["reading"])
+    parser.begin("<answer>")
+    fed = (" Tarn ", "[so", "] ", "by", " [Tarn", " [", "Ulm", "]", "</answer>")
+    assert [[word.text for word in parser.feed(text)] for text in fed] == [
+        *([" Tarn"], [], [], [" [so] by"]),
+        *([], [" [Tarn"], [], [], []),
+    ]
+
+
+QUOTING = st.lists(st.sampled_from(["a", " ", "\n", "[", "]", "[a", "b]", "<", "<b", "[a b]"]), max_size=10)
+
+
+@given(texts=QUOTING)
+def test_a_draft_is_the_answer_that_the_reward_reads(texts: list[str]) -> None:
+    whole = "".join(texts)
+    answer = re.search(DIALECTS["reading"].answer_inner or "", whole)
+    assume(answer is not None and not QUOTED.fullmatch(whole))
+    assert answer is not None
+    said = told(["<answer>", *whole, "</answer>"], dialect="reading")
+    assert said == told([f"<answer>{whole}</answer>"], dialect="reading")
+    assert "".join(text for _, text in said).strip() == answer["text"].strip()
+
+
+def test_a_quotation_is_ordinary_text_elsewhere_and_in_other_dialects() -> None:
+    assert told(["<search> Ada [Tarn]</search>"], dialect="reading") == [("query", " Ada [Tarn]")]
+    assert told(["so [Tarn]<answer> Ulm"], dialect="reading") == [("thought", "so [Tarn]"), ("draft", " Ulm")]
+    assert told(["<answer> Tarn [Tarn]</answer>"]) == [("draft", " Tarn [Tarn]")]
+    parser = StreamParser(DIALECTS["reading"])
+    parser.begin("")
+    fed = ("so [Tarn", "<search>", " Ada [Tarn", " ")
+    assert [[word.text for word in parser.feed(text)] for text in fed] == [["so [Tarn"], [], [" Ada [Tarn"], [" "]]
 
 
 @pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])

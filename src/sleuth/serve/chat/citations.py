@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialects import Dialect
-from sleuth.rewards.answer import cited_passage
+from sleuth.rewards.answer import cited_passage, find_words, quotation
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rewards.match import normalise
 from sleuth.rewards.search_results import appears_in, passages_with
@@ -27,21 +27,28 @@ class Citation:
 
 
 def citations_of(task: Task, answer: str, trajectory: Trajectory, dialect: Dialect) -> tuple[Citation, ...]:
-    """The citations of a finished answer, each passage once: the snippets that a refiner names; the passage whose rank
-    the answer names, in dialects where it does; in others every shown passage that contains the answer."""
+    """The citations of a finished answer, each passage once: the snippets that a refiner names; the passage that the
+    answer quotes, in dialects whose answers do; in others every shown passage that contains the answer."""
     if task.evidence is not None:
         named = tagged(answer).ids
         return tuple(Citation(passage=snippet) for snippet in task.evidence.snippets if snippet.id in named)
     if dialect.cites:
         cited = cited_passage(trajectory, dialect)
-        passages = () if cited is None else (cited,)
-    else:
-        passages = {passage.id: passage for passage in passages_with(answer, trajectory)}.values()
+        if cited is None:
+            return ()
+        return (Citation(passage=cited, sentence=quoted_sentence(quotation(trajectory, dialect), cited.text)),)
+    passages = {passage.id: passage for passage in passages_with(answer, trajectory)}.values()
     shown = "\n".join(segment.text for segment in trajectory.segments if segment.author != "policy")
     return tuple(
         Citation(passage=passage, sentence=answer_sentence(answer, passage.text, task.question, shown))
         for passage in passages
     )
+
+
+def quoted_sentence(quoted: str, text: str) -> tuple[int, int] | None:
+    """The characters [begin, stop) of the sentence of `text` in which a quotation begins; None if it is not in it."""
+    found = find_words(quoted, text)
+    return found and max(place for place in whole_sentences(text) if place[0] <= found.start())
 
 
 def answer_sentence(answer: str, text: str, question: str = "", shown: str = "") -> tuple[int, int] | None:

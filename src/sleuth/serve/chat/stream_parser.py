@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.dialects import Dialect
-from sleuth.dialects.reading import CITED
+from sleuth.dialects.reading import QUOTED
 
 Part = Literal["thought", "query", "draft"]
 
 NOTHING_OPENED: Part = "thought"
-MAYBE_CITED = re.compile(r"\s*(?:\[\d?\]?\s*)?\Z")
-"""What may become a citation, `CITED`."""
+MAYBE_QUOTED = re.compile(r"\s*(?:\[[^\[\]]*\]?\s*)?\Z")
+"""What may become a quotation, `QUOTED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class TextDelta:
 
 class StreamParser:
     """Parses the turns of one conversation by the tags of `dialect`, which are dropped: text between search tags is a
-    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns. The rank
-    of the cited passage at the end of a draft is dropped too, in dialects where answers name it."""
+    query, between answer tags a draft, and all else thought. A line break separates the thoughts of two turns. The
+    quotation at the end of a draft is dropped too, in dialects whose answers quote."""
 
     def __init__(self, dialect: Dialect) -> None:
         thoughts: dict[str, Part] = {tag: "thought" for tag in dialect.tags}
@@ -37,7 +37,7 @@ class StreamParser:
         self._tags: dict[str, Part] = thoughts | others
         longest_first = sorted(self._tags, key=len, reverse=True)
         self._tag = re.compile("|".join(map(re.escape, longest_first)))
-        self._cites = dialect.cites
+        self._quotes = dialect.cites
         self._part: Part = "thought"
         self._held = ""
         self._thought = False  # in an earlier turn
@@ -57,24 +57,24 @@ class StreamParser:
         self._thought, self._thinks = self._thought or self._thinks, False
 
     def feed(self, text: str) -> Iterator[TextDelta]:
-        """The parts of `text`. What may be the beginning of a tag, or the cited rank, is held back."""
+        """The parts of `text`. What may be the beginning of a tag, or a quotation, is held back."""
         text, self._held = self._held + text, ""
         while tag := self._tag.search(text):
-            yield from self._said(self._without_rank(text[: tag.start()]))
+            yield from self._said(self._without_quotation(text[: tag.start()]))
             self._part, text = self._tags[tag[0]], text[tag.end() :]
         settled = len(text) - partial_match_length(text, self._tags)
-        if self._cites and self._part == "draft" and (rank := MAYBE_CITED.search(text, 0, settled)) is not None:
-            settled = rank.start()
+        if self._quotes and self._part == "draft" and (quotation := MAYBE_QUOTED.search(text, 0, settled)) is not None:
+            settled = quotation.start()
         self._held = text[settled:]
         yield from self._said(text[:settled])
 
     def end(self) -> Iterator[TextDelta]:
         """The text held back, at the end of the turn."""
         held, self._held = self._held, ""
-        yield from self._said(self._without_rank(held))
+        yield from self._said(self._without_quotation(held))
 
-    def _without_rank(self, text: str) -> str:
-        return CITED.sub("", text) if self._cites and self._part == "draft" else text
+    def _without_quotation(self, text: str) -> str:
+        return QUOTED.sub("", text) if self._quotes and self._part == "draft" else text
 
     def _said(self, text: str) -> Iterator[TextDelta]:
         if not text:

@@ -247,8 +247,8 @@ class Sentence(BaseModel):
 
 
 class Citation(BaseModel):
-    """A shown passage that the answer names or, where answers name none, that contains the answer. `sentence` is where
-    in its text the answer is; null if it is not there."""
+    """A shown passage that the answer names or quotes or, where answers do neither, that contains the answer.
+    `sentence` is where in its text the answer, or the beginning of the quotation, is; null if it is not there."""
 
     id: str
     title: str
