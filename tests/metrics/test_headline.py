@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from sleuth.metrics.headline import evaluation_line, headline
+from sleuth.report.run_files import RunFiles
+from sleuth.report.summary import run_headline
 
 
 def evaluation(*right: float | None, key: str = "em") -> dict[str, Any]:
@@ -35,3 +38,31 @@ def test_there_is_no_headline_without_a_shared_figure_or_question() -> None:
     assert headline({"a": evaluation(1.0), "b": evaluation(0.5, key="citation_f1")}, "a", "b") is None
     assert headline({"a": evaluation(1.0), "b": other}, "a", "b") is None
     assert headline({"a": evaluation(None), "b": evaluation(1.0)}, "a", "b") is None
+
+
+def test_the_headline_of_a_run_leaves_out_its_control_arms() -> None:
+    """The last evaluation shows the gold passages: nothing that the run changed."""
+    gold, closed = {"retriever": "gold"}, {"closed_book": True}
+    stages = [("warm", None), ("trained", None), ("closed", closed), ("gold", gold)]
+    right = {"warm": (0.0, 0.0), "trained": (1.0, 0.0), "closed": (0.0, 0.0), "gold": (1.0, 1.0)}
+
+    def line(*names: str) -> str | None:
+        recipe = [{"kind": "evaluate", "name": name} | ({"env": env} if env else {}) for name, env in stages]
+        return run_headline(
+            RunFiles(
+                folder=Path("run"),
+                recipe={"stage": [{"kind": "grpo"}, *recipe]},
+                recipe_text="",
+                manifest={},
+                metrics=[],
+                evaluations={name: evaluation(*right[name]) for name in names},
+                rollouts=[],
+            )
+        )
+
+    found = line(*right)
+    assert found is not None
+    assert found.startswith("exact match 0.000 -> 0.500 (+0.500 [")
+    assert line("closed", "gold") is None
+    assert line("warm") is None
+    assert line() is None

@@ -35,11 +35,13 @@ def stage_lines(recipe: Mapping[str, Any]) -> Facts:
 
 
 def run_headline(run: RunFiles) -> str | None:
-    """What the run changed, by its first and last evaluation: `exact match 0.175 -> 0.933 (+0.758 [0.72, 0.79])`. None
-    if it has no two that share a question."""
-    stages = [stage.get("name") for stage in run.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
-    asked = [name for name in stages if name in run.evaluations]
-    return headline(run.evaluations, asked[0], asked[-1]) if len(asked) > 1 else None
+    """What the run changed, by its first evaluation and the last one in the same environment: `exact match 0.175 ->
+    0.933 (+0.758 [0.72, 0.79])`. None if there are no such two that share a question; control arms, which have an
+    environment of their own, are not compared."""
+    stages = [stage for stage in run.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
+    asked = [stage for stage in stages if stage.get("name") in run.evaluations]
+    same = [stage["name"] for stage in asked if stage.get("env") == asked[0].get("env")]
+    return headline(run.evaluations, same[0], same[-1]) if len(same) > 1 else None
 
 
 def flat(value: Any, name: str = "") -> Facts:
