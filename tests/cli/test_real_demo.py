@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -60,9 +62,9 @@ def scripted(session: EvalSession) -> Engine:
     return ScriptedEngine(session.tokenizer, answer)
 
 
-def write_protocol(folder: Path, dialect: str) -> None:
+def write_protocol(folder: Path, dialect: str, **changes: Any) -> None:
     card = ProtocolCard(
-        dialect=DIALECTS[dialect],
+        dialect=replace(DIALECTS[dialect], **changes),
         prompt="reading",
         prompt_text="<question> {question}",
         prompt_sha256=text_sha256("<question> {question}"),
@@ -187,7 +189,11 @@ def test_the_model_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_model_of_another_protocol_is_refused(folder: Path) -> None:
     write_protocol(folder, "sleuth")
-    assert "was trained in the dialect 'sleuth'; this demo needs" in line_of(sleuth("demo", "--real"))
+    line = line_of(sleuth("demo", "--real"))
+    assert "its answers, in the dialect 'sleuth', quote nothing; this demo needs" in line
+    write_protocol(folder, "reading", answer_inner=r"(?s)\A(?P<text>.*?\S)\s*(?:\[(?P<cited>\d)\]\s*)?\Z")
+    line = line_of(sleuth("demo", "--real"))  # a model of before, which cited by number
+    assert "its answers, in the dialect 'reading', quote nothing; this demo needs" in line
     (folder / PROTOCOL).unlink()
     assert "tiny-real: has no protocol.json; this demo needs" in line_of(sleuth("demo", "--real", "--ask", "Who?"))
 

@@ -92,8 +92,8 @@ def find_real_model() -> Path:
         )
     card = ProtocolCard.read(folder)
     if card is None or not card.dialect.cites:
-        spoken = f"was trained in the dialect {card.dialect.name!r}" if card else "has no protocol.json"
-        raise SleuthError(f"{folder}: {spoken}; this demo needs a model of the dialect 'reading', which cites passages")
+        fault = f"its answers, in the dialect {card.dialect.name!r}, quote nothing" if card else "has no protocol.json"
+        raise SleuthError(f"{folder}: {fault}; this demo needs a model that recipes/tiny/real.toml trains as it is now")
     if not (folder / CORPUS).is_file():
         raise SleuthError(f"{folder / CORPUS}: no such file; the passages of the demo belong beside its model")
     return folder
