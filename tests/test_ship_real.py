@@ -82,7 +82,10 @@ def run(tmp_path: Path) -> Path:
     ).write(folder / "checkpoints/step-000002")
     (folder / "recipe.toml").write_text(RECIPE)
     (folder / "eval").mkdir()
-    records = [{"question": f"What is {at}?", "golden_answers": [f"the {at}"], "answer": f"{at}"} for at in range(14)]
+    records: list[dict[str, Any]] = [
+        {"id": f"q{at}", "question": f"What is {at}?", "golden_answers": [f"the {at}"], "answer": f"{at}"}
+        for at in range(14)
+    ]
     records[0]["answer"] = "something else"
     records[1]["answer"] = None
     (folder / "eval/trained.json").write_text(json.dumps({"name": "trained", "em": SHARE, "records": records}))
@@ -173,6 +176,10 @@ def test_what_is_too_large_or_missing_ends_in_one_line_and_the_folder_stays(
     (tmp_path / "card").rename(card)
     with pytest.raises(SystemExit, match=r"eval/other\.json: no such file"):
         ship(run, folder, data, evaluation="other")
+    (run / "eval/cut.json").write_text('{"records": [')
+    for evaluation in ("cut", None):  # read for its questions, or for its figures
+        with pytest.raises(SleuthError, match=r"eval/cut\.json: invalid JSON"):
+            ship(run, folder, data, evaluation=evaluation)
     with pytest.raises(SystemExit, match="nowhere: has no checkpoint"):
         ship(tmp_path / "nowhere", folder, data)
     with pytest.raises(SleuthError, match="no such file"):

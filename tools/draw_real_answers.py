@@ -29,6 +29,7 @@ from typing import Any
 from sleuth.cli import real_demo
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, server_of
 from sleuth.evaluation.eval_session import open_eval_session
+from sleuth.report.run_files import read_evaluation
 from sleuth.rewards.match import exact_match
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
@@ -172,9 +173,9 @@ def main() -> None:
         sys.exit("no Chromium here; install one: apt-get install chromium")
     if not asked.evaluation.is_file():
         sys.exit(f"{asked.evaluation}: no such file")
-    records = json.loads(asked.evaluation.read_bytes())["records"]
-    drawn = draw_records(records, asked.seed)
     try:
+        records = read_evaluation(asked.evaluation).get("records", ())
+        drawn = draw_records(records, asked.seed)
         folder = real_demo.find_real_model()
         if asked.index is None:
             real_demo.index_passages(folder / real_demo.CORPUS)

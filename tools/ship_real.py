@@ -25,6 +25,7 @@ from typing import Any
 from sleuth import __version__
 from sleuth.cli.real_demo import CORPUS, QUESTIONS
 from sleuth.data.rows import Row, read_rows
+from sleuth.report.run_files import read_evaluation, read_object
 from sleuth.rewards.match import exact_match
 from sleuth.runs.checksums import write_checksums
 from sleuth.runs.protocol import FILE as PROTOCOL
@@ -229,14 +230,13 @@ def write_passages(data: Path, file: Path) -> Counter[str]:
 
 def right_questions(run: Path, evaluation: str) -> set[str]:
     """The questions of `RUN/eval/EVALUATION.json` whose answer is exactly right. Exits with one line if there is no
-    such file."""
+    such file; raises SleuthError for a damaged one."""
     file = run / "eval" / f"{evaluation}.json"
     if not file.is_file():
         sys.exit(f"{file}: no such file; --evaluation should name one of the run")
-    records = json.loads(file.read_bytes())["records"]
     return {
         record["question"]
-        for record in records
+        for record in read_evaluation(file).get("records", ())
         if record["answer"] is not None and exact_match(record["answer"], record["golden_answers"])
     }
 
@@ -324,7 +324,7 @@ def _measured(run: Path) -> list[str]:
     rows = [
         (file.stem, figure, f"{found['value']:.3f}", f"{found['low']:.3f} to {found['high']:.3f}", f"{found['n']:,}")
         for file in sorted((run / "eval").glob("*.json"))
-        for figure, found in json.loads(file.read_bytes()).items()
+        for figure, found in read_object(file).items()
         if isinstance(found, dict) and found.keys() == {"value", "low", "high", "n"} and found["value"] is not None
     ]
     header = ("evaluation", "figure", "value", "interval", "n")
