@@ -27,9 +27,9 @@ ANSWER, ANSWERED = READING.answer.open, READING.answer.close
 TITLE_TOKENS, TEXT_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 24, 320, 40, 30
 """The most tokens of a part: longer titles, texts and questions are cut."""
 QUOTE_TOKENS = 3, 8
-"""The least and the most tokens that a quotation goes on behind the answer, if its passage has as many."""
+"""The least and the most tokens that a quotation goes on after the answer, if its passage has as many."""
 PUNCTUATION = frozenset(".,;:!?")
-"""A quotation ends behind one of these, if it can."""
+"""A quotation ends after one of these, if it can."""
 PART_OF_A_LETTER = "\ufffd"
 """The text of a token that has some of a letter's bytes."""
 ROW_TOKENS = TITLE_TOKENS + TEXT_TOKENS + 2 * QUESTION_TOKENS + ANSWER_TOKENS + QUOTE_TOKENS[1] + 7
@@ -137,11 +137,11 @@ class ReadingTokens:
 
     @cached_property
     def quote_close(self) -> tuple[int, ...]:
-        """The tokens behind the words that an answer quotes."""
+        """The tokens after the words that an answer quotes."""
         return tuple(self._plain.encode("]").ids)
 
     def quote_end(self, tokens: Sequence[int], after: int) -> int:
-        """The end of a quotation that begins with the answer, which ends at tokens[after]: behind the punctuation mark
+        """The end of a quotation that begins with the answer, which ends at tokens[after]: after the punctuation mark
         before a space that follows at least `QUOTE_TOKENS[0]` more tokens, else the last end of a word within
         `QUOTE_TOKENS[1]`. No bracket is quoted."""
         words = [self.words[token] for token in tokens[after : after + QUOTE_TOKENS[1] + 1]] + [" "]  # the end is one

@@ -1,5 +1,5 @@
 """Rows of `data.kind = "reading"`: a question, its passage and the answer; or a question, a search, three passages and
-the answer. Behind an answer stands what follows it in its passage."""
+the answer, which goes on with what follows it in its passage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ LONGER, WHOLE = 0.15, 0.3
 FIRST_TOKEN_WEIGHT = 3.0
 """Weight of the first token that is copied from a passage, which decides where from; that of the others is 1."""
 ASKED = 0.5
-"""Share of the rows with a search that end with the query: they take a twentieth of the tokens, and a query is written
+"""Share of the rows with a search that end with the query: they take a fifteenth of the tokens, and a query is written
 wrong where words of the question occur twice in it."""
 SHUFFLED = 0.5
-"""Share of the others whose passages stand in random order. Otherwise the first would be the right one in most rows."""
+"""Share of the rows with several passages that have them in random order. Otherwise the first would be the right one in
+most rows."""
 GUESSED = 0.12
 """Share of the others that have no passage, because none was found or because there was no search. Without them the
 control arms would measure only that the model has never seen such a prompt."""
