@@ -189,10 +189,10 @@ def test_the_model_has_to_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_model_of_another_protocol_is_refused(folder: Path) -> None:
     write_protocol(folder, "sleuth")
-    line = line_of(sleuth("demo", "--real"))
+    line = line_of(sleuth("demo", "--real", "--ask", "Who?"))
     assert "its answers, in the dialect 'sleuth', quote nothing; this demo needs" in line
     write_protocol(folder, "reading", answer_inner=r"(?s)\A(?P<text>.*?\S)\s*(?:\[(?P<cited>\d)\]\s*)?\Z")
-    line = line_of(sleuth("demo", "--real"))  # a model of before, which cited by number
+    line = line_of(sleuth("demo", "--real", "--ask", "Who?"))  # a model of before, which cited by number
     assert "its answers, in the dialect 'reading', quote nothing; this demo needs" in line
     (folder / PROTOCOL).unlink()
     assert "tiny-real: has no protocol.json; this demo needs" in line_of(sleuth("demo", "--real", "--ask", "Who?"))
