@@ -78,8 +78,8 @@ class Hub:
                 self.send_header("Content-Length", str(len(rest)))
                 self.end_headers()
                 sent = rest[: hub.drops.pop(0)] if hub.drops else rest
+                hub.sent.append((self.file(), start, len(sent)))  # first: the client goes on when it has the bytes
                 self.wfile.write(sent)
-                hub.sent.append((self.file(), start, len(sent)))
                 self.close_connection = True
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
