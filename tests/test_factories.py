@@ -94,10 +94,10 @@ def test_a_stage_searches_with_the_retriever_of_its_recipe(tmp_path: Path) -> No
     (tmp_path / "c.jsonl").write_text('{"id": "1", "contents": "\\"Tarn\\"\\nA town."}\n')
     card = build_index(tmp_path / "c.jsonl", tmp_path / "index")
     common = {"kind": "search", "dialect": "search_r1", "prompt": "plain"}
-    retriever, corpus = retriever_of(SearchEnvRecipe(**common, index=tmp_path / "index"), [])
-    assert corpus == card.corpus_sha256
+    retriever, corpus, identity = retriever_of(SearchEnvRecipe(**common, index=tmp_path / "index"), [])
+    assert (corpus, identity) == (card.corpus_sha256, card.retriever)
     assert [p.id for p in asyncio.run(retriever.search(["town"], 3))[0]] == ["1"]
-    assert retriever_of(SearchEnvRecipe(**common, retriever="empty"), [])[1] is None
+    assert retriever_of(SearchEnvRecipe(**common, retriever="empty"), [])[1:] == (None, None)
     nowhere = SearchEnvRecipe(**common, retriever="remote", urls=("http://127.0.0.1:9",))
     with pytest.raises(SleuthError, match=r"http://127\.0\.0\.1:9 does not answer"):
         retriever_of(nowhere, [])

@@ -29,6 +29,13 @@ def require_model(path: str) -> None:
         raise SleuthError(f"{absent}, and {problem}")
 
 
+def model_name(path: str) -> str:
+    """The name of a model without its owner or folder: `e5-base-v2` of `intfloat/e5-base-v2`, of `/models/e5-base-v2`
+    and of its snapshot in the hub's cache."""
+    parts = Path(path).parts
+    return parts[-3].rpartition("--")[2] if len(parts) > 2 and parts[-2] == "snapshots" else Path(path).name
+
+
 @cache
 def _problem_on_hub(model: str) -> str | None:
     from huggingface_hub import HfApi, constants, try_to_load_from_cache

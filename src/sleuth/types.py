@@ -6,7 +6,7 @@ All records are frozen, slotted and keyword-only. Letters: P prompts, G episodes
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
@@ -407,6 +407,52 @@ class Retriever(Protocol):
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, best first; ties broken by id."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieverIdentity:
+    """What decides which passages of a corpus are found; the corpus has a hash of its own. None is unknown, or
+    nothing that this kind has.
+
+    `RetrieverIdentity(kind="bm25", k1=1.2, b=0.75)`, `RetrieverIdentity(kind="dense", encoder="e5-base-v2",
+    weights_sha256="9f3c...", query_prefix="query: ", passage_prefix="passage: ", pooling="mean", storage="ivf-sq8",
+    lists=4096, probes=256)`. `kind` is that of an index, "gold" for the passages that a row names, or "unknown".
+    `shuffled`: each query gets those of another question. `probes` of the `lists` of quantised vectors are searched;
+    `fusion` makes one list of two.
+    """
+
+    kind: str
+    shuffled: bool = False
+    k1: float | None = None
+    b: float | None = None
+    encoder: str | None = None
+    weights_sha256: str | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    pooling: str | None = None
+    storage: str | None = None
+    lists: int | None = None
+    probes: int | None = None
+    fusion: str | None = None
+
+    def as_json(self) -> dict[str, str | int | float | bool]:
+        """The fields that are known, by name."""
+        return {key: value for key, value in asdict(self).items() if value is not None and value is not False}
+
+    def difference(self, other: RetrieverIdentity) -> str | None:
+        """The first of what both know that differs: `kind 'bm25', not 'dense'`. Of an unknown one nothing is known."""
+        if UNKNOWN_RETRIEVER in (self, other):
+            return None
+        pairs = ((key, getattr(self, key), getattr(other, key)) for key in asdict(self))
+        return next((f"{key} {a!r}, not {b!r}" for key, a, b in pairs if None not in (a, b) and a != b), None)
+
+    def __str__(self) -> str:
+        """`dense (e5-base-v2, flat)`, `bm25 with shuffled passages`, `unknown`."""
+        details = ", ".join(text for text in (self.encoder, self.storage) if text)
+        return f"{self.kind}{f' ({details})' if details else ''}{' with shuffled passages' if self.shuffled else ''}"
+
+
+UNKNOWN_RETRIEVER = RetrieverIdentity(kind="unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

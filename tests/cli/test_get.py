@@ -20,7 +20,12 @@ from sleuth.data import catalogue
 from sleuth.data import hub as downloads
 from sleuth.data.catalogue import Entry
 from sleuth.data.hub import RemoteFile
+from sleuth.recipe import load_recipe
 from sleuth.retrieval.fetching import fetch_vectors
+from sleuth.retrieval.index_card import read_card
+from sleuth.types import SleuthError
+
+ROOT = Path(__file__).parents[2]
 
 ROWS = [
     {"id": str(n), "contents": f'"Town {n}"\nTown {n} lies at the river {n * 7}. {"water " * 40}'} for n in range(300)
@@ -99,6 +104,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         file="hf://owner/towns/towns.jsonl.gz",
         passages=300,
         vectors=("hf://owner/vectors/part_aa", "hf://owner/vectors/part_ab"),
+        encoder="owner/letters-base",
         questions="asked",
     )
     asked = Entry(name="asked", about="questions", file="hf://owner/asked/test.jsonl")
@@ -122,6 +128,31 @@ def test_a_corpus_ends_as_an_index_with_its_recall_and_the_lines_of_a_recipe(hub
     hub.sent.clear()
     assert json.loads(sleuth("get", "towns", tmp_path / "towns", "--json").stdout)["recall"]["value"] == 1
     assert hub.sent == []  # nothing is downloaded twice
+
+
+def test_without_a_folder_an_index_is_where_recipes_look_and_their_hint_names_the_command(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Path("indexes/towns-bm25")
+    with pytest.raises(SleuthError, match=r"towns-bm25: no index here; make one with `sleuth get towns`$"):
+        read_card(place)
+    with pytest.raises(SleuthError, match=r"make one with `sleuth get towns --kind dense`$"):
+        read_card(Path("indexes/towns-letters"))
+    result = sleuth("get", "towns")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f'  index = "{place}"'
+    assert read_card(place).count == 300
+    assert (tmp_path / "data" / "towns" / "towns.jsonl.gz").is_file()
+
+
+@pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_grpo_3b", "reason_over_search_0.6b_card"])
+def test_published_recipes_name_the_index_of_the_published_vectors_and_require_their_encoder(recipe: str) -> None:
+    env = load_recipe(ROOT / "recipes" / f"{recipe}.toml").stage[1].env
+    wiki = catalogue.find_entry("wiki-18")
+    assert env.index == wiki.index("dense") == Path("indexes/wiki-18-e5")
+    assert (env.required_retriever.kind, env.required_retriever.encoder) == ("dense", wiki.encoder)
+    assert catalogue.command_for(env.index) == "sleuth get wiki-18 --kind dense"
 
 
 def test_a_broken_download_stays_and_the_same_command_goes_on_with_it(hub: Hub, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import Comparison, compare, match
 from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
-from sleuth.types import SleuthError
+from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 CARD = ProtocolCard(
     dialect=DIALECTS["sleuth"],
@@ -175,6 +175,24 @@ def test_protocols_that_differ_are_told_in_words(tmp_path: Path) -> None:
     assert compared(a, write_file(tmp_path / "d.json", 0.5)).protocols == [
         "d: the file does not record the protocol of the evaluation."
     ]
+
+
+def test_files_that_do_not_say_what_found_their_passages_are_not_called_alike(tmp_path: Path) -> None:
+    searched = CARD.model_copy(update={"corpus_sha256": "ab" * 32})
+    words = searched.model_copy(update={"retriever": RetrieverIdentity(kind="bm25", k1=1.2, b=0.75)})
+    served = searched.model_copy(update={"retriever": UNKNOWN_RETRIEVER})
+    files = {
+        name: write_file(tmp_path / f"{name}.json", 0.5, protocol=protocol(card))
+        for name, card in (("old", searched), ("older", searched), ("words", words), ("bm25", words), ("x", served))
+    }
+    unknown = ["No file records the retriever of its passages; it may be another one in each."]
+    assert compared(files["old"], files["older"]).protocols == unknown
+    assert compared(files["x"], write_file(tmp_path / "y.json", 0.5, protocol=protocol(served))).protocols == unknown
+    assert compared(files["words"], files["bm25"]).protocols == ["All were evaluated under the same protocol."]
+    assert compared(files["old"], files["words"]).protocols == [
+        "old does not record its retriever, words searched with bm25."
+    ]
+    assert compared(files["words"], files["x"]).protocols == ["words searched with bm25, x with unknown."]
 
 
 def test_rewards_that_differ_are_read_off_the_checkpoints(tmp_path: Path) -> None:

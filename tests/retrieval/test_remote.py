@@ -18,7 +18,7 @@ from sleuth.dialects import DIALECTS
 from sleuth.envs.search import SearchEnv
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.retrieval.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
-from sleuth.types import Passage, RetrievalFailed, SleuthError, Task
+from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError, Task
 
 Answer = Callable[[dict[str, Any]], tuple[int, object]]
 
@@ -288,13 +288,27 @@ def test_a_pool_that_is_down_is_not_flooded_with_retries() -> None:
 # -- before a run ----------------------------------------------------------------------------------------------------
 
 
-def test_a_pool_reports_its_corpus(server: Server) -> None:
-    assert wait_until_ready([server.url]) is None  # a server without /health
-    server.health = (200, {"status": "ready", "progress": 1.0, "index": {"corpus_sha256": "8c1f"}})
-    assert wait_until_ready([server.url, server.url]) == "8c1f"
-    other = Server(health=(200, {"status": "ready", "index": {"corpus_sha256": "77aa"}}))
+def ready(**card: object) -> tuple[int, object]:
+    return 200, {"status": "ready", "progress": 1.0, "index": {"corpus_sha256": "8c1f", "kind": "bm25"} | card}
+
+
+def test_a_pool_reports_its_corpus_and_its_retriever(server: Server) -> None:
+    assert wait_until_ready([server.url]) == (None, UNKNOWN_RETRIEVER)  # a server without /health
+    server.health = ready()
+    bm25 = RetrieverIdentity(kind="bm25")
+    assert wait_until_ready([server.url, server.url]) == ("8c1f", bm25)
+    other = Server(health=ready(corpus_sha256="77aa"))
     with other.running(), pytest.raises(SleuthError, match="serve different corpora"):
         wait_until_ready([server.url, other.url])
+    other = Server(health=ready(kind="dense", encoder={"model": "a/b"}))
+    with (
+        other.running(),
+        pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"),
+    ):
+        wait_until_ready([server.url, other.url])
+    silent = Server()
+    with silent.running():
+        assert wait_until_ready([server.url, silent.url]) == ("8c1f", UNKNOWN_RETRIEVER)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +332,7 @@ def test_an_opening_pool_is_awaited_and_an_unreachable_one_fails(server: Server)
         said.append(line)
         server.health = (200, {"status": "ready", "index": {"corpus_sha256": "8c1f"}})
 
-    assert wait_until_ready([server.url], say, pause=0) == "8c1f"
+    assert wait_until_ready([server.url], say, pause=0)[0] == "8c1f"
     assert said == [f"{server.url}: opening its index, 40%"]
     with pytest.raises(SleuthError, match=r"does not answer .*; start it with `sleuth retriever DIR`"):
         wait_until_ready([closed_url()])

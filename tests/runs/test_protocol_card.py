@@ -9,7 +9,7 @@ import pytest
 from sleuth.dialects import DIALECTS, Dialect, Tags
 from sleuth.dialects.chat import CHAT
 from sleuth.runs.protocol import HISTORY, OwnCode, ProtocolCard, RewardPart, RewardSpec
-from sleuth.types import SleuthError
+from sleuth.types import RetrieverIdentity, SleuthError
 
 
 def test_a_card_comes_back_equal_with_the_prompts_bytes(tmp_path: Path, protocol: ProtocolCard) -> None:
@@ -54,6 +54,7 @@ OF_THE_CARD = {
     "closed_book": True,
     "scorer": "loose",
     "corpus_sha256": None,
+    "retriever": RetrieverIdentity(kind="bm25", k1=1.2, b=0.75),
     "env": OwnCode(functions=("my_env:Env",), sources={"my_env.py": "5f" * 32}),
 }
 OF_THE_DIALECT = {
@@ -105,6 +106,19 @@ def test_a_card_of_an_open_book_is_that_of_before_books_could_be_closed(protocol
     closed = protocol.model_copy(update={"closed_book": True})
     closed.write(tmp_path)
     assert ProtocolCard.read(tmp_path) == closed
+
+
+def test_a_card_says_what_is_known_of_its_retriever_and_one_of_before_says_nothing(
+    protocol: ProtocolCard, tmp_path: Path
+) -> None:
+    assert "retriever" not in protocol.model_dump(mode="json")
+    assert protocol.retriever_is_unknown
+    searched = protocol.model_copy(update={"retriever": RetrieverIdentity(kind="bm25", k1=1.2, b=0.75)})
+    searched.write(tmp_path)
+    assert ProtocolCard.read(tmp_path) == searched
+    assert json.loads((tmp_path / "protocol.json").read_text())["retriever"] == {"kind": "bm25", "k1": 1.2, "b": 0.75}
+    assert not searched.retriever_is_unknown
+    assert not protocol.model_copy(update={"corpus_sha256": None}).retriever_is_unknown  # it never searched
 
 
 def test_no_field_is_left_out_of_the_two_tests_above() -> None:

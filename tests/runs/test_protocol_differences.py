@@ -11,14 +11,28 @@ from pydantic import BaseModel, create_model
 from sleuth.dialects import DIALECTS, Dialect, Tags, Tool
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.runs.protocol_differences import WORDINGS, differences, visible
+from sleuth.types import RetrieverIdentity
 
 ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)
 CITATION = RewardPart(kind="citation", scorer="lexical", scorer_version=3, weight=0.5)
 
+IVF = RetrieverIdentity(
+    kind="dense",
+    encoder="e5-base-v2",
+    weights_sha256="9f" * 32,
+    query_prefix="query: ",
+    passage_prefix="passage: ",
+    pooling="mean",
+    storage="ivf-sq8",
+    lists=4096,
+    probes=256,
+)
+
 
 @pytest.fixture
 def card(protocol: ProtocolCard) -> ProtocolCard:
-    return protocol.model_copy(update={"reward": RewardSpec(parts=(ANSWER,)), "questions_sha256": "cd" * 32})
+    added = {"reward": RewardSpec(parts=(ANSWER,)), "questions_sha256": "cd" * 32, "retriever": IVF}
+    return protocol.model_copy(update=added)
 
 
 def asked(card: ProtocolCard, prompt: str) -> ProtocolCard:
@@ -52,7 +66,7 @@ def other_than(value: Any) -> Any:
             return value | {"enable_thinking": False}
         case Dialect():
             return dataclasses.replace(value, top_k=value.top_k + 1)
-        case RewardSpec():
+        case RewardSpec() | RetrieverIdentity():
             return None
         case _:
             raise TypeError(f"{value!r}: say here what another value of this kind is")
@@ -73,6 +87,12 @@ def test_a_change_of_any_field_of_the_card_is_said(card: ProtocolCard, field: st
 def test_a_change_of_any_field_of_the_dialect_is_said(card: ProtocolCard, field: str) -> None:
     changed = speaking(card, **{field: other_than(getattr(card.dialect, field))})
     assert len(differences(card, changed)) == 1
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RetrieverIdentity)])
+def test_a_change_of_any_field_of_the_retriever_is_said(card: ProtocolCard, field: str) -> None:
+    changed = dataclasses.replace(IVF, **{field: other_than(getattr(IVF, field))})
+    assert len(differences(card, card.model_copy(update={"retriever": changed}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,6 +175,7 @@ def test_every_wording_is_of_a_field_that_there_is() -> None:
     known = {*ProtocolCard.model_fields, "reward.part"}
     known |= {f"dialect.{field.name}" for field in dataclasses.fields(Dialect)}
     known |= {f"dialect.tool.{field.name}" for field in dataclasses.fields(Tool)}
+    known |= {f"retriever.{field.name}" for field in dataclasses.fields(RetrieverIdentity)}
     known |= {f"reward.{name}" for name in RewardSpec.model_fields}
     known |= {f"reward.part.{name}" for name in RewardPart.model_fields}
     known |= {f"{what}.{name}" for what in ("env", "loss") for name in OwnCode.model_fields}

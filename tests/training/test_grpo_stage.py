@@ -24,7 +24,17 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import StageContext
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.training.rollout_worker import shuffled_scores
-from sleuth.types import Episode, Group, Passage, RetrievalFailed, Score, SleuthError, Task, Trajectory
+from sleuth.types import (
+    UNKNOWN_RETRIEVER,
+    Episode,
+    Group,
+    Passage,
+    RetrievalFailed,
+    Score,
+    SleuthError,
+    Task,
+    Trajectory,
+)
 
 Run = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -62,6 +72,17 @@ def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     for name in ("base", "trained"):
         found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
         assert found["em"]["n"] == len(found["records"]) == 4
+
+
+def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> None:
+    last = finished()
+    run, bm25 = last.parents[1], {"kind": "bm25", "k1": 1.2, "b": 0.75}
+    assert json.loads((run / "manifest.json").read_text())["retrievers"] == {"grpo": bm25}
+    assert json.loads((last / "protocol.json").read_text())["retriever"] == bm25
+    evaluation = json.loads((run / "eval" / "trained.json").read_text())["protocol"]
+    assert evaluation["retriever"] == bm25
+    assert ProtocolCard.model_validate_json(json.dumps({k: v for k, v in evaluation.items() if k != "hash"})).retriever
+    assert '| `retriever.kind` | `"bm25"` |' in (last / "README.md").read_text()
 
 
 def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(
@@ -113,7 +134,7 @@ def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
             return [[Passage(id=f"{len(asked)}", title="Ada", text=f"born {len(asked)}")] for _ in queries]
 
     monkeypatch.setattr("sleuth.factories.environments.Remote", Fickle)
-    monkeypatch.setattr("sleuth.factories.environments.wait_until_ready", lambda urls, log: None)
+    monkeypatch.setattr("sleuth.factories.environments.wait_until_ready", lambda urls, log: (None, UNKNOWN_RETRIEVER))
     env = "kind='search', dialect='sleuth', prompt='plain', retriever='remote', turn_tokens=20"
     env += ", urls=['http://127.0.0.1:1']"
     overrides = [f"stage.1.env={{ {env} }}", "stage.1.steps=2", "stage.1.save_every=1", *FEW]

@@ -29,7 +29,12 @@ def get(
         str | None, typer.Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="Where it goes. [default: data/NAME]", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="DIR",
+            help="Where it goes, an index to DIR/index. [default: data/NAME, and an index where recipes look for it]",
+            show_default=False,
+        ),
     ] = None,
     kind: Annotated[
         Literal["bm25", "dense"], typer.Option(help="Index of words, or of the published vectors.")
@@ -50,13 +55,14 @@ def get(
     """Download a corpus with its index, or a test set, by name.
 
     Says what it needs on disk first; the same command goes on with what a broken download left. A corpus ends with an
-    index in DIR/index, its recall on 1,000 questions, and the lines for a recipe. With --from nothing is downloaded.
+    index, its recall on 1,000 questions, and the lines for a recipe. With --from nothing is downloaded.
     """
     from sleuth.data.catalogue import find_entry
 
     if name is None:
         return _list(as_json)
     entry = find_entry(name)
+    place = folder / "index" if folder else entry.index(kind)
     folder = folder or Path("data") / name
     if not entry.is_corpus:
         given = {"--from": files, "--questions": questions, "--encoder": encoder}
@@ -64,7 +70,7 @@ def get(
         return _get_questions(entry, folder, as_json)
     if kind == "bm25":
         require_unset({"--encoder": encoder}, "is for vectors; add --kind dense")
-    shown = _get_corpus(entry, folder, kind, files or [], questions, encoder)
+    shown = _get_corpus(entry, folder, place, kind, files or [], questions, encoder)
     typer.echo(json.dumps(shown) if as_json else "\n".join(_lines(shown)))
 
 
@@ -105,6 +111,7 @@ def _questions_of(entry: Entry, folder: Path) -> tuple[Path, list[Task]]:
 def _get_corpus(
     entry: Entry,
     folder: Path,
+    place: Path,
     kind: Literal["bm25", "dense"],
     files: Sequence[Path],
     questions: Path | None,
@@ -145,12 +152,12 @@ def _get_corpus(
 
             assert vectors is not None
             card = encoder_card(encoder or entry.encoder)
-            made = adopt_vectors(corpus, folder / "index", card, vectors, lambda n: progress(n, entry.passages))
+            made = adopt_vectors(corpus, place, card, vectors, lambda n: progress(n, entry.passages))
         else:
-            made = build_index(corpus, folder / "index", lambda n: progress(n, entry.passages))
-    shown: dict[str, Any] = {"name": entry.name, "index": str(folder / "index"), "kind": kind, "count": made.count}
+            made = build_index(corpus, place, lambda n: progress(n, entry.passages))
+    shown: dict[str, Any] = {"name": entry.name, "index": str(place), "kind": kind, "count": made.count}
     if tasks is not None:
-        recall, by = _recall(open_index(folder / "index"), tasks)
+        recall, by = _recall(open_index(place), tasks)
         shown |= {"recall": recall.as_json(), "found_by": by, "k": K}
     return shown
 

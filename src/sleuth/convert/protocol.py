@@ -19,7 +19,8 @@ from sleuth.types import SleuthError
 
 def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
     """The protocol and reward of a recipe's last stage that searches or refines with reinforcement learning. The corpus
-    is recorded if the recipe's index is here. Raises SleuthError without such a stage."""
+    is recorded if the recipe's index is here, else what it requires of a retriever. Raises SleuthError without such a
+    stage."""
     stages = reversed(recipe.stages_of(GrpoRecipe).values())
     stage = next((stage for stage in stages if isinstance(stage.env, SearchEnvRecipe | RefineEnvRecipe)), None)
     if stage is None:
@@ -32,6 +33,8 @@ def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
         env = env.without_retriever()
     ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
     setting = replace(setting_of(env, model.tokenizer, []), ask_with=ask_with)
+    if setting.retriever_identity is None and isinstance(env, SearchEnvRecipe) and env.required_retriever:
+        setting = replace(setting, retriever_identity=env.required_retriever.identity)
     return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))
 
 

@@ -35,6 +35,11 @@ class Entry:
         """Whether it is passages, and not questions."""
         return self.passages > 0
 
+    def index(self, kind: str) -> Path:
+        """Where recipes that ship look for its index: `indexes/wiki-18-bm25`, or `indexes/wiki-18-e5` of vectors."""
+        family = self.encoder.rpartition("/")[2].partition("-")[0]
+        return Path("indexes") / f"{self.name}-{family if kind == 'dense' and family else kind}"
+
 
 ENTRIES = (
     Entry(
@@ -64,6 +69,17 @@ def find_entry(name: str) -> Entry:
         if entry.name == name:
             return entry
     raise SleuthError(f"sleuth get {name}: no corpus or test set of this name; there are {', '.join(names())}")
+
+
+def command_for(index: Path) -> str | None:
+    """The command that writes the index at a path; None for one that is of no entry."""
+    commands = {
+        entry.index(kind): f"sleuth get {entry.name}{' --kind dense' if kind == 'dense' else ''}"
+        for entry in ENTRIES
+        for kind in ("bm25", "dense")
+        if entry.is_corpus
+    }
+    return commands.get(index)
 
 
 def names() -> list[str]:

@@ -36,7 +36,7 @@ from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
-from sleuth.types import Env, Group, Passage, Retriever, SleuthError, Task
+from sleuth.types import Env, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import load_function, require_arguments
 
@@ -241,7 +241,7 @@ def _setting(
             'kind = "refine"'
         )
     template = template_of(env, dialect, tokenizer)
-    retriever, corpus = retriever_of(env, tasks)
+    retriever, corpus, identity = retriever_of(env, tasks)
     return SearchSetting(
         dialect=dialect,
         prompt_name=prompt_name,
@@ -252,6 +252,7 @@ def _setting(
         retriever=retriever,
         gold=gold_passages(cast(Path, env.index), tasks) if env.retriever == "gold" else None,
         corpus_sha256=corpus,
+        retriever_identity=identity,
         forced_search=env.forced_search,
         closed_book=env.closed_book,
         asks_servers=bool(env.urls) and not env.closed_book,
@@ -325,6 +326,7 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
             env, dialect, tokenizer, [tool.schema for tool in made] + ([SEARCH_SCHEMA] if index is not None else [])
         ),
         corpus_sha256=index.card.corpus_sha256 if index is not None else None,
+        retriever_identity=index.card.retriever if index is not None else None,
         own_code=env_code_in(env),
         tools={tool.name: tool for tool in made},
         retriever=index,
@@ -354,19 +356,24 @@ def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]
     return gold
 
 
-def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None]:
-    """The retriever, and the hash of its corpus."""
+def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever, str | None, RetrieverIdentity | None]:
+    """The retriever, the hash of its corpus, and its identity. Raises SleuthError for another retriever than the recipe
+    requires."""
     if env.retriever == "empty" or env.closed_book:
-        return EmptyRetriever(), None
+        return EmptyRetriever(), None, None
     if env.urls:
-        corpus = wait_until_ready(env.urls, log=to_stderr)
+        corpus, identity = wait_until_ready(env.urls, log=to_stderr)
         source: Retriever = Remote(env.urls, env.search_seconds)
     else:
         index = open_index(cast(Path, env.index))
-        source, corpus = index, index.card.corpus_sha256
+        source, corpus, identity = index, index.card.corpus_sha256, index.card.retriever
+    env.require_retriever(identity)
+    if env.retriever == "gold":
+        return source, corpus, RetrieverIdentity(kind="gold")
     if env.retriever == "shuffled":
-        return ShuffledRetriever(source, [task.question for task in tasks]), corpus
-    return source, corpus
+        shuffled = ShuffledRetriever(source, [task.question for task in tasks])
+        return shuffled, corpus, dataclasses.replace(identity, shuffled=True)
+    return source, corpus, identity
 
 
 ENV_KINDS: dict[str, EnvKind] = {

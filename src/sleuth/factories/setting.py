@@ -22,7 +22,17 @@ from sleuth.render import Renderer, check_writable
 from sleuth.rewards.answer import failed_score
 from sleuth.rollout import Rollout
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
-from sleuth.types import Env, Episode, Group, Piece, SleuthError, Task, Trajectory
+from sleuth.types import (
+    UNKNOWN_RETRIEVER,
+    Env,
+    Episode,
+    Group,
+    Piece,
+    RetrieverIdentity,
+    SleuthError,
+    Task,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,7 @@ class Setting(ABC):
     template: ChatTemplate | None
     ask_with: AskWith = "question"
     corpus_sha256: str | None = None
+    retriever_identity: RetrieverIdentity | None = None
     forced_search: bool = False
     closed_book: bool = False
     own_code: OwnCode | None = None
@@ -91,6 +102,7 @@ class Setting(ABC):
             closed_book=self.closed_book,
             scorer=scorer,
             corpus_sha256=self.corpus_sha256,
+            retriever=self.retriever_identity,
             reward=reward,
             env=self.own_code,
             questions_sha256=questions_sha256,
@@ -136,6 +148,11 @@ def changes_of_card(card: ProtocolCard, setting: Setting) -> list[str]:
         "the role of the prompt": (card.prompt_role, setting.prompt_role),
         "the chat template": (card.template_sha256, template if same_role else card.template_sha256),
     }
+    was, now = card.retriever, setting.retriever_identity
+    if was and now and UNKNOWN_RETRIEVER in (was, now):
+        notes.append(f"the checkpoint was trained with the retriever {was}, and this one is {now}")
+    elif was and now and (difference := now.difference(was)):
+        notes.append(f"the retriever is not what the checkpoint was trained with: {difference}")
     return notes + [
         f"{what} is not what the checkpoint was trained with" for what, (was, now) in changed.items() if was != now
     ]

@@ -13,7 +13,7 @@ from sleuth.envs.mcp_server import tool_server
 from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.draft import Key
-from sleuth.recipe.envs import ToolServerRecipe
+from sleuth.recipe.envs import SearchEnvRecipe, ToolServerRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
@@ -83,9 +83,11 @@ def require_suite(suite: Path) -> None:
         require_sets(suite)
 
 
-def require_index(folder: Path) -> None:
-    """Raises SleuthError if there is no such index, or its encoder is missing."""
+def require_index(folder: Path, env: StrictModel | None = None) -> None:
+    """Raises SleuthError if there is no such index, its encoder is missing, or `env` requires another retriever."""
     card = read_card(folder)
+    if isinstance(env, SearchEnvRecipe):
+        env.require_retriever(card.retriever)
     if card.encoder is not None:
         from sleuth.retrieval.encoder import require_encoder
 
@@ -105,7 +107,7 @@ def _require_prompt(name: str, env: StrictModel) -> None:
 
 def _require_searched(folder: Path, env: StrictModel) -> None:
     if getattr(env, "retriever", "index") != "empty" and not getattr(env, "closed_book", False):
-        require_index(folder)
+        require_index(folder, env)
 
 
 def _require_tools(tools: Sequence[str | ToolServerRecipe], env: StrictModel) -> None:

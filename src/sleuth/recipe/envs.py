@@ -7,7 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
+from sleuth.model_path import model_name
 from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, Row, StrictModel, combination
+from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 Role = Literal["raw", "user", "system"]
 EpisodeKind = Literal["agent", "refiner", "thought"]
@@ -34,6 +36,27 @@ class EnvFields(StrictModel):
     def tool_servers(self) -> tuple[ToolServerRecipe, ...]:
         """The servers whose tools it offers."""
         return ()
+
+
+class RequiredRetriever(StrictModel):
+    """What the retriever of a stage has to be, for results to be those that the recipe describes."""
+
+    kind: Literal["bm25", "dense", "hybrid"] | None = None
+    """Kind of its index; absent: any."""
+    encoder: str | None = None
+    """The encoder of its vectors, by the last part of its name: "intfloat/e5-base-v2" is also a folder `e5-base-v2`;
+    absent: any."""
+
+    @property
+    def identity(self) -> RetrieverIdentity | None:
+        """What is required, as a retriever of which nothing else is known; None if any will do."""
+        encoder = model_name(self.encoder) if self.encoder else None
+        return RetrieverIdentity(kind=self.kind, encoder=encoder) if self.kind else None
+
+    @combination
+    def _encoder_is_of_vectors(self) -> Iterator[str]:
+        if self.encoder is not None and self.kind not in ("dense", "hybrid"):
+            yield 'encoder needs kind = "dense" or "hybrid"; other retrievers have none'
 
 
 class SearchEnvRecipe(EnvFields):
@@ -64,6 +87,9 @@ class SearchEnvRecipe(EnvFields):
     retriever: Literal["index", "remote", "empty", "shuffled", "gold"] = "index"
     """Source of passages: the index, the `urls` ("remote"), or a control arm: "empty" returns nothing, "shuffled" the
     passages of another query, and "gold" those that the row names (`gold_ids`), whatever the query: an upper bound."""
+    required_retriever: RequiredRetriever | None = None
+    """What the retriever has to be, such as `{ kind = "dense", encoder = "intfloat/e5-base-v2" }`: a stage with another
+    one, or with a server that does not say what it is, does not begin. `{}` lifts what a recipe requires."""
     top_k: PositiveInt | None = None
     """Passages for each search. Absent, here and for the next six keys: the dialect's default."""
     searches: NonNegativeInt | None = None
@@ -88,6 +114,18 @@ class SearchEnvRecipe(EnvFields):
     def without_retriever(self) -> Self:
         """Every search returns nothing."""
         return self.model_copy(update={"retriever": "empty", "index": None, "urls": ()})
+
+    def require_retriever(self, identity: RetrieverIdentity) -> None:
+        """Raises SleuthError unless the retriever is one that the recipe requires."""
+        required = self.required_retriever.identity if self.required_retriever else None
+        if required is None:
+            return
+        problem = "does not say what it is" if identity == UNKNOWN_RETRIEVER else identity.difference(required)
+        if problem:
+            raise SleuthError(
+                f"{self.index or ', '.join(self.urls)}: {problem}; required_retriever asks for {required}: give such a "
+                "one, or set required_retriever = {} if others will do"
+            )
 
     @combination
     def _can_search(self) -> Iterator[str]:

@@ -123,6 +123,7 @@ def _without_zeros(table: Table) -> dict[str, dict[str, int]]:
 
 
 SAME_PROTOCOL = "All were evaluated under the same protocol."
+UNKNOWN_RETRIEVERS = "No file records the retriever of its passages; it may be another one in each."
 NOT_COMPARED = ("name", "seed", "resolved_from", "trackers")
 """Recipe keys that differ between runs of the same kind."""
 
@@ -140,6 +141,8 @@ def protocol_sentences(arms: Sequence[Arm]) -> list[str]:
         return [f"{' and '.join(unknown)}: the file does not record the protocol of the evaluation."]
     first, *others = arms
     sentences = [f"{sentence}." for other in others for sentence in _apart(first, other)]
+    if all(arm.first.protocol and arm.first.protocol.retriever_is_unknown for arm in arms):
+        sentences.append(UNKNOWN_RETRIEVERS)
     return sentences or [SAME_PROTOCOL]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.index_card import HOW_TO_MAKE, EncoderCard, IndexCard, damaged_index, require_card
+from sleuth.retrieval.index_card import EncoderCard, IndexCard, damaged_index, how_to_make, require_card
 from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.scanning import Device, FlatSearch, open_search
@@ -32,6 +32,7 @@ from sleuth.retrieval.vectors import (
     load_faiss,
     mapped_rows,
     open_vectors,
+    vector_settings,
 )
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
@@ -109,7 +110,7 @@ class Dense:
         card names is missing."""
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
-            raise SleuthError(f"{folder}: the card names no encoder; {HOW_TO_MAKE.format(folder=folder)}")
+            raise SleuthError(f"{folder}: the card names no encoder; {how_to_make(folder)}")
         _require_unchanged(folder / self.card.passages, self.card.corpus_bytes, folder)
         self._vectors = open_search(folder / self.card.vectors, device)
         self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
@@ -117,6 +118,7 @@ class Dense:
             counts = f"{self._vectors.count:,} vectors, {len(self._passages):,} passages"
             raise damaged_index(folder, f"{counts}, {self.card.count:,} on the card")
         self._encoder = Encoder(self.card.encoder)
+        self.card = replace(self.card, encoder=self._encoder.card, **self._vectors.settings)
         self._lock = Lock()
         self._batcher = QueryBatcher(partial(asyncio.to_thread, self.find), QUERY_BATCH)
 
@@ -193,8 +195,8 @@ class DenseWriter:
         (self._folder / DONE).unlink(missing_ok=True)  # before deleting the rows that it counts
         if self._storage != "flat":
             self._flat.unlink()
-        card = _card(self.done, corpus_sha256, self._encoder.card, VECTORS, PASSAGES)
-        return replace(card, storage=self._storage, flat_recall=recall)
+        card = _card(self.done, corpus_sha256, self._encoder.card, self._folder / VECTORS, PASSAGES)
+        return replace(card, vectors=VECTORS, flat_recall=recall)
 
 
 class _AdoptedWriter:
@@ -229,7 +231,7 @@ class _AdoptedWriter:
         else:
             find_rows(self._corpus, self._folder / OFFSETS)
         passages = PASSAGES if self._copy is not None else str(self._corpus)
-        card = _card(self.done, corpus_sha256, self._encoder, str(self._vectors), passages)
+        card = _card(self.done, corpus_sha256, self._encoder, self._vectors, passages)
         return card if self._copy is not None else replace(card, corpus_bytes=self._corpus.stat().st_size)
 
 
@@ -242,7 +244,7 @@ def _require_unchanged(corpus: Path, size: int | None, folder: Path) -> None:
         )
 
 
-def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: str, passages: str) -> IndexCard:
+def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: Path, passages: str) -> IndexCard:
     return IndexCard(
         kind="dense",
         count=count,
@@ -250,8 +252,9 @@ def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: str, pa
         layout=LAYOUT,
         library=f"faiss {version('faiss-cpu')}, sentence-transformers {version('sentence-transformers')}",
         encoder=encoder,
-        vectors=vectors,
+        vectors=str(vectors),
         passages=passages,
+        **vector_settings(open_vectors(vectors)),
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from sleuth.model_path import require_model
 from sleuth.retrieval.index_card import EncoderCard
+from sleuth.runs.checksums import file_sha256
 from sleuth.threads import PROCESS
 from sleuth.types import Passage, SleuthError
 
@@ -37,8 +40,9 @@ def encoder_card(
         model=name,
         query_prefix=own.get("query", family[0]) if query_prefix is None else query_prefix,
         passage_prefix=own.get("document", own.get("passage", family[1])) if passage_prefix is None else passage_prefix,
-        pooling=pooling,
+        pooling=pooling or _own_pooling(loaded),
         width=int(loaded.get_embedding_dimension()),
+        weights_sha256=_weights_sha256(name),
     )
 
 
@@ -46,9 +50,16 @@ class Encoder:
     """The encoder of a card. Vectors are float32, of length 1: their inner product is the cosine."""
 
     def __init__(self, card: EncoderCard) -> None:
-        """Raises SleuthError if the model cannot be loaded."""
-        self.card = card
+        """Raises SleuthError if the model cannot be loaded, or has other weights than its card says."""
         self._model = _load(card.model, card.pooling)
+        now = _weights_sha256(card.model) or card.weights_sha256
+        if card.weights_sha256 not in (None, now):
+            raise SleuthError(
+                f"{card.model}: weights {str(now)[:12]}, and the vectors were made with {card.weights_sha256[:12]}: "
+                "queries would be encoded by another model; restore those weights, or make the index again"
+            )
+        # What cards of earlier versions lack.
+        self.card = replace(card, weights_sha256=now, pooling=card.pooling or _own_pooling(self._model))
         self.fixed_shapes = self._model.device.type != "cpu"
 
     def queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -93,9 +104,33 @@ class Encoder:
 
 
 def require_encoder(model: str) -> None:
-    """Raises SleuthError unless `model` is available; a name without an owner is one of sentence-transformers'."""
+    """Raises SleuthError unless `model` is available."""
+    require_model(_with_owner(model))
+
+
+def _with_owner(model: str) -> str:
+    """A name without an owner is one of sentence-transformers'."""
     bare = "/" not in model and not Path(model).exists()
-    require_model(f"sentence-transformers/{model}" if bare else model)
+    return f"sentence-transformers/{model}" if bare else model
+
+
+def _weights_sha256(model: str) -> str | None:
+    """The sha256 of a model's file of weights, which the hub states too; of several files, that of their list. None if
+    none is found."""
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(_with_owner(model), local_files_only=True))
+        except LocalEntryNotFoundError:
+            return None
+    files = sorted(folder.rglob("*.safetensors")) or sorted(folder.rglob("*.bin"))
+    digests = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files}
+    if len(digests) < 2:
+        return next(iter(digests.values()), None)
+    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()).hexdigest()
 
 
 def _padded(rows: Sequence[dict[str, Any]], length: int, tokenizer: Any) -> dict[str, Any]:
@@ -117,6 +152,11 @@ def _replace_surrogates(text: str) -> str:
     return text.encode(errors="replace").decode()  # tokenizers reject unpaired surrogates
 
 
+def _own_pooling(loaded: Any) -> str | None:
+    mode = next((part.pooling_mode for part in loaded if hasattr(part, "pooling_mode")), None)
+    return mode if isinstance(mode, str) else None  # several modes are no setting of ours
+
+
 def _load(model: str, pooling: str | None) -> Any:
     require_encoder(model)
     try:
@@ -129,7 +169,7 @@ def _load(model: str, pooling: str | None) -> Any:
     logging.disable_progress_bar()  # `sleuth index` shows its own
     try:
         loaded: Any = SentenceTransformer(model, trust_remote_code=False).eval()
-        if pooling is not None:
+        if pooling not in (None, _own_pooling(loaded)):
             loaded[1] = Pooling(loaded[0].get_embedding_dimension(), pooling_mode=cast(Any, pooling))
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]

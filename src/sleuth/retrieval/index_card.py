@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from sleuth.data.catalogue import command_for
+from sleuth.model_path import model_name
 from sleuth.runs.checksums import SUMS, damage, write_checksums
-from sleuth.types import SleuthError
+from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 FILE_NAME = "card.json"
 OLD = ".old"  # after the name of an index that is being replaced
-HOW_TO_MAKE = "make one with `sleuth index CORPUS {folder}`"
 HASHED_AT_OPENING = 128 * 2**20
 """Bytes whose checksums are compared whenever an index is opened, small files first, in a fraction of a second. Of the
 rest only the sizes are; `sleuth check index` reads all."""
@@ -26,6 +30,7 @@ class EncoderCard:
 
     `EncoderCard(model="intfloat/e5-base-v2", query_prefix="query: ", passage_prefix="passage: ", width=768)`.
     `model` is a folder or a hub id. `pooling` None is the model's own; `width` is the length of a vector.
+    `weights_sha256` is that of its file of weights. Cards of earlier versions lack it.
     """
 
     model: str
@@ -33,6 +38,7 @@ class EncoderCard:
     passage_prefix: str = ""
     pooling: str | None = None
     width: int
+    weights_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +49,8 @@ class IndexCard:
     `layout` is the version of the files and text analysis; other versions are refused. `k1` and `b` are BM25's.
     `encoder`, `vectors` (a faiss file) and `passages` (a .jsonl corpus) are those of a dense index; the two paths are
     relative to the folder of the index unless absolute. `corpus_bytes` is the size of a corpus that lies elsewhere and
-    must not change. `storage` is how vectors are kept: `flat`, `ivf-sq8`, `ivf-pq`.
+    must not change. `storage` is how vectors are kept: `flat`, `ivf-sq8`, `ivf-pq`, or faiss' name of another type;
+    a query searches `probes` of its `lists`. `fusion` is how a hybrid index ranks.
     `files` has the size in bytes of each file, by its path from the folder; indexes of earlier versions have none. File
     names are drawn, so cards of two builds that differ only there are equal.
     `flat_recall` of quantised ones, measured when they were built, is the share of the ten nearest passages by exact
@@ -62,12 +69,40 @@ class IndexCard:
     passages: str | None = None
     corpus_bytes: int | None = None
     storage: str | None = None
+    lists: int | None = None
+    probes: int | None = None
+    fusion: str | None = None
     flat_recall: dict[str, float] | None = None
     files: dict[str, int] | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, object]:
         """The fields that are not None, but for `files`: they matter to this folder alone."""
         return {key: value for key, value in asdict(self).items() if value is not None and key != "files"}
+
+    @property
+    def retriever(self) -> RetrieverIdentity:
+        """The identity of its retriever, as far as the card knows it; that of an opened index is complete."""
+        return identity_of(self.as_json())
+
+
+_IDENTITY = TypeAdapter(RetrieverIdentity)
+
+
+def identity_of(card: Mapping[str, Any]) -> RetrieverIdentity:
+    """The identity of the retriever of a card as JSON, also if a server of another version or make reports it."""
+    encoder = card.get("encoder")
+    encoder = encoder if isinstance(encoder, Mapping) else {}
+    known = {key: card.get(key) for key in ("kind", "k1", "b", "storage", "lists", "probes", "fusion")}
+    known |= {key: encoder.get(key) for key in ("weights_sha256", "query_prefix", "passage_prefix", "pooling")}
+    try:
+        return _IDENTITY.validate_python(known | {"encoder": model_name(str(encoder["model"])) if encoder else None})
+    except (ValidationError, KeyError):
+        return UNKNOWN_RETRIEVER
+
+
+def how_to_make(folder: Path) -> str:
+    """The end of an error about an index: the command that writes one there."""
+    return f"make one with `{command_for(folder) or f'sleuth index CORPUS {folder}'}`"
 
 
 def write_card(card: IndexCard, folder: Path) -> None:
@@ -78,7 +113,7 @@ def write_card(card: IndexCard, folder: Path) -> None:
 
 def read_card(folder: Path) -> IndexCard:
     """The card of an index. Raises SleuthError, with the command that makes an index, if there is none."""
-    how = HOW_TO_MAKE.format(folder=folder)
+    how = how_to_make(folder)
     try:
         text = (folder / FILE_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -99,7 +134,7 @@ def require_card(folder: Path, kind: str, layout: int) -> IndexCard:
     card = read_card(folder)
     if (card.kind, card.layout) != (kind, layout):
         actual = f"{card.kind} index of layout {card.layout}"
-        how = HOW_TO_MAKE.format(folder=folder)
+        how = how_to_make(folder)
         raise SleuthError(f"{folder}: a {actual}, expected {kind} of layout {layout}; {how}")
     if (problem := index_damage(folder, card)) is not None:
         raise damaged_index(folder, problem)
@@ -138,7 +173,7 @@ def index_damage(folder: Path, card: IndexCard, *, whole: bool = False) -> str |
 
 def damaged_index(folder: Path, problem: object) -> SleuthError:
     """The error of an index that cannot be used because of `problem`."""
-    return SleuthError(f"{folder}: damaged index ({problem}); {HOW_TO_MAKE.format(folder=folder)}")
+    return SleuthError(f"{folder}: damaged index ({problem}); {how_to_make(folder)}")
 
 
 def is_index(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.dense import Dense
 from sleuth.retrieval.hybrid import Hybrid
-from sleuth.retrieval.index_card import HOW_TO_MAKE, IndexCard, read_card
+from sleuth.retrieval.index_card import IndexCard, how_to_make, read_card
 from sleuth.retrieval.scanning import Device
 from sleuth.types import Passage, Retriever, SleuthError
 
@@ -39,9 +39,7 @@ def open_index(folder: Path, device: Device = "cpu") -> Index:
     kind = read_card(folder).kind
     if kind not in INDEXES:
         known = ", ".join(INDEXES)
-        raise SleuthError(
-            f"{folder}: an index of kind {kind!r}; there are {known}; {HOW_TO_MAKE.format(folder=folder)}"
-        )
+        raise SleuthError(f"{folder}: an index of kind {kind!r}; there are {known}; {how_to_make(folder)}")
     if device == "cpu":
         return INDEXES[kind](folder)
     require_device(folder, device)

@@ -13,9 +13,10 @@ import httpx
 
 from sleuth.retrieval.connections import RequestFailedError, ask, bounded_client, key_headers
 from sleuth.retrieval.corpus import parse_contents
+from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
-from sleuth.types import Passage, RetrievalFailed, Retriever, SleuthError
+from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, Retriever, RetrieverIdentity, SleuthError
 
 ATTEMPTS = 4
 QUERY_BATCH = 32  # per request
@@ -170,18 +171,20 @@ def base_url(url: str) -> str:
 
 def wait_until_ready(
     urls: Sequence[str], log: Callable[[str], None] = lambda line: None, pause: float = 2.0
-) -> str | None:
-    """Waits while replicas open their index; returns the hash of their corpus, None if unknown.
+) -> tuple[str | None, RetrieverIdentity]:
+    """Waits while replicas open their index; returns the hash of their corpus, None if unknown, and their identity.
 
     A server that does not report its corpus is probed with one query. Raises SleuthError if a URL does not answer like
-    a retriever, or if two of them serve different corpora.
+    a retriever, or if two of them serve different corpora or search in different ways.
     """
     hashes: dict[str, str] = {}
+    identities: dict[RetrieverIdentity, str] = {}
     for url in map(base_url, urls):
         while (health := _health(url)).get("status") == "opening":
             log(f"{url}: opening its index, {health.get('progress', 0):.0%}")
             time.sleep(pause)
         index = health.get("index")
+        identities[identity_of(index) if isinstance(index, dict) else UNKNOWN_RETRIEVER] = url
         if isinstance(index, dict) and isinstance(index.get("corpus_sha256"), str):
             hashes[index["corpus_sha256"]] = url
         else:
@@ -190,7 +193,11 @@ def wait_until_ready(
         raise SleuthError(
             f"urls: {' and '.join(hashes.values())} serve different corpora; expected replicas of one index"
         )
-    return next(iter(hashes), None)
+    (first, url), *others = identities.items()
+    for identity, other in others:
+        if difference := identity.difference(first):
+            raise SleuthError(f"urls: {other} has {difference} as {url}; expected replicas of one index")
+    return next(iter(hashes), None), UNKNOWN_RETRIEVER if others else first
 
 
 def _health(url: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from sleuth.retrieval.vectors import FLAT_INNER_PRODUCT, load_faiss, mapped_rows, open_vectors
+from sleuth.retrieval.vectors import FLAT_INNER_PRODUCT, load_faiss, mapped_rows, open_vectors, vector_settings
 from sleuth.types import SleuthError
 
 SPARE_ROWS = 8  # fetched beyond k, to detect ties at rank k
@@ -34,6 +34,7 @@ class VectorSearch(Protocol):
 
     count: int
     width: int
+    settings: dict[str, Any]  # see `vector_settings`
 
     def search(self, queries: np.ndarray, k: int) -> list[Hits]:
         """At least the best k rows (fewer if there are fewer) of each of (n, width) float32 queries."""
@@ -61,6 +62,7 @@ class FlatSearch:
 
     def __init__(self, index: Any, rows: np.ndarray) -> None:
         self.count, self.width = rows.shape
+        self.settings = {"storage": "flat"}
         self._index = index
         self.rows = rows
 
@@ -94,6 +96,7 @@ class QuantisedSearch:
 
     def __init__(self, index: Any) -> None:
         self.count, self.width = index.ntotal, index.d
+        self.settings = vector_settings(index)
         self._index = index
 
     def search(self, queries: np.ndarray, k: int) -> list[Hits]:

@@ -72,6 +72,21 @@ def open_vectors(path: Path) -> Any:
     return index
 
 
+def vector_settings(index: Any) -> dict[str, Any]:
+    """How a faiss index keeps and searches its vectors, as fields of an index card."""
+    faiss = load_faiss()
+    if isinstance(index, faiss.IndexFlat):
+        return {"storage": "flat"}
+    if not isinstance(index, faiss.IndexIVF):
+        return {"storage": type(index).__name__}
+    storage = type(index).__name__
+    if isinstance(index, faiss.IndexIVFScalarQuantizer):
+        storage = f"ivf-sq{8 * index.code_size // index.d}"
+    elif isinstance(index, faiss.IndexIVFPQ):
+        storage = "ivf-pq"
+    return {"storage": storage, "lists": index.nlist, "probes": min(index.nprobe, index.nlist)}
+
+
 def load_faiss() -> Any:
     """The faiss module. Raises SleuthError with the install command if it is missing."""
     try:

@@ -23,6 +23,16 @@ _HASHED: dict[tuple[int, ...], str] = {}
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
+def file_sha256(file: Path) -> str:
+    """sha256 of a file that is read once in a process, also if a folder above it is renamed."""
+    with open(file, "rb") as content:
+        status = os.fstat(content.fileno())
+        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        if version not in _HASHED:
+            _HASHED[version] = hashlib.file_digest(content, "sha256").hexdigest()
+    return _HASHED[version]
+
+
 def write_checksums(folder: Path, *, but: Collection[str] = ()) -> None:
     """Writes the checksums of all files in the folder, except those named in `but`, which may be written again later.
 
@@ -98,14 +108,4 @@ def _write(folder: Path, digests: Mapping[str, str]) -> None:
 
 def _hash_all(folder: Path, names: Collection[str]) -> list[str]:
     with ThreadPoolExecutor(AT_ONCE) as pool:  # hashing releases the interpreter's lock
-        return list(pool.map(lambda name: _hash(folder / name), names))
-
-
-def _hash(file: Path) -> str:
-    """sha256 of a file that is read once in a process, also if a folder above it is renamed."""
-    with open(file, "rb") as content:
-        status = os.fstat(content.fileno())
-        version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if version not in _HASHED:
-            _HASHED[version] = hashlib.file_digest(content, "sha256").hexdigest()
-    return _HASHED[version]
+        return list(pool.map(lambda name: file_sha256(folder / name), names))

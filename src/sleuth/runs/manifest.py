@@ -16,7 +16,7 @@ from sleuth import __version__
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 from sleuth.runs.machine import machine
-from sleuth.types import SleuthError
+from sleuth.types import RetrieverIdentity, SleuthError
 
 _MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
 _POOL_ADDRESS = re.compile(
@@ -60,6 +60,12 @@ class Manifest:
         """Stores hashes of what the run read: `add_hashes(corpus="5f1c...")`."""
         manifest = self.read()
         manifest["hashes"].update(hashes)
+        self._write(manifest)
+
+    def set_retriever(self, stage: str, identity: RetrieverIdentity) -> None:
+        """Stores what found the passages of a stage."""
+        manifest = self.read()
+        manifest.setdefault("retrievers", {})[stage] = identity.as_json()
         self._write(manifest)
 
     def set_sources(self, stage: str, sources: Mapping[str, str]) -> None:
@@ -193,7 +199,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     """The recipe as dotted key -> value, without the keys that may change while a run continues: its
     origin, `card`, `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model
     answers the
-    same), and `cpu_offload`."""
+    same), `required_retriever`, and `cpu_offload`."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
@@ -201,6 +207,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         if not key.endswith((".stop_after", ".cpu_offload"))
         and not _MODEL_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
+        and ".env.required_retriever" not in key  # refuses a retriever, and changes nothing
         # unset equals absent, as in runs that are older than these keys
         and (value or not key.endswith((".engine.max_policy_lag", ".lora", ".loss.function")))
     }

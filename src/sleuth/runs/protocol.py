@@ -8,12 +8,12 @@ import operator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from sleuth.dialects import Dialect
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
-from sleuth.types import SleuthError
+from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 from sleuth.user_code.functions import merged_sources
 
 
@@ -111,6 +111,9 @@ class ProtocolCard(BaseModel):
     """Name of the scorer of answers."""
     corpus_sha256: str | None = None
     """sha256 of the corpus; None without searches."""
+    retriever: RetrieverIdentity | None = Field(default=None, exclude_if=operator.not_)
+    """What decides which of its passages are found, as far as it is known; absent without searches, and in cards of
+    earlier versions."""
     reward: RewardSpec | None = None
     """The reward of training; None if nothing was trained."""
     env: OwnCode | None = Field(default=None, exclude_if=operator.not_)
@@ -127,6 +130,15 @@ class ProtocolCard(BaseModel):
         if self.prompt_sha256 != text_sha256(self.prompt_text):
             raise ValueError("prompt_text is not the text that prompt_sha256 was taken of")
         return self
+
+    @field_serializer("retriever")
+    def _known(self, retriever: RetrieverIdentity | None) -> dict[str, Any] | None:
+        return retriever and retriever.as_json()
+
+    @property
+    def retriever_is_unknown(self) -> bool:
+        """Whether there were searches, and nothing is recorded of what found the passages."""
+        return self.retriever == UNKNOWN_RETRIEVER or (self.retriever is None and self.corpus_sha256 is not None)
 
     @property
     def hash(self) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from sleuth.dialects import Tags
 from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec
+from sleuth.types import RetrieverIdentity
 
 LONGEST = 60
 """Characters. Of longer texts, an excerpt around the first difference is shown."""
@@ -112,6 +113,14 @@ WORDINGS = {
     "closed_book": Wording(says="answers at once, in a tag that the environment opened", absent="may search first"),
     "scorer": Wording(says="is judged by the scorer {}", again="by {}"),
     "corpus_sha256": Wording(says="searched the corpus {}", absent="searched no corpus"),
+    "retriever": Wording(says="searched with {}", again="with {}", absent="does not record its retriever"),
+    "retriever.shuffled": Wording(says="shows what another question finds", absent="shows what is found"),
+    "retriever.encoder": Wording(says="encodes queries with {}", again="with {}"),
+    "retriever.weights_sha256": Wording(
+        says="has an encoder with the weights {}", again="with {}", absent="does not record its encoder's weights"
+    ),
+    "retriever.storage": Wording(says="keeps vectors as {}", again="as {}", absent="does not record their storage"),
+    "retriever.probes": Wording(says="searches {} lists of vectors", again="{}", absent="searches all vectors"),
     "env": Wording(
         says="acts in the user's environment {}", again="in {}", absent="acts in no environment of the user"
     ),
@@ -167,6 +176,8 @@ def visible(text: str) -> str:
 def _differing(field: str, a: Any, b: Any) -> Iterator[Difference]:
     if field == "reward.parts":
         yield from _differing_parts(a, b)
+    elif isinstance(a, RetrieverIdentity) and isinstance(b, RetrieverIdentity) and a.kind != b.kind:
+        yield Difference(field=field, a=a, b=b)
     elif _is_record(a) and type(a) is type(b):
         for name in _fields(a):
             yield from _differing(f"{field}.{name}" if field else name, getattr(a, name), getattr(b, name))
@@ -196,7 +207,10 @@ def _by_kind(parts: Sequence[RewardPart]) -> dict[str, RewardPart]:
 
 
 def _is_implied(difference: Difference, a: ProtocolCard, b: ProtocolCard) -> bool:
-    """Whether another difference implies this one: a changed prompt text implies a changed hash."""
+    """Whether another difference implies this one: a changed prompt text implies a changed hash, and having searched no
+    corpus implies having had no retriever."""
+    if difference.field == "retriever" and a.corpus_sha256 != b.corpus_sha256:
+        return any(card.retriever is None and card.corpus_sha256 is None for card in (a, b))
     return difference.field == "prompt_sha256" and a.prompt_text != b.prompt_text
 
 
@@ -282,6 +296,8 @@ def _shown(value: Any) -> str:
             return "none"
         case bool():
             return "yes" if value else "no"
+        case RetrieverIdentity():
+            return str(value)
         case _ if _is_record(value):
             values = {name: getattr(value, name) for name in _fields(value)}
             return "(" + ", ".join(f"{name} {_shown(one)}" for name, one in values.items() if one != {}) + ")"

@@ -168,11 +168,15 @@ class GRPOTrainer(Trainer):
             corpus=setting.corpus_sha256 or "none",
             **({"teacher": self.teacher_sha256} if self.teacher_sha256 else {}),
         )
+        if setting.retriever_identity is not None:
+            folder.manifest.set_retriever(stage.name, setting.retriever_identity)
 
     def opening(self) -> list[str]:
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy
         can do before it is trained."""
         before, now = ProtocolCard.read(Path(self.context.model)), self.protocol
+        if before and now and before.retriever is None and before.corpus_sha256:  # of an earlier version
+            before = before.model_copy(update={"retriever": now.retriever})
         changed = differences(before, now, ("the first checkpoint", "this stage")) if before and now else []
         lines = [f"another protocol: {sentence}" for sentence in changed]
         lines += scorer_warnings(self.stage.reward, self.worker.setting)

@@ -131,7 +131,8 @@ def _add_monitoring(app: FastAPI, loader: IndexLoader, handler: RequestHandler, 
     )
     async def health() -> Response:
         status = "failed" if loader.error else "ready" if loader.index is not None else "opening"
-        state = Health(status=status, progress=loader.progress, index=loader.card.as_json(), detail=loader.error)
+        card = (loader.index or loader).card  # an opened index knows more than what was written when it was made
+        state = Health(status=status, progress=loader.progress, index=card.as_json(), detail=loader.error)
         return _json(state.model_dump(), status=200 if status == "ready" else 503)
 
     @app.get(
