@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.dialects import DIALECTS
-from sleuth.factories import JudgePool
+from sleuth.factories import JudgePool, retriever_of
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_advantages, read_rollouts
@@ -30,6 +30,7 @@ from sleuth.types import (
     Group,
     Passage,
     RetrievalFailed,
+    RetrieverIdentity,
     Score,
     SleuthError,
     Task,
@@ -117,6 +118,24 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(
         name = f"rollouts/step-{step:06d}.parquet"
         assert read_rollouts(tmp_path / "parts" / name) == read_rollouts(whole.parents[1] / name)
     assert records(tmp_path / "parts", "trained") == records(whole.parents[1], "trained")
+
+
+def test_a_run_that_goes_on_with_another_retriever_says_so(
+    run: Run,
+    finished: Run,
+    recipe_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
+    dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
+    monkeypatch.setattr(
+        "sleuth.factories.environments.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense)
+    )
+    run(recipe_file, tmp_path / "parts")
+    said = "another protocol: the steps before searched with bm25, this stage with dense (e5-base-v2)"
+    assert [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line] == [said]
 
 
 def test_a_step_that_is_played_again_finds_what_its_servers_found_before(

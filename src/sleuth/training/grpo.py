@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.runs.protocol import HISTORY, ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.credit.thought_gain import gain_in
@@ -174,17 +174,25 @@ class GRPOTrainer(Trainer):
     def opening(self) -> list[str]:
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy
         can do before it is trained."""
-        before, now = ProtocolCard.read(Path(self.context.model)), self.protocol
-        if before and now and before.retriever is None and before.corpus_sha256:  # of an earlier version
-            before = before.model_copy(update={"retriever": now.retriever})
-        changed = differences(before, now, ("the first checkpoint", "this stage")) if before and now else []
-        lines = [f"another protocol: {sentence}" for sentence in changed]
+        lines = self._other_protocol(Path(self.context.model), "the first checkpoint")
         lines += scorer_warnings(self.stage.reward, self.worker.setting)
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
             groups, _ = self._score(0, self.worker.probe(self.stage.probe_prompts))
             lines += probe_lines(groups, searches=self.stage.env.kind == "search")
         return lines
+
+    def continuing(self, checkpoint: Path) -> list[str]:
+        """How the protocol differs from that of the steps before, whose recipe is the same: by another index, say."""
+        return self._other_protocol(checkpoint, "the steps before", but=HISTORY)
+
+    def _other_protocol(self, checkpoint: Path, name: str, but: Collection[str] = ()) -> list[str]:
+        before, now = ProtocolCard.read(checkpoint), self.protocol
+        if before is None or now is None:
+            return []
+        same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
+        before = before.model_copy(update={field: getattr(now, field) for field in same})
+        return [f"another protocol: {sentence}" for sentence in differences(before, now, (name, "this stage"))]
 
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh episodes; its figures."""

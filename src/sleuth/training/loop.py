@@ -49,6 +49,10 @@ class Trainer(ABC):
         """Lines to print before the first step of the stage."""
         return []
 
+    def continuing(self, checkpoint: Path) -> list[str]:
+        """Lines to print before the stage goes on from a checkpoint of its own."""
+        return []
+
     def remarks(self, step: int, figures: Figures) -> list[str]:
         """Lines to print about a step."""
         return []
@@ -71,7 +75,8 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     checkpoint, owed = saved.checkpoint if saved else None, False
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
-        for line in trainer.opening() if begin == 0 else [f"continuing at step {begin} of {end}"]:
+        lines = [f"continuing at step {begin} of {end}", *trainer.continuing(saved.checkpoint)] if saved else None
+        for line in lines or trainer.opening():
             folder.say(line)
         with StopRequest(folder.say) as request:
             for step in range(begin + 1, end + 1):
