@@ -55,6 +55,45 @@ def test_a_denial_on_one_side_alone_is_no_support() -> None:
     assert score("Ada Voss wasn't born in Tarn.", "Ada Voss was never born in Tarn.") == 1.0
 
 
+BORN = "Ada Voss was born in Tarn"
+UNDERCUT = (
+    "It is false that {}.",
+    "It is wrong that {}.",
+    "That {} is untrue.",
+    "{}. That is not true.",
+    "{}. This was denied.",
+    "{}. Not so.",
+    "Nobody believes that {}.",
+    "It was once thought, wrongly, that {}.",
+    "It was once thought that {}.",
+    "It is a myth that {}.",
+    "Is it true that {}?",
+    "If {}, much follows.",
+    "Suppose that {}.",
+    "No, Ada Voss was not born in Tarn.",
+    "Ada Voss was neither born in Tarn nor in Velde.",
+)
+
+
+@pytest.mark.parametrize("form", UNDERCUT)
+def test_what_is_denied_framed_asked_or_supposed_is_neither_supported_nor_support(form: str) -> None:
+    undercut = form.format(BORN)
+    assert score(undercut, f"{BORN}. Ada Voss knew Velde.") == 0.0
+    assert score(f"{BORN}.", undercut) == 0.0
+
+
+@pytest.mark.parametrize(
+    "form", ["It is not false that {}.", "Nobody denies that {}.", "There is no doubt that {}.", "No, {}."]
+)
+def test_a_denied_denial_and_a_no_to_the_question_affirm(form: str) -> None:
+    assert score(form.format(BORN)) == 1.0
+
+
+def test_what_one_side_and_the_other_frame_alike_is_supported() -> None:
+    assert score(f"It was believed that {BORN}.", f"In Velde it was believed that {BORN}.") == 1.0
+    assert score(f"If {BORN}, she knew the sea.", f"She knew the sea if {BORN}.") == 1.0
+
+
 def test_other_words_about_the_right_names_are_no_support() -> None:
     assert score("Ada Voss was born in Tarn.", "Ada Voss died in Tarn.") == 0.0
     assert score("Ada Voss was born and raised in Tarn.", "Ada Voss was born in Tarn.") == 0.5

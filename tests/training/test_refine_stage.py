@@ -66,9 +66,9 @@ def test_a_refiner_trains_and_is_measured_by_its_citations(run: Run, recipe: Pat
     assert all(group.task.evidence and group.task.evidence.snippets for group in groups)
     card = ProtocolCard.read(last)
     assert card is not None
-    assert (card.dialect.name, card.dialect.turn_tokens, card.scorer) == ("refine_answer_only", 24, "lexical")
+    assert (card.dialect.name, card.dialect.turn_tokens, card.scorer) == ("refine_answer_only", 24, "lexical 2")
     assert card.reward is not None
-    assert card.reward.parts[0].scorer.startswith("lexical, sum=recommended, formula=f1, ")
+    assert card.reward.parts[0].scorer.startswith("lexical 2, sum=recommended, formula=f1, ")
 
 
 def test_a_refiners_checkpoint_is_asked_as_it_was_trained(run: Run, recipe: Path, world: Path, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def _record_rubric(reward: RubricRecipe, identify: Identify) -> dict[str, Any]:
 
 
 def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
-    """All that a judged reward depends on: `lexical, sum=additive, formula=f1, ...`. Single calls go without saying."""
+    """All that a judged reward depends on: `lexical 2, sum=additive, formula=f1, ...`. Single calls go unsaid."""
     unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
     terms = reward.model_dump(exclude=unsaid)
     return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])

@@ -19,6 +19,8 @@ BOUNDARY = re.compile(r"(?<=[.!?])[\"'\u201d)\]]*\s+(?=[\"'\u201c(\[]?[A-Z0-9])|
 ABBREVIATED = re.compile(r"\b(?:[A-Z]|Dr|Mr|Mrs|Ms|St|Prof|Jr|Sr|vs|etc|al|approx|No|Fig|e\.g|i\.e)\.$")
 WITHIN_NAME = re.compile(r"\.?\s+|[-\u2013]")
 NUMBER = re.compile(r"(?P<value>\d[\d,]*(?:\.\d+)?)(?:st|nd|rd|th|s|kg|g|mg|km|m|cm|mm|c|f)?")
+NO = re.compile(r"\W*no[.,:;!\u2013\u2014-]", re.IGNORECASE)
+ASKS = re.compile(r"\?\W*$")
 _MONTH = (
     r"(?P<month>Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?"
     r"|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\.?"
@@ -40,7 +42,8 @@ class Sentence:
     """A parsed sentence. "She was not born in Tarn in 1874.": anchors `("name", "tarn")` and `("number", "1874")`, the
     word `("word", "born")`, `denies`, and `starts_with_pronoun`.
 
-    All `anchors` must be supported, and most of `words`; `tokens` is the sentence in lower case between spaces.
+    All `anchors` must be supported, and most of `words`; `tokens` is the sentence in lower case between spaces. A word
+    that frames what is said, such as the "believed" of "It was believed that ...", is an anchor `("frame", "believ")`.
     """
 
     text: str
@@ -51,12 +54,18 @@ class Sentence:
     stems: frozenset[str]
     tokens: str
     denies: bool
+    asks: bool
     starts_with_pronoun: bool
 
     @property
     def names(self) -> frozenset[Item]:
         """The anchors that are names."""
         return frozenset(item for item in self.anchors if item[0] == "name")
+
+    @property
+    def frames(self) -> frozenset[Item]:
+        """The anchors that are frames."""
+        return frozenset(item for item in self.anchors if item[0] == "frame")
 
     def contains(self, item: Item) -> bool:
         """Whether the item occurs: a name with its words in a row, a date that is at least as precise."""
@@ -70,10 +79,11 @@ class Sentence:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def sentences_of(text: str, capitals: frozenset[str] = frozenset()) -> tuple[Sentence, ...]:
-    """The sentences of a text that have an anchor or a word. `capitals` are words that count as names anywhere."""
+    """The sentences of a text that have an anchor or a word, or deny what stands before ("That is false."). `capitals`
+    are words that count as names anywhere."""
     capitals |= capitals_in(text)
     sentences = (_parse(sentence, capitals) for sentence in _split(text))
-    return tuple(sentence for sentence in sentences if sentence.anchors or sentence.words)
+    return tuple(sentence for sentence in sentences if sentence.anchors or sentence.words or sentence.denies)
 
 
 @lru_cache(maxsize=CACHED_TEXTS)
@@ -105,10 +115,12 @@ def _parse(sentence: str, capitals: frozenset[str]) -> Sentence:
     names = list(_names(rest, tokens, plain, capitals))
     in_names = {at for run in names for at in run}
     numbers = {at: number for at, token in enumerate(plain) if (number := _number(token, plain[at + 1 : at + 2]))}
-    taken = in_names | numbers.keys()
+    frames = {at for at, token in enumerate(plain) if token in FRAMES or (at == 0 and token in SUPPOSITIONS)}
+    taken = in_names | numbers.keys() | frames
     others = [token for at, token in enumerate(plain) if at not in taken and token not in STOP and not _denies(token)]
     anchors = {("name", *(plain[at] for at in run)) for run in names}
     anchors |= dates | {("number", number) for at, number in numbers.items() if at not in in_names}
+    anchors |= {("frame", stem(plain[at])) for at in frames - in_names}
     return Sentence(
         text=sentence,
         anchors=frozenset(anchors),
@@ -117,7 +129,8 @@ def _parse(sentence: str, capitals: frozenset[str]) -> Sentence:
         numbers=frozenset([*numbers.values(), *(date[1] for date in dates if date[1])]),
         stems=frozenset(map(stem, plain)),
         tokens=f" {' '.join(plain)} ",
-        denies=sum(map(_denies, plain)) % 2 == 1,
+        denies=_is_denial(sentence, plain),
+        asks=ASKS.search(sentence) is not None,
         starts_with_pronoun=plain[:1] != [] and plain[0] in PRONOUNS,
     )
 
@@ -167,6 +180,13 @@ def _number(token: str, following: Sequence[str]) -> str:
     return f"{value:.12g}"
 
 
+def _is_denial(sentence: str, plain: Sequence[str]) -> bool:
+    """Whether it has an odd number of different denials: "nobody denies" affirms, "no brothers and no sisters" does
+    not. A `No,` in front answers a question, and `nor` goes on with an earlier denial."""
+    denials = {token for token in plain[1 if NO.match(sentence) else 0 :] if _denies(token)}
+    return len(denials - {"nor"} or denials) % 2 == 1
+
+
 def _denies(token: str) -> bool:
     return token in DENIALS or token.endswith("n't")
 
@@ -193,7 +213,24 @@ NUMBERS = dict(zip(_words("two three four five six seven eight nine ten eleven t
 """Not `one`, which is more often a pronoun."""
 MULTIPLES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 PRONOUNS = frozenset(_words("he she it they his her its their this that these those there"))
-DENIALS = frozenset(_words("not no never none neither nor without cannot nobody nothing"))
+DENIALS = frozenset(
+    _words(
+        "not no never none neither nor without cannot nobody nothing hardly false falsely untrue wrong wrongly "
+        "incorrect incorrectly mistaken mistakenly erroneous erroneously deny denies denied denying doubt doubts "
+        "doubted doubtful unlikely"
+    )
+)
+FRAMES = frozenset(
+    _words(
+        "think thinks thought believe believes believed claim claims claimed allege alleges alleged allegedly suppose "
+        "supposes supposed supposedly imagine imagines imagined pretend pretends pretended rumour rumours rumoured "
+        "rumor rumors rumored myth lie hoax fiction"
+    )
+)
+"""Words that say how somebody takes a statement, and not that it is so. Not `say` and `state`, by which honest answers
+quote their source."""
+SUPPOSITIONS = frozenset(_words("if unless whether had were supposing assuming"))
+"""Words with which a sentence begins that states nothing by itself."""
 TITLES = frozenset(_words("dr mr mrs ms sir prof professor"))
 IRREGULAR = dict(
     form.split(":")
@@ -210,11 +247,11 @@ STOP = (
     frozenset(
         _words(
             "a about after again against all also am an and any are as at be because been before being below between "
-            "both but by can could did do does doing down during each either else ever every few for from further had "
-            "has have having here him how however i if in into is just may me might more most much must my of off on "
-            "once one only onto or other our out over own same shall should since so some such than the them then "
-            "through thus till to under until up upon us very was we were what when where whether which while who whom "
-            "whose why will with within would yet you your"
+            "both but by can case correct could did do does doing down during each either else ever every few for "
+            "from further had has have having here him how however i if in into is just may me might more most much "
+            "must my of off on once one only onto or other our out over own same shall should since so some such than "
+            "the them then through thus till to true under until up upon us very was we were what when where whether "
+            "which while who whom whose why will with within would yet you your"
         )
     )
     | PRONOUNS

@@ -149,4 +149,4 @@ def test_the_reward_spec_names_the_judge_and_not_where_it_is(server: ChatServer)
     assert reward_spec_of([paid(server, max_tokens=9)]).hash != spec.hash
     assert reward_spec_of([paid(server, calls="per_answer")]).hash != spec.hash
     lexical = CitationRecipe.model_validate({"kind": "citation"})
-    assert reward_spec_of([lexical]).parts[0].scorer.startswith("lexical, sum=recommended, formula=f1, ")
+    assert reward_spec_of([lexical]).parts[0].scorer.startswith("lexical 2, sum=recommended, formula=f1, ")
