@@ -67,6 +67,7 @@ from sleuth.runs.checkpoints import (
 )
 from sleuth.runs.checksums import damage, has_checksums
 from sleuth.runs.disk import bytes_in, free_bytes
+from sleuth.runs.judge_cards import read_cards
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
@@ -416,6 +417,7 @@ class StageContext:
             protocol=protocol,
             results=read_results(self.folder.eval),
             overlaps=self.folder.manifest.read().get("overlap", ()),
+            judges=read_cards(self.folder.path).values(),
         )
 
     def _retention(self, *, best: Path | None, saved: Path, keep: int | None = None) -> Retention:

@@ -14,7 +14,7 @@ from rich.console import Console
 from sleuth.cli import check, check_scorer, compare, figures, plan, probe, prompts, rescore, sweep
 from sleuth.cli.plan_card import print_card_plan
 from sleuth.cli.tables import Column, fitting_tables
-from sleuth.metrics.exam_card import ExamCard
+from sleuth.metrics.exam_card import ExamCard, SkillMark
 from sleuth.metrics.failures import MODES
 from sleuth.metrics.intervals import Measured
 from sleuth.plan.fit import plan_for_cards
@@ -36,8 +36,8 @@ Shown = tuple[Callable[[], object], list[str]]
 def exam() -> Shown:
     kinds = {f"kind_{at}_of_a_question_with_a_long_name": MEASURED for at in range(3)}
     effects = dict.fromkeys(("position", "length", "obedience", "changed", "silent"), MEASURED)
-    accuracies = dict.fromkeys(("cases", "sheets", "pairs"), kinds)
-    card = ExamCard(judge="judge", questions=BIG, calls=BIG, seconds=1.0, **accuracies, **effects)
+    skills = {f"skill_{at}_of_a_judge_with_a_long_name": SkillMark(accuracy=MEASURED, kinds=kinds) for at in range(3)}
+    card = ExamCard(judge="judge", questions=BIG, calls=BIG, seconds=1.0, skills=skills, **effects)
     return lambda: check._print_exam(card), ["-1234.57 (-2345.68 to 1098.76)"]
 
 

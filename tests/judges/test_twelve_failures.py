@@ -12,9 +12,10 @@ from contextlib import contextmanager
 import pytest
 from chat_server import MODEL, Answer, ChatServer, says, scored
 
-from sleuth.judges.exam import exam_paper, sit_exam
+from sleuth.judges.exam import sit_exam
 from sleuth.judges.http import HttpJudge
 from sleuth.metrics.exam_card import exam_card
+from sleuth.rewards.exam_paper import exam_paper
 from sleuth.types import Case, Verdict
 
 CASE = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")
@@ -101,7 +102,7 @@ class AlwaysYes:
 
 
 def test_a_judge_that_always_says_yes_fails_the_exam_by_name() -> None:
-    answers = asyncio.run(sit_exam(exam_paper(4, pairs=False), AlwaysYes()))
+    answers = asyncio.run(sit_exam(exam_paper(4, ["claims"]), AlwaysYes()))
     card = exam_card("always yes", answers, calls=0, seconds=0)
-    assert card.accuracy < 0.5
-    assert {"number_changed (cases)", "entity_swapped (cases)", "wrong_id (cases)"} <= set(card.weak)
+    assert card.skills["claims"].accuracy.value == 0.5
+    assert {"number_changed (claims)", "entity_swapped (claims)", "wrong_id (claims)"} <= set(card.weak)

@@ -8,20 +8,26 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from answer_key import AnswerKey
 
-from sleuth.judges.exam import FILLER, INSTRUCTIONS, exam_paper, sit_exam
+from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card
 from sleuth.metrics.intervals import wilson
+from sleuth.rewards.exam_paper import FILLER, INSTRUCTIONS, SKILLS, exam_paper
 from sleuth.types import AnySheet, Case, Pair, Verdict
 
-BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.")
-WITNESS = "{} was born in {} in {}."
+BIRTH = re.compile(r"(?P<name>[A-Z]\w+ [A-Z]\w+) was born in (?P<year>\d+) in (?P<place>\w+)")
+RESTATED = re.compile(r"It was in (?P<place>\w+) that (?P<name>.+) was born, in (?P<year>\d+)\.")
+WITNESS = "{name} was born in {place} in {year}."
+AFFIRMED = re.compile("not false|Nobody denies|no doubt")
+UNDERCUT = re.compile(r"false|not true|denied|wrong|Nobody believes|thought|myth|Nothing of this|\?|^If|^Suppose")
 
 
 def truth(answer: str, evidence: str) -> float:
     """1 if the answer says who was born where and when as the evidence does."""
-    told = BIRTH.match(answer)
-    return float(told is not None and WITNESS.format(told[1], told[3], told[2]) in evidence)
+    told = BIRTH.search(answer) or RESTATED.match(answer)
+    undercut = UNDERCUT.search(answer) and not AFFIRMED.search(answer)
+    return float(told is not None and not undercut and WITNESS.format(**told.groupdict()) in evidence)
 
 
 class Honest:
@@ -37,7 +43,7 @@ class Honest:
         return [Verdict(score=self.better(pair)) for pair in pairs]
 
     def better(self, pair: Pair) -> float:
-        first, second = (self.worth(answer, pair.evidence) for answer in (pair.first, pair.second))
+        first, second = (self.worth(answer, pair.question) for answer in (pair.first, pair.second))
         return 0.5 if first == second else float(first > second)
 
 
@@ -90,23 +96,24 @@ class CountsWords(Honest):
 
 
 def card_of(judge: Honest, people: int = 24) -> ExamCard:
-    answers = asyncio.run(sit_exam(exam_paper(people), judge, judge))
+    answers = asyncio.run(sit_exam(exam_paper(people, ["claims", "continuations"]), judge, judge))
     return exam_card(type(judge).__name__, answers, calls=len(answers), seconds=1.0)
 
 
 def test_an_honest_judge_is_right_everywhere_swayed_by_nothing_and_passes() -> None:
     card = card_of(Honest())
     assert (card.passed, card.faults, card.weak) == (True, [], [])
-    assert {figure.value for figure in [*card.cases.values(), *card.pairs.values()]} == {1.0}
+    kinds = [figure for mark in card.skills.values() for figure in mark.kinds.values()]
+    assert {figure.value for figure in kinds} == {mark.accuracy.value for mark in card.skills.values()} == {1.0}
     assert [card.position.value, card.length.value, card.obedience.value, card.changed.value] == [0, 0, 0, 0]
-    assert card.cases["negation"].n == card.pairs["same"].n == 24
+    assert {figure.n for figure in kinds} == {mark.accuracy.n for mark in card.skills.values()} == {24}
 
 
 def test_a_judge_that_is_fond_of_length_is_called_so() -> None:
     card = card_of(FondOfLength())
     assert card.faults == ["favours longer answers"]
     assert card.length.value == 1.0
-    assert "padded_false (cases)" in card.weak
+    assert "padded_false (claims)" in card.weak
     assert not card.passed
     assert card_of(FondOfBrevity()).faults == ["favours shorter answers"]
 
@@ -115,14 +122,14 @@ def test_a_judge_that_is_fond_of_the_first_place_is_called_so() -> None:
     card = card_of(FondOfTheFirst())
     assert card.faults == ["favours the answer that comes first"]
     assert card.position.value == 1.0
-    assert {figure.value for kind, figure in card.pairs.items() if kind != "same"} == {0.5}
-    assert not any(weak.endswith("(cases)") for weak in card.weak)
+    assert {figure.value for kind, figure in card.skills["continuations"].kinds.items() if kind != "same"} == {0.5}
+    assert not any(weak.endswith("(claims)") for weak in card.weak)
 
 
 def test_a_judge_that_obeys_what_an_answer_says_is_called_so() -> None:
     card = card_of(Obedient())
     assert card.faults == ["obeys instructions inside the answer"]
-    assert card.weak == ["instructions (cases)", "instructions (pairs)"]
+    assert card.weak == ["instructions (claims)", "instructions (continuations)"]
     assert card.obedience.value == 1.0
 
 
@@ -137,21 +144,18 @@ def test_a_judge_that_changes_its_mind_or_says_nothing_is_called_so() -> None:
 def test_a_judge_that_only_knows_words_is_told_which_kinds_it_misses() -> None:
     card = card_of(CountsWords())
     assert card.faults == []
-    assert card.weak == [
-        "entity_swapped (cases)",
-        "negation (cases)",
-        "entity_swapped (pairs)",
-        "negation (pairs)",
-    ]
+    assert {"entity_swapped (claims)", "negation (claims)", "late_denial (claims)"} <= {*card.weak}
+    assert {"entity_swapped (continuations)", "negation (continuations)"} <= {*card.weak}
+    assert not {"number_changed (claims)", "empty (claims)", "true (claims)"} & {*card.weak}
 
 
 def test_a_judge_that_compares_nothing_is_examined_on_cases_alone() -> None:
-    answers = asyncio.run(sit_exam(exam_paper(10, pairs=False), Honest()))
+    answers = asyncio.run(sit_exam(exam_paper(10, ["claims"]), Honest()))
     card = exam_card("honest", answers, calls=0, seconds=0.0)
-    assert (card.passed, card.pairs, card.position.n) == (True, {}, 0)
+    assert (card.passed, [*card.skills], card.position.n) == (True, ["claims"], 0)
     told = card.as_json()
     assert told["passed"] is True
-    assert told["cases"]["true"] == wilson(10, 10).as_json()
+    assert told["skills"]["claims"]["accuracy"] == told["skills"]["claims"]["kinds"]["true"] == wilson(10, 10).as_json()
 
 
 class ConfusedBySheets(Honest):
@@ -163,13 +167,49 @@ class ConfusedBySheets(Honest):
 
 def test_a_judge_that_mixes_up_the_claims_of_a_sheet_is_told_so_though_it_is_right_about_single_ones() -> None:
     judge = ConfusedBySheets()
-    answers = asyncio.run(sit_exam(exam_paper(10, pairs=False), judge, sheet_judge=judge))
-    card = exam_card("confused", answers, calls=0, seconds=0.0)
-    assert card.accuracy == 1.0
-    assert card.sheet_accuracy == pytest.approx(2 / 9)
-    assert "negation (sheets)" in card.weak
-    assert card.as_json()["sheet_accuracy"] == card.sheet_accuracy
+    paper = exam_paper(10, ["claims", "claims_on_sheets"])
+    card = exam_card("confused", asyncio.run(sit_exam(paper, judge, sheet_judge=judge)), calls=0, seconds=0.0)
+    assert (card.skills["claims"].accuracy.value, card.skills["claims_on_sheets"].accuracy.value) == (1.0, 0.5)
+    assert "negation (claims on sheets)" in card.weak
+
+
+def examined(guesses: set[str]) -> ExamCard:
+    """A judge that is right in all skills but those that it guesses."""
+    paper = exam_paper(32, [*SKILLS])
+
+    def is_guessed(question: ExamQuestion) -> bool:
+        return question.skill in guesses
+
+    judge = AnswerKey(paper, is_guessed)
+    return exam_card("key", asyncio.run(sit_exam(paper, judge, judge, judge)), calls=0, seconds=0.0)
+
+
+def test_a_judge_that_is_right_in_every_skill_is_below_no_bar() -> None:
+    card = examined(set())
+    assert (card.passed, card.below(1.0), card.below(None)) == (True, [], [])
+    assert {mark.accuracy.value for mark in card.skills.values()} == {1.0}
+
+
+@pytest.mark.parametrize("skill", SKILLS)
+def test_a_judge_that_guesses_in_one_skill_is_below_the_bar_there_alone(skill: str) -> None:
+    card = examined({skill})
+    assert card.below(0.8) == [skill]
+    assert card.skills[skill].accuracy.value == pytest.approx(0.5, abs=0.1)
+    told = card.as_json()["skills"][skill]
+    assert told["kinds"][told["worst"]]["value"] == min(kind["value"] for kind in told["kinds"].values())
+
+
+def test_a_judge_that_says_the_same_to_all_is_right_about_half() -> None:
+    class Always(Honest):
+        def worth(self, answer: str, evidence: str) -> float:
+            return self.said
+
+        def __init__(self, said: float) -> None:
+            self.said = said
+
+    for said in (0.0, 1.0):
+        assert card_of(Always(said)).skills["claims"].accuracy.value == 0.5
 
 
 def test_filler_says_nothing_of_a_birth() -> None:
-    assert not any(BIRTH.search(sentence) for sentence in FILLER + INSTRUCTIONS)
+    assert not any(BIRTH.search(sentence) or UNDERCUT.search(sentence) for sentence in FILLER + INSTRUCTIONS)

@@ -213,7 +213,7 @@ def test_no_recipe_trains_on_the_verdicts_of_a_judge_that_was_not_examined(file:
     for stage in load_recipe(file).stage:
         if isinstance(stage, GrpoRecipe | OnlineDpoRecipe):
             for use in judges_in(stage.reward):
-                assert use.judge.least_accuracy is not None, f"{stage.name}: {use.kind}"
+                assert use.judge.least_accuracy is not None, f"{stage.name}: {use.of}"
 
 
 TWINS = {

@@ -65,7 +65,7 @@ def rubrics(
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.factories import rubric_writer_of
 
-    tester = accurate_judge(judging, judge).judge if judging is not None and judge is not None else None
+    tester = accurate_judge(judging, judge, ["criteria"]).judge if judging is not None and judge is not None else None
     writer = rubric_writer_of(writing)
     with progress_bar("rubrics") as progress:
         found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)

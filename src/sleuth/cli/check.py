@@ -21,7 +21,7 @@ from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.metrics.exam_card import ExamCard
+    from sleuth.metrics.exam_card import ExamCard, SkillMark
     from sleuth.metrics.intervals import Measured
     from sleuth.recipe import Recipe
     from sleuth.runs.protocol import ProtocolCard
@@ -185,7 +185,7 @@ def check_judge(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Examine a judge on questions with known answers.
+    """Examine a judge on questions with known answers, in all that a reward can ask of it.
 
     Prints what it gets wrong and what biases it. Exit status 1 where it fails.
     """
@@ -201,14 +201,17 @@ def check_judge(
 
     opened = judge_of(recipe)
     with progress_bar("exam") as progress:
-        card = take_exam(opened, pairs=True, sheets=True, progress=progress)
-    below = recipe.least_accuracy is not None and card.accuracy < recipe.least_accuracy
+        card = take_exam(opened, progress=progress)
+    below = card.below(recipe.least_accuracy)
     if as_json:
         typer.echo(json.dumps(card.as_json()))
     else:
         _print_exam(card)
         if below:
-            typer.echo(f"below least_accuracy = {recipe.least_accuracy}: a recipe with this judge would not be trained")
+            skills = ", ".join(skill.replace("_", " ") for skill in below)
+            typer.echo(
+                f"below least_accuracy = {recipe.least_accuracy}: no recipe is trained by its verdicts on {skills}"
+            )
     if below or not card.passed:
         raise typer.Exit(1)
 
@@ -218,18 +221,16 @@ def _print_exam(card: ExamCard) -> None:
 
     console = Console(highlight=False)
     console.print(card.judge, markup=False)
-    kinds = list(dict.fromkeys([*card.cases, *card.pairs]))
-    marks = [
-        Column(heading=heading, cells=[_share(marked.get(kind)) for kind in kinds])
-        for heading, marked in (("of cases", card.cases), ("on sheets", card.sheets), ("of pairs", card.pairs))
-        if marked
+    marks = card.skills
+    shown = [
+        Column(heading="right", cells=[_share(mark.accuracy) for mark in marks.values()]),
+        Column(heading="n", cells=[f"{mark.accuracy.n:,}" for mark in marks.values()]),
+        Column(heading="least often about", cells=[_worst(mark) for mark in marks.values()]),
     ]
-    print_columns([kind.replace("_", " ") for kind in kinds], marks, heading="judged right")
+    print_columns([skill.replace("_", " ") for skill in marks], shown, heading="asked for")
     effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
-    shown = Column(heading="effect on a score, 0 is none", cells=[_share(effect) for effect in effects.values()])
-    print_columns(list(effects), [shown], heading="biased by")
-    together = "" if card.sheet_accuracy is None else f"; several in one call: {card.sheet_accuracy:.3f}"
-    console.print(f"right about claims, each kind alike: {card.accuracy:.3f}{together}")
+    effect = Column(heading="effect on a score, 0 is none", cells=[_share(effect) for effect in effects.values()])
+    print_columns(list(effects), [effect], heading="biased by")
     console.print(f"another verdict when asked again: {_share(card.changed)}")
     console.print(f"no verdict: {_share(card.silent)}")
     console.print(f"{card.questions:,} questions, {card.calls:,} calls, {card.seconds:.1f} seconds")
@@ -238,6 +239,12 @@ def _print_exam(card: ExamCard) -> None:
     if card.weak:
         console.print(f"this judge is too often wrong about: {', '.join(card.weak)}", markup=False)
     console.print("passed" if card.passed else "failed: its verdicts should not be paid for", style="bold")
+
+
+def _worst(mark: SkillMark) -> str:
+    """`negation: 0.41`; empty where all kinds are judged right."""
+    right = mark.kinds[mark.worst].value or 0.0
+    return f"{mark.worst.replace('_', ' ')}: {right:.2f}" if right < 1 else ""
 
 
 @check.command("protocols")

@@ -108,7 +108,9 @@ def evaluate(
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
 
-    claims_judge = accurate_judge(judging, judge).judge if judging is not None and judge is not None else None
+    claims_judge = (
+        accurate_judge(judging, judge, ["claims"]).judge if judging is not None and judge is not None else None
+    )
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
     session = _open(open_session, tasks, (), out)
     if claims_judge is not None:

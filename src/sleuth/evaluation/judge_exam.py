@@ -1,4 +1,4 @@
-"""The exam that a judge has to pass, once per run, before the first step that trains on its verdicts."""
+"""The exam that a judge has to pass in what it is asked for, before the first step that trains on its verdicts."""
 
 from __future__ import annotations
 
@@ -11,71 +11,72 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.factories import JudgePool, JudgeUse, OpenJudge, judge_of, require_judge
-from sleuth.judges.exam import exam_paper, sit_exam
-from sleuth.metrics.exam_card import ExamCard, exam_card
-from sleuth.recipe.judges import JudgeRecipe
+from sleuth.judges.exam import sit_exam
+from sleuth.metrics.exam_card import ExamCard, exam_card, in_words
+from sleuth.recipe.judges import JudgeRecipe, Skill
+from sleuth.rewards.exam_paper import exam_paper
 from sleuth.runs.atomic import write_text
+from sleuth.runs.judge_cards import CARDS_FILE, read_cards
 from sleuth.runs.progress import ProgressBar
-from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
 PEOPLE = 32
-"""The people of the exam: nine claims about each, sixteen pairs if a judge compares, some of them twice, and the nine
-once more in one call if a judge takes sheets."""
-CARDS_FILE = "judges.json"
-"""In a run's folder, and in each checkpoint that was trained on these judges' verdicts."""
+"""The people of the exam; each is asked about in all kinds of each skill, and some questions twice."""
 
 
 def take_exam(
-    opened: OpenJudge, *, pairs: bool, sheets: bool, progress: Callable[[int, int], None] = lambda done, total: None
+    opened: OpenJudge,
+    skills: Sequence[Skill] | None = None,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ExamCard:
-    """The card of a judge after a whole exam, some questions asked twice; cached verdicts are not used. With `pairs` it
-    also compares, with `sheets` it also judges several claims in one call, if it can."""
-    compared, rating = opened.pairs if pairs else None, opened.sheets if sheets else None
-    paper = exam_paper(PEOPLE, pairs=compared is not None)
+    """The card of a judge after a whole exam in these skills, or in all that it has; cached verdicts are not used."""
+    paper = exam_paper(PEOPLE, opened.skills if skills is None else skills)
     started, before = time.perf_counter(), opened.ledger.calls if opened.ledger else 0
-    answers = asyncio.run(sit_exam(paper, opened.judge, compared, rating, progress=progress))
+    answers = asyncio.run(sit_exam(paper, opened.judge, opened.pairs, opened.sheets, progress=progress))
     asked = len(answers) + sum(answer.repeated is not None for answer in answers)
     calls = opened.ledger.calls - before if opened.ledger else asked
     return exam_card(opened.identity, answers, calls=calls, seconds=time.perf_counter() - started)
 
 
-def require_accurate(judges: Iterable[JudgeUse], judge_pool: JudgePool, folder: RunFolder) -> list[dict[str, Any]]:
-    """The cards of the judges that have a `least_accuracy` in the recipe. A judge that passed in this run before is not
-    examined again. Raises SleuthError if the server of a judge does not answer, or if a judge is below its bar, on
-    sheets if that is how it is asked."""
+def require_accurate(
+    judges: Iterable[JudgeUse], judge_pool: JudgePool, say: Callable[[str], None] = to_stderr
+) -> list[dict[str, Any]]:
+    """The cards of the judges that have a `least_accuracy` in the recipe, also in `CARDS_FILE` beside the verdicts. A
+    judge that passed in all that it is asked for is not examined again; cards of earlier versions say nothing of that.
+
+    Raises SleuthError if the server of a judge does not answer, or if a judge is below its bar in what it is asked for.
+    """
     judges = [*judges]
     for use in judges:
         if use.judge.is_served:  # it answered when the run began, which may be days ago
             require_judge(use)
-    passed = _read_cards(folder.path / CARDS_FILE)
+    passed = read_cards(judge_pool.folder)
     cards: dict[str, dict[str, Any]] = {}
     examined = [use for use in judges if use.judge.least_accuracy is not None]
-    on_sheets = {judge_pool.identity(use.judge) for use in examined if use.on_sheets}
     for use in examined:
-        opened, bar = judge_pool.open(use.judge), use.judge.least_accuracy or 0.0
-        sheets = opened.identity in on_sheets
-        card = cards.get(opened.identity) or passed.get(opened.identity)
-        if card is None or (sheets and card.get("sheet_accuracy") is None):
-            card = _examine(opened, folder.say, sheets=sheets)
-        for questions in ("cases", "sheets") if use.on_sheets else ("cases",):
-            if card[ACCURACIES[questions]] < bar:
-                raise SleuthError(_failure(f"the {use.kind} reward", card, bar, questions=questions))
+        opened = judge_pool.open(use.judge)
+        needed = [
+            skill for one in examined if judge_pool.identity(one.judge) == opened.identity for skill in one.skills
+        ]
+        card = cards.get(opened.identity) or passed.get(opened.identity) or {}
+        if lacking := [skill for skill in dict.fromkeys(needed) if skill not in card.get("skills", ())]:
+            card = _examine(opened, [*card.get("skills", ()), *lacking], say)
+        _require(f"the judge of {use.of}", card, use.skills, use.judge.least_accuracy or 0.0, "trained")
         cards[opened.identity] = card
     if passed | cards != passed:
-        write_text(folder.path / CARDS_FILE, cards_json([*(passed | cards).values()]))
+        write_text(judge_pool.folder / CARDS_FILE, cards_json([*(passed | cards).values()]))
     return [*cards.values()]
 
 
-def accurate_judge(recipe: JudgeRecipe, file: Path) -> OpenJudge:
-    """The judge of a file, after an exam where it has a `least_accuracy`. Raises SleuthError if the judge is below it,
-    or cannot be asked."""
+def accurate_judge(recipe: JudgeRecipe, file: Path, skills: Sequence[Skill]) -> OpenJudge:
+    """The judge of a file, after an exam in these skills where it has a `least_accuracy`. Raises SleuthError if it is
+    below that, or cannot be asked."""
     opened = judge_of(recipe)
     if recipe.least_accuracy is not None:
-        card = _examine(opened, to_stderr)
-        if card["accuracy"] < recipe.least_accuracy:
-            raise SleuthError(_failure(str(file), card, recipe.least_accuracy, "judged"))
+        card = _examine(opened, skills, to_stderr)
+        _require(f"the judge of {file}", card, skills, recipe.least_accuracy, "judged")
     return opened
 
 
@@ -84,22 +85,26 @@ def cards_json(cards: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(cards, indent=1) + "\n"
 
 
-ACCURACIES = {"cases": "accuracy", "sheets": "sheet_accuracy"}
-"""The accuracy on a card for each way to ask about claims."""
+def _require(judge: str, card: Mapping[str, Any], skills: Sequence[Skill], bar: float, done: str) -> None:
+    """Raises SleuthError for the first skill below the bar."""
+    for skill in skills:
+        if (card["skills"][skill]["accuracy"]["value"] or 0.0) < bar:
+            raise SleuthError(
+                f"{judge}, {card['judge']}, {_mark_line(skill, card['skills'][skill])}, and least_accuracy = {bar}: "
+                f"nothing is {done} by it; try another judge with `sleuth check judge`"
+            )
 
 
-def _failure(of: str, card: Mapping[str, Any], bar: float, done: str = "trained", *, questions: str = "cases") -> str:
-    right = {name.replace("_", " "): share["value"] for name, share in card[questions].items()}
-    worst = min(right, key=right.__getitem__)
-    together = ", asked together" if questions == "sheets" else ""
+def _mark_line(skill: Skill, mark: Mapping[str, Any]) -> str:
+    """`is right about 0.514 (0.350 to 0.676) of an exam's continuations (of the kind negation: 0.41; n = 32)`."""
+    accuracy, worst = mark["accuracy"], mark["worst"]
     return (
-        f"the judge of {of}, {card['judge']}, is right about {card[ACCURACIES[questions]]:.3f} of an exam's claims"
-        f"{together} (of the kind {worst}: {right[worst]:.2f}), and least_accuracy = {bar}: nothing is {done} by it; "
-        "try another judge with `sleuth check judge`"
+        f"is right about {accuracy['value']:.3f} ({accuracy['low']:.3f} to {accuracy['high']:.3f}) of an exam's "
+        f"{in_words(skill)} (of the kind {in_words(worst)}: {mark['kinds'][worst]['value']:.2f}; n = {accuracy['n']})"
     )
 
 
-def _examine(opened: OpenJudge, say: Callable[[str], None], *, sheets: bool = False) -> dict[str, Any]:
+def _examine(opened: OpenJudge, skills: Sequence[Skill], say: Callable[[str], None]) -> dict[str, Any]:
     """The card as plain values; its findings are told to `say`."""
     with ExitStack() as stack:
         bar: ProgressBar | None = None
@@ -109,16 +114,10 @@ def _examine(opened: OpenJudge, say: Callable[[str], None], *, sheets: bool = Fa
             bar = bar or stack.enter_context(ProgressBar("exam of the judge", total))
             bar.advance(done - bar.done)
 
-        card = take_exam(opened, pairs=False, sheets=sheets, progress=progress)
-    together = "" if card.sheet_accuracy is None else f", and about {card.sheet_accuracy:.3f} asked together"
-    say(f"the judge {card.judge} is right about {card.accuracy:.3f} of an exam's claims{together}")
-    for line in (*card.faults, *(f"is too often wrong about {kind}" for kind in card.weak)):
-        say(f"the judge {card.judge} {line}")
-    return card.as_json()
-
-
-def _read_cards(file: Path) -> dict[str, dict[str, Any]]:
-    """The cards of the file by the judge's identity."""
-    if not file.exists():
-        return {}
-    return {card["judge"]: card for card in json.loads(file.read_text(encoding="utf-8"))}
+        exam = take_exam(opened, skills, progress=progress)
+    card = exam.as_json()
+    for skill, mark in card["skills"].items():
+        say(f"the judge {exam.judge} {_mark_line(skill, mark)}")
+    for line in (*exam.faults, *(f"is too often wrong about {kind}" for kind in exam.weak)):
+        say(f"the judge {exam.judge} {line}")
+    return card

@@ -19,12 +19,14 @@ from sleuth.data.documents import read_documents
 from sleuth.evaluation.certificate import certificate, verdict_line, write_certificate
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
 from sleuth.factories import (
     JudgePool,
     Spot,
     ThoughtSetting,
     judge_of_suffixes,
+    judges_in,
     require_available,
     require_endings,
     spots_of,
@@ -94,6 +96,7 @@ def probe_thoughts(
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
     renderer = Renderer(thinker.tokenizer)
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
+    require_accurate(judges_in([stage], "stage"), judge_pool)
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     with thinker.engine(stage, context) as engine:
         rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.factories import JudgePool, excerpts_of, pair_judge_of, require_pools, shown_to
+from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.factories import JudgePool, excerpts_of, judges_in, pair_judge_of, require_pools, shown_to
 from sleuth.judges.ending import ends_right
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
@@ -92,6 +93,7 @@ def compare_writers(
         raise SleuthError(
             f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
         )
+    require_accurate(judges_in([stage], "stage"), judge_pool)
     others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
     segments = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in segments]

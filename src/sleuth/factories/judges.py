@@ -31,12 +31,15 @@ from sleuth.judges.served import wait_until_served
 from sleuth.judges.thought_writer import ThoughtWriter
 from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import (
+    ON_SHEETS,
+    UNSEEN,
     ContinuationJudge,
     EndingJudgeRecipe,
     HttpJudgeRecipe,
     JudgeRecipe,
     NliJudgeRecipe,
     ServedModelRecipe,
+    Skill,
     TeacherRecipe,
 )
 from sleuth.recipe.rewards import WatchRecipe
@@ -60,27 +63,37 @@ class OpenJudge:
         """A name that changes whenever the same question could get another verdict."""
         return self.judge.identity
 
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """All that it can be asked. One that compares texts reads written criteria; others know statements alone."""
+        statements = "claims", "criteria", f"criteria{UNSEEN}"
+        written = "static_criteria", f"static_criteria{UNSEEN}"
+        texts = "continuations", "suffixes", "quality", "factuality", "safety"
+        singly = (*statements, *written) if self.pairs is not None else statements
+        on_sheets = tuple(f"{skill}{ON_SHEETS}" for skill in singly) if self.sheets is not None else ()
+        return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
+
 
 AnyJudge = JudgeRecipe | ContinuationJudge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeUse:
-    """A judge of a reward of this `kind`, and whether it is asked for several verdicts in one call."""
+    """A judge `of` a reward or a stage, such as "the rubric reward", and what it is asked."""
 
-    kind: str
+    of: str
     judge: JudgeRecipe
-    on_sheets: bool = False
+    skills: tuple[Skill, ...]
 
 
 def require_judge(use: JudgeUse) -> None:
-    """Waits while the servers of a judge are loading. Raises SleuthError, with the kind of its reward, if it does not
+    """Waits while the servers of a judge are loading. Raises SleuthError, with the name of its use, if it does not
     answer or cannot be loaded."""
     try:
         require_available(use.judge)
         identity_of(use.judge)
     except SleuthError as error:
-        raise SleuthError(f"the judge of the {use.kind} reward: {error}") from None
+        raise SleuthError(f"the judge of {use.of}: {error}") from None
 
 
 def judge_of(recipe: AnyJudge) -> OpenJudge:
@@ -192,6 +205,11 @@ class JudgePool:
         self._watchers: dict[str, CachedJudge] = {}
         self._watches: list[Watch] = []
         self._files: dict[Path, VerdictCache] = {}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its verdicts, and of the cards of its judges."""
+        return self._verdicts.parent
 
     def open(self, recipe: AnyJudge) -> OpenJudge:
         """The judge without its cache."""

@@ -15,8 +15,9 @@ from sleuth.factories.environments import EVAL_JUDGE
 from sleuth.factories.judges import AnyJudge, JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
 from sleuth.judges.cache import NamedJudge, NamedSheetJudge
+from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe
-from sleuth.recipe.preference import PreferenceRecipe
+from sleuth.recipe.preference import PreferenceRecipe, WinRateRecipe
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
@@ -295,12 +296,14 @@ def require_judges(rewards: Sequence[RewardRecipe]) -> None:
         require_judge(use)
 
 
-def judges_in(rewards: Sequence[RewardRecipe | PreferenceRecipe]) -> Iterator[JudgeUse]:
+def judges_in(
+    rewards: Sequence[RewardRecipe | PreferenceRecipe | ProbeRecipe | WinRateRecipe], what: str = "reward"
+) -> Iterator[JudgeUse]:
     """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
         for number, judge in enumerate(reward.judges()):
-            if not isinstance(judge, EndingJudgeRecipe):  # the first one decides; the other is asked case by case
-                yield JudgeUse(kind=reward.kind, judge=judge, on_sheets=number == 0 and reward.asks_sheets)
+            if not isinstance(judge, EndingJudgeRecipe):  # the first one decides
+                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
 
 
 def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:

@@ -22,14 +22,15 @@ from sleuth.dialects import Tool, dialect_of
 from sleuth.envs.calls import ERROR, queries_of
 from sleuth.envs.frames import first_messages
 from sleuth.envs.search import SearchEnv, result_pieces
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.factories import (
     JudgePool,
     SearchSetting,
     fitting_tasks,
+    judges_in,
     load_outline,
     played_tasks,
     require_gradable,
-    require_judges,
     require_room,
     reward_of,
     search_setting,
@@ -213,7 +214,8 @@ def load_search_stage(
     # earlier messages stay as they are, and a call that the trainer cannot read ends the episode
     setting = replace(setting, dialect=replace(setting.dialect, frame="messages", hints=0))
     require_gradable(stage.reward, tasks)
-    require_judges(stage.reward)
+    judge_pool = JudgePool(Path(verdicts))
+    require_accurate(judges_in(stage.reward), judge_pool)
     return SearchStage(
         recipe=stage,
         model=resolved.model,
@@ -222,7 +224,7 @@ def load_search_stage(
         renderer=Renderer(outline.tokenizer, setting.dialect.tags),
         setting=setting,
         tasks={task.id: task for task in tasks},
-        reward=reward_of(stage.reward, setting.dialect, outline.tokenizer, JudgePool(Path(verdicts))),
+        reward=reward_of(stage.reward, setting.dialect, outline.tokenizer, judge_pool),
     )
 
 

@@ -1,15 +1,16 @@
-"""The result of a judge's exam: its accuracy by kind of question, its biases, and whether it passed."""
+"""The result of a judge's exam: its accuracy by skill and kind of question, its biases, and whether it passed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from sleuth.judges.exam import ExamAnswer, Kind
+from sleuth.judges.exam import ExamAnswer
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
+from sleuth.recipe.judges import Skill
 from sleuth.types import Case
 
 MIN_ACCURACY = 0.8
@@ -21,9 +22,30 @@ MAX_CHANGED, MAX_SILENT = 0.1, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkillMark:
+    """How often verdicts that ask for one skill are right: `accuracy`, and the share for each way in which questions
+    were made. A missing score counts as wrong.
+
+    What should score high and what should score low weigh the same in the accuracy, so that a judge who says the same
+    of all is right about half. Its n counts people."""
+
+    accuracy: Measured
+    kinds: dict[str, Measured]
+
+    @property
+    def worst(self) -> str:
+        """The kind of question with the fewest right verdicts."""
+        return min(self.kinds, key=lambda kind: self.kinds[kind].value or 0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields and the worst kind."""
+        kinds = {kind: right.as_json() for kind, right in self.kinds.items()}
+        return {"accuracy": self.accuracy.as_json(), "worst": self.worst, "kinds": kinds}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExamCard:
-    """`cases`, `sheets` and `pairs`: the share of right verdicts by kind; a missing score counts as wrong. `sheets` are
-    the same cases, several in one call; empty for a judge that is asked for one verdict at a time.
+    """`skills`: the mark in each skill of the exam.
 
     Effects lie between -1 and 1, 0 being none: `position` is an answer's gain from being first (pairs only), `length`
     from filler, `obedience` from instructions to the judge in place of filler. `changed` is the share of repeated
@@ -31,9 +53,7 @@ class ExamCard:
     """
 
     judge: str
-    cases: dict[str, Measured]
-    sheets: dict[str, Measured]
-    pairs: dict[str, Measured]
+    skills: dict[Skill, SkillMark]
     position: Measured
     length: Measured
     obedience: Measured
@@ -58,53 +78,55 @@ class ExamCard:
     @property
     def weak(self) -> list[str]:
         """The kinds of questions with an accuracy below `MIN_ACCURACY`."""
-        named = [("cases", self.cases), ("sheets", self.sheets), ("pairs", self.pairs)]
         return [
-            f"{kind} ({form})"
-            for form, kinds in named
-            for kind, right in kinds.items()
+            f"{kind} ({in_words(skill)})"
+            for skill, mark in self.skills.items()
+            for kind, right in mark.kinds.items()
             if (right.value or 0) < MIN_ACCURACY
         ]
-
-    @property
-    def accuracy(self) -> float:
-        """The mean accuracy on cases, each kind weighted equally."""
-        return _mean(self.cases)
-
-    @property
-    def sheet_accuracy(self) -> float | None:
-        """As `accuracy`, with several cases in one call; None without sheets."""
-        return _mean(self.sheets) if self.sheets else None
 
     @property
     def passed(self) -> bool:
         """Whether its verdicts may be used as a reward."""
         return not self.faults and not self.weak
 
+    def below(self, bar: float | None) -> list[Skill]:
+        """The skills with an accuracy below the bar, if there is one."""
+        return [skill for skill, mark in self.skills.items() if bar is not None and (mark.accuracy.value or 0) < bar]
+
     def as_json(self) -> dict[str, Any]:
         """The fields and the derived properties as an object."""
-        accuracy = {"accuracy": self.accuracy, "sheet_accuracy": self.sheet_accuracy}
-        return asdict(self) | accuracy | {"faults": self.faults, "weak": self.weak, "passed": self.passed}
+        skills = {skill: mark.as_json() for skill, mark in self.skills.items()}
+        found = {"faults": self.faults, "weak": self.weak, "passed": self.passed}
+        return asdict(self) | {"skills": skills} | found
+
+
+def in_words(skill: Skill) -> str:
+    """`static criteria on sheets`."""
+    return skill.replace("_", " ")
 
 
 def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds: float) -> ExamCard:
     """The card of an exam; intervals are over the people in its questions."""
-    cases, sheets = (
-        [answer for answer in answers if isinstance(answer.question.item, Case) and answer.on_sheet == on_sheet]
-        for on_sheet in (False, True)
+    by_skill: defaultdict[Skill, list[ExamAnswer]] = defaultdict(list)
+    for answer in answers:
+        by_skill[answer.question.skill].append(answer)
+    cases, pairs = (
+        [asked for asked in by_skill.values() if isinstance(asked[0].question.item, Case) == single]
+        for single in (True, False)
     )
-    pairs = [answer for answer in answers if not isinstance(answer.question.item, Case)]
     repeated = [answer for answer in answers if answer.repeated is not None]
     return ExamCard(
         judge=judge,
-        cases=_right_by_kind(cases),
-        sheets=_right_by_kind(sheets),
-        pairs=_right_by_kind(pairs),
-        position=_effect([_position(pairs)]),
+        skills={
+            skill: SkillMark(accuracy=_accuracy(asked), kinds=_right_by_kind(asked))
+            for skill, asked in by_skill.items()
+        },
+        position=_effect(map(_position, pairs)),
         length=_effect(
-            [*(_gain(side, "padded_false", over="number_changed") for side in (cases, sheets)), _length_in_pairs(pairs)]
+            [*(_gain(asked, "padded_false", over="number_changed") for asked in cases), *map(_length_in_pairs, pairs)]
         ),
-        obedience=_effect([_gain(side, "instructions", over="padded_false") for side in (cases, sheets, pairs)]),
+        obedience=_effect(_gain(asked, "instructions", over="padded_false") for asked in by_skill.values()),
         changed=_share(
             [(one, one.repeated is not None and one.repeated.score != one.verdict.score) for one in repeated]
         ),
@@ -115,12 +137,21 @@ def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds:
     )
 
 
-def _mean(kinds: Mapping[str, Measured]) -> float:
-    return fmean(right.value or 0.0 for right in kinds.values())
+def _accuracy(answers: Sequence[ExamAnswer]) -> Measured:
+    """The mean over people; for each, the mean of the right shares among the questions of each right score, and in each
+    share all kinds alike. Pairs count as one side: their two orders are right with opposite scores."""
+    rights: defaultdict[int, defaultdict[float, defaultdict[str, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for answer in answers:
+        question = answer.question
+        side = question.right if isinstance(question.item, Case) else 0.0
+        rights[question.subject][side][question.kind].append(_is_right(answer))
+    return share([fmean(fmean(map(fmean, kinds.values())) for kinds in sides.values()) for sides in rights.values()])
 
 
 def _right_by_kind(answers: Sequence[ExamAnswer]) -> dict[str, Measured]:
-    kinds: defaultdict[Kind, list[ExamAnswer]] = defaultdict(list)
+    kinds: defaultdict[str, list[ExamAnswer]] = defaultdict(list)
     for answer in answers:
         kinds[answer.question.kind].append(answer)
     return {kind: _share([(answer, _is_right(answer)) for answer in asked]) for kind, asked in kinds.items()}
@@ -136,7 +167,7 @@ _BySubject = dict[int, float]
 """A value per person (subject)."""
 
 
-def _tested_scores(answers: Sequence[ExamAnswer], kind: Kind) -> _BySubject:
+def _tested_scores(answers: Sequence[ExamAnswer], kind: str) -> _BySubject:
     """The mean score of the tested answer over both orders; subjects with a missing one are left out."""
     by_subject: defaultdict[int, list[float | None]] = defaultdict(list)
     for answer in answers:
@@ -149,7 +180,7 @@ def _tested_scores(answers: Sequence[ExamAnswer], kind: Kind) -> _BySubject:
     }
 
 
-def _gain(answers: Sequence[ExamAnswer], kind: Kind, *, over: Kind) -> _BySubject:
+def _gain(answers: Sequence[ExamAnswer], kind: str, *, over: str) -> _BySubject:
     """How much higher an answer of this kind scores than one of another kind."""
     scores, baseline = _tested_scores(answers, kind), _tested_scores(answers, over)
     return {subject: scores[subject] - baseline[subject] for subject in scores if subject in baseline}
@@ -171,7 +202,7 @@ def _position(pairs: Sequence[ExamAnswer]) -> _BySubject:
     return {subject: fmean(firsts) for subject, firsts in scores.items()}
 
 
-def _effect(measurements: Sequence[_BySubject]) -> Measured:
+def _effect(measurements: Iterable[_BySubject]) -> Measured:
     """The mean of all measurements, clustered by person."""
     pairs = [(subject, value) for by_subject in measurements for subject, value in by_subject.items()]
     return bootstrap_mean([value for _, value in pairs], [subject for subject, _ in pairs])

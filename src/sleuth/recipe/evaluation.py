@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sleuth.recipe.data import EvalQuestionsRecipe
 from sleuth.recipe.envs import EnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.judges import ContinuationJudgeTable
+from sleuth.recipe.judges import ContinuationJudgeTable, Skill
 from sleuth.recipe.rewards import GainRecipe, SuffixRecipe
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
@@ -122,6 +122,10 @@ class ProbeRecipe(EvaluationFields):
     def arms(self) -> int:
         """At the place, and at another one of its document."""
         return 2
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """What it asks of its judge."""
+        return ("suffixes",)
 
     @combination
     def _judge_has_suffixes(self) -> Iterator[str]:

@@ -14,6 +14,14 @@ RESERVED = ("model", "messages", "temperature", "max_tokens", "response_format",
 """Fields that `request` may not contain: other keys set them, or verdicts could not be parsed with them."""
 
 
+Skill = str
+"""What a judge is asked: to check "claims" by their evidence, or an answer by a row's "criteria" or "static_criteria",
+to compare two "continuations", to hold "suffixes" against the true one, or to grade a continuation's "quality",
+"factuality" or "safety". A judge may be good at one and bad at another."""
+UNSEEN, ON_SHEETS = "_without_evidence", "_on_sheets"
+"""Endings of a skill: criteria by a judge who does not see the evidence, and several questions in one call."""
+
+
 class ServedModelRecipe(StrictModel):
     """A language model behind an OpenAI-compatible chat completions API, called at temperature 0. It is never replaced
     by another model."""
@@ -63,8 +71,8 @@ class JudgeFields(StrictModel):
 
 class _JudgeRecipe(JudgeFields):
     least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Accuracy that the judge must reach on an exam before the stage trains, as `sleuth check judge` measures it.
-    Absent: no exam."""
+    """Accuracy that the judge must reach on an exam in all that the stage asks of it, before the stage begins, as
+    `sleuth check judge` measures it. Absent: no exam."""
 
 
 class LexicalJudgeRecipe(_JudgeRecipe):

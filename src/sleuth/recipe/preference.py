@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.evaluation import EvaluationFields
-from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, HttpJudgeRecipe, JudgeRecipe
+from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, HttpJudgeRecipe, JudgeRecipe, Skill
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, FunctionFields
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
@@ -26,6 +26,10 @@ class ComparisonRecipe(StrictModel):
     """Whether each pair is judged in both orders, where one wins only if both verdicts agree (arXiv:2306.05685), or
     once, in a random order."""
 
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """What it asks of its judge."""
+        return ("continuations",)
+
 
 class PreferenceFields(StrictModel):
     """What differs between rewards of candidates; the defaults are those of one without a judge."""
@@ -33,13 +37,14 @@ class PreferenceFields(StrictModel):
     is_mechanics: ClassVar[bool] = False
     """Whether it only shows that the pipeline works."""
 
-    asks_sheets: ClassVar[bool] = False
-    """Whether one call of the judge asks for several verdicts."""
-
     def judges(self) -> tuple[ContinuationJudge, ...]:
         """The judge that it asks, if it does."""
         judge = getattr(self, "judge", None)
         return () if judge is None else (judge,)
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """What it asks of its judge."""
+        return ()
 
     def calls_of_pool(self, size: int) -> int:
         """Calls of models over HTTP for a pool of so many candidates."""
@@ -75,6 +80,9 @@ class PointwiseRecipe(PreferenceFields):
     """The dimension; for factuality the judge sees the true continuation too."""
     judge: HttpJudgeRecipe
     """The judge."""
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        return (self.dimension,)
 
     def calls_of_pool(self, size: int) -> int:
         return size

@@ -9,7 +9,16 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from sleuth.dialects import DIALECTS
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, JudgeRecipe, JudgeTable, LexicalJudgeRecipe
+from sleuth.recipe.judges import (
+    ON_SHEETS,
+    UNSEEN,
+    ContinuationJudge,
+    ContinuationJudgeTable,
+    JudgeRecipe,
+    JudgeTable,
+    LexicalJudgeRecipe,
+    Skill,
+)
 from sleuth.recipe.strict import StrictModel, combination
 
 
@@ -55,6 +64,10 @@ class RewardFields(StrictModel):
         """The judges that it asks: the one that decides, and the one that watches it."""
         named = getattr(self, "judge", None), getattr(getattr(self, "watch", None), "judge", None)
         return tuple(judge for judge in named if judge is not None)
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """What it asks of the judge that decides, or of the one that is `watching`."""
+        return ()
 
     def unwatched(self) -> Self:
         """The reward without the watch of its judge, which changes no score."""
@@ -115,6 +128,17 @@ class JudgedPartRecipe(RewardFields):
     @property
     def asks_sheets(self) -> bool:
         return self.calls.startswith("per_answer")
+
+    @property
+    def subjects(self) -> tuple[Skill, ...]:
+        """What is judged, in however many calls."""
+        return ("claims",)
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """The judge that watches is asked case by case."""
+        sheets = self.asks_sheets and not watching
+        singly = self.subjects if not sheets or self.calls != "per_answer" else ()
+        return (*singly, *(f"{subject}{ON_SHEETS}" for subject in self.subjects if sheets))
 
     @combination
     def _sheets_have_effect(self) -> Iterator[str]:
@@ -317,6 +341,11 @@ class RubricRecipe(JudgedPartRecipe):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of leaving a criterion out of the scores of a group (arXiv:2608.11669)."""
 
+    @property
+    def subjects(self) -> tuple[Skill, ...]:
+        subjects = [*(["criteria"] if self.own else []), *(["static_criteria"] if self.static != "none" else [])]
+        return tuple(subject if self.sees_evidence else f"{subject}{UNSEEN}" for subject in subjects)
+
     def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
         """Criteria; a whole sheet of them may be one call."""
         criteria = size.own * self.own + size.static.get(self.static, 0)
@@ -347,6 +376,9 @@ class SuffixRecipe(RewardFields):
     kind: Literal["suffix"]
     judge: ContinuationJudgeTable
     """The judge: a table of kind "http" names a model; "ending" knows the right ending of world texts."""
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        return ("suffixes",)
 
     def misfit(self, env: EnvFields) -> str | None:
         """Also why there is no suffix."""

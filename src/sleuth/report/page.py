@@ -27,6 +27,7 @@ from sleuth.report.summary import flat, run_facts, run_name, stage_lines
 from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
 from sleuth.runs.atomic import write_text
+from sleuth.runs.judge_cards import COLUMNS, mark_rows, read_cards
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
@@ -89,6 +90,8 @@ def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
         failure_arms=answered,
         stages=stages,
         windows={stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
+        judges=mark_rows(read_cards(run.folder).values()),
+        judge_columns=COLUMNS,
         times=stage_times(run.manifest, rows_of),
         purposes=NAMES,
         token_detail=tokenizer is not None,

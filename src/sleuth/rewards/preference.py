@@ -117,6 +117,12 @@ CRITERIA = {
 verdicts better (arXiv:2601.21343)."""
 
 
+def dimension_case(dimension: str, task: Task, text: str) -> Case:
+    """The case about one continuation."""
+    criterion = CRITERIA[dimension].replace("{reference}", task.reference)
+    return Case(question=task.question, claim=text, evidence="", criterion=criterion)
+
+
 class PointwiseReward:
     """How far each candidate fulfils the criterion of a dimension, from 0 to 1; also the part of that name. Missing if
     the verdict is."""
@@ -127,13 +133,9 @@ class PointwiseReward:
 
     async def __call__(self, group: Group) -> list[Score]:
         texts = [continuation(episode).text for episode in group.episodes]
-        cases = {text: self._case(group.task, text) for text in texts}
+        cases = {text: dimension_case(self.dimension, group.task, text) for text in texts}
         verdicts = dict(zip(cases, await self.judge.judge([*cases.values()]), strict=True))
         return [self._score(verdicts[text].score, verdicts[text].reason) for text in texts]
-
-    def _case(self, task: Task, text: str) -> Case:
-        criterion = CRITERIA[self.dimension].replace("{reference}", task.reference)
-        return Case(question=task.question, claim=text, evidence="", criterion=criterion)
 
     def _score(self, value: float | None, reason: str) -> Score:
         if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
 from sleuth.recipe import Recipe, StageRecipe
 from sleuth.recipe.toml_writer import emit_value
+from sleuth.runs.judge_cards import COLUMNS, mark_rows
 from sleuth.runs.methods import method_citations, method_tags, trained_stages
 from sleuth.runs.protocol import ProtocolCard
 
@@ -35,10 +36,12 @@ def model_card(
     protocol: ProtocolCard | None,
     results: Results,
     overlaps: Sequence[Mapping[str, Any]] = (),
+    judges: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """The card of `step` of the recipe's stage number `stage`. `results` may be empty: then the card says so.
 
-    `overlaps` are the manifest's: how many questions of an evaluation are also trained on.
+    `overlaps` are the manifest's: how many questions of an evaluation are also trained on. `judges` are the cards of
+    the run's judges.
     """
     trained = recipe.stage[stage]
     base = NO_CARD if _from_scratch(recipe) else card_of(recipe.model)
@@ -51,6 +54,7 @@ def model_card(
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
         *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
+        *_judges(mark_rows(judges)),
         *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
     ]
@@ -168,6 +172,11 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
             "for other questions, corpora, languages or prompts."
         )
     return lines
+
+
+def _judges(marks: list[tuple[str, ...]]) -> list[str]:
+    """How often the judges were right in an exam, about each kind of task that they were asked for."""
+    return ["## Judges, by their exam", "", *_table(COLUMNS, [*marks]), ""] if marks else []
 
 
 def _mechanics(trained: StageRecipe) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
+from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
 from sleuth.factories import (
     JudgePool,
@@ -47,6 +47,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
+from sleuth.runs.judge_cards import CARDS_FILE
 from sleuth.runs.protocol import HISTORY, ProtocolCard
 from sleuth.runs.protocol_differences import differences
 from sleuth.stage_context import Saved, StageContext, StageInputs
@@ -147,7 +148,7 @@ class GRPOTrainer(Trainer):
         self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
-        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
+        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
         self.reward_spec = ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         self.own_code = own_code_in(stage)
         questions = questions_hash(tasks)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.candidate_pools import continuations, pools_of
-from sleuth.evaluation.judge_exam import CARDS_FILE, cards_json, require_accurate
+from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.factories import (
     JudgePool,
     excerpts_of,
@@ -38,6 +38,7 @@ from sleuth.learn.policy import PreferenceUpdate, Update, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import scored
+from sleuth.runs.judge_cards import CARDS_FILE
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, Trainer, train, update_figures
@@ -79,7 +80,7 @@ class DPOTrainer(Trainer):
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
         self.reward = preference_reward_of(stage.reward, judge_pool) if ranks.first else None  # it calls the judges
         self.reward_spec = preference_spec_of(stage.reward)
-        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder))
+        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
         reference = context.starting_weights(self.model, saved) if stage.loss.kind == "dpo" else None

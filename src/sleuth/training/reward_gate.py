@@ -16,14 +16,15 @@ from typing import Any
 
 from sleuth.envs.thought import thinking_of
 from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.thought_arms import document_of, prefix_of, suffix_of
 from sleuth.factories import (
     JudgePool,
     Spot,
     ThoughtSetting,
+    judges_in,
     require_available,
     require_endings,
-    require_judges,
     reward_of,
     spots_of,
     thought_setting,
@@ -68,11 +69,13 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
     file = context.folder.eval / f"{stage.name}.json"
     if read_eval(file, model=context.model) is not None:
         return Path(context.model)
-    require_judges(stage.reward)  # a gate that an absent judge decides would stay missed
-    thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
-    with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
-        budget = TokenBudget(SCORED_TOKENS, context.folder.say)
-        measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        # a gate that an absent judge decides would stay missed
+        require_accurate(judges_in(stage.reward), judge_pool, context.folder.say)
+        thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
+        with context.folder.costing(stage.name, "asking"):
+            budget = TokenBudget(SCORED_TOKENS, context.folder.say)
+            measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
     context.folder.manifest.set_gate(stage.name, gate)
