@@ -281,12 +281,15 @@ class Credit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """A value, or None if it could not be determined, with named parts, a note in words and `credits` for single
-    tokens. `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`."""
+    tokens. `Score(value=1.0, parts={"em": 1.0}, note="correct")`; `Score(value=None, note="retriever failed")`.
+
+    `notes` has what functions of the user noted, by their names; Sleuth fills it from the `note` that each returned."""
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     credits: tuple[Credit, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,5 +51,6 @@ def test_no_figure_is_explained_twice() -> None:
 
 def test_a_figure_whose_name_is_put_together_has_a_meaning() -> None:
     assert meaning_of("score_search_r1") == meaning_of("score_slime")
+    assert meaning_of("score_brevity/step") not in (None, meaning_of("score_brevity"), meaning_of("step"))
     assert meaning_of("held_out_reading") is not None
     assert meaning_of("nothing_of_the_kind") is None

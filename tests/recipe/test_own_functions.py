@@ -145,3 +145,8 @@ def test_two_functions_of_one_name_are_refused_since_their_figures_would_be_one(
         "stage.1.reward=[{ kind = 'python', function = 'own_names:f' }, { kind = 'python', function = 'own_names:f' }]"
     )
     assert any("reward.1.function is called f, as that of reward.0" in line for line in problems(demo, two))
+    lines = problems(demo, REWARD.format("own_names:search_r1"))
+    assert any("reward.0.function is called search_r1, as a published scorer" in line for line in lines)
+    one = "{ kind = 'python', function = 'own_names:f' }"
+    pool = f"stage.1={{ kind = 'online_dpo', name = 'grpo', reward = [{one}, {one}] }}"
+    assert any("reward.1.function is called f, as that of reward.0" in line for line in problems(demo, pool))

@@ -9,6 +9,7 @@ import pytest
 from episodes import episode_of
 
 from sleuth.rewards.function import FunctionReward
+from sleuth.rewards.total import TotalReward
 from sleuth.types import Action, Episode, Group, Score
 from sleuth.user_code.functions import UserCodeError, load_function
 
@@ -46,6 +47,12 @@ def as_tensor(episode):
 def with_parts(episode):
     return Score(value=2, parts={"words": 7.0}, note="fine")
 
+def with_more(episode):
+    return Score(value=2, parts={"words": 8.0}, note="fine too")
+
+def ours(episode):
+    return Score(value=1, parts={"em": 3, "step": 99, "two words": True, "none": None, "one": torch.tensor(1)})
+
 def missing(episode):
     return None
 
@@ -75,6 +82,18 @@ def one_is_text(group):
 
 def wrong_part(episode):
     return Score(value=1.0, parts={"words": "many"})
+
+def infinite_part(episode):
+    return Score(value=1.0, parts={"words": float("inf")})
+
+def huge_part(episode):
+    return Score(value=1.0, parts={"words": 10**400})
+
+def two_lines(episode):
+    return Score(value=1.0, parts={"a\\nb": 1.0})
+
+def no_parts(episode):
+    return Score(value=1.0, parts=None)
 
 def neither(text):
     return 1.0
@@ -118,7 +137,27 @@ def test_parameters_are_given_by_name(tmp_path: Path) -> None:
 
 def test_a_score_brings_its_own_parts_and_note(tmp_path: Path) -> None:
     [score] = scores(reward("with_parts", tmp_path), RIGHT)
-    assert score == Score(value=2.0, parts={"words": 7.0, "score_with_parts": 2.0}, note="fine")
+    parts = {"score_with_parts": 2.0, "score_with_parts/words": 7.0}
+    assert score == Score(value=2.0, parts=parts, notes={"with_parts": "fine"})
+
+
+def test_no_part_of_a_function_has_the_name_of_a_figure_of_ours(tmp_path: Path) -> None:
+    [score] = scores(reward("ours", tmp_path), RIGHT)
+    assert score.parts == {
+        "score_ours": 1.0,
+        "score_ours/em": 3.0,
+        "score_ours/step": 99.0,
+        "score_ours/two words": 1.0,
+        "score_ours/one": 1.0,
+    }
+    assert {type(value) for value in score.parts.values()} == {float}
+
+
+def test_functions_with_parts_of_the_same_name_keep_them_apart(tmp_path: Path) -> None:
+    both = TotalReward([reward("with_parts", tmp_path), reward("with_more", tmp_path)], [1.0, 1.0])
+    [score] = asyncio.run(both(Group(task=RIGHT.task, episodes=(RIGHT,))))
+    assert [score.parts[f"score_{name}/words"] for name in ("with_parts", "with_more")] == [7.0, 8.0]
+    assert score.notes == {"with_parts": "fine", "with_more": "fine too"}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +171,9 @@ def test_a_score_brings_its_own_parts_and_note(tmp_path: Path) -> None:
         ("too_few", "scored.py:{line}: too_few: returned [1.0]; expected a list of 2 numbers"),
         ("a_number", "scored.py:{line}: a_number: returned 1.0; expected a list of 2 numbers"),
         ("wrong_part", "scored.py:{line}: wrong_part: returned the part words = 'many'; expected a finite number"),
+        ("infinite_part", "scored.py:{line}: infinite_part: returned the part words = inf; expected a finite number"),
+        ("two_lines", "scored.py:{line}: two_lines: returned a part called 'a\\nb'; expected a name in one line"),
+        ("no_parts", "scored.py:{line}: no_parts: returned parts = None; expected numbers by name"),
         (
             "one_is_text",
             "scored.py:{line}: one_is_text: returned 'x'; expected a finite number, or None if it is missing",
@@ -146,6 +188,11 @@ def test_anything_else_is_missing_with_the_users_line_and_never_zero(
     found = scores(reward(name, tmp_path, seconds=0.2), RIGHT, LONG)
     expected = note.format(line=line, next=line + 1)
     assert [(score.value, score.note, dict(score.parts)) for score in found] == [(None, expected, {})] * 2
+
+
+def test_a_part_that_no_float_holds_makes_the_score_missing(tmp_path: Path) -> None:
+    [score] = scores(reward("huge_part", tmp_path), RIGHT)
+    assert (score.value, "returned the part words = 1000" in score.note) == (None, True)
 
 
 def test_an_episode_that_raises_leaves_its_siblings_their_scores(tmp_path: Path) -> None:

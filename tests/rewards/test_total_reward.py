@@ -33,6 +33,14 @@ def test_rewards_add_up_episode_by_episode_with_all_their_parts() -> None:
     assert (two.value, two.note) == (0.5, "wrong")
 
 
+def test_a_note_of_the_user_and_ours_are_both_kept() -> None:
+    first = Fixed([Score(value=1.0, note="correct")] * 2)
+    second = Fixed([Score(value=0.5, notes={"brevity": "long"}), Score(value=None, note="no", notes={"brevity": "no"})])
+    one, two = asyncio.run(TotalReward([first, second], [1.0, 1.0])(GROUP))
+    assert (one.note, one.notes) == ("correct", {"brevity": "long"})
+    assert (two.note, two.notes) == ("no", {"brevity": "no"})
+
+
 def test_a_sum_with_a_missing_part_is_missing_and_says_why() -> None:
     first = Fixed([Score(value=1.0, note="correct")] * 2)
     second = Fixed([Score(value=None, note="judge timed out"), Score(value=0.5)])

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.report.rollouts_shown import rollouts_of
+from sleuth.report.transcripts import TextPool
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,
@@ -131,6 +133,17 @@ def test_a_file_that_is_missing_or_something_else_is_told_in_one_line(tmp_path: 
     (tmp_path / "text.parquet").write_text("hello", encoding="utf-8")
     with pytest.raises(SleuthError, match=r"text\.parquet: is not a rollout file: [^\n]*$"):
         read_rollouts(tmp_path / "text.parquet")
+
+
+def test_notes_of_the_user_are_read_back_and_files_of_before_have_none(tmp_path: Path) -> None:
+    group = _group_of(Action(kind="search", text="Ada"))
+    score = Score(value=0.5, parts={"score_f": 0.5, "score_f/two words": 2.0}, note="wrong", notes={"f": "long"})
+    write_rollouts(tmp_path / "new.parquet", [replace(group, scores=(score,))], [[None]])
+    assert read_rollouts(tmp_path / "new.parquet")[0].scores == (score,)
+    pq.write_table(pq.read_table(tmp_path / "new.parquet").drop_columns("notes"), tmp_path / "old.parquet")
+    assert read_rollouts(tmp_path / "old.parquet")[0].scores == (replace(score, notes={}),)
+    shown = rollouts_of(tmp_path / "old.parquet", TextPool(), None)
+    assert shown[0]["siblings"][0]["note"] == "wrong"
 
 
 def test_files_of_before_a_search_had_a_reason_for_its_failure_are_read(tmp_path: Path) -> None:

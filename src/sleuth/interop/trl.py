@@ -25,7 +25,7 @@ from statistics import fmean
 from typing import Any, cast
 
 from sleuth.interop.search_stage import PlayedTurn, SearchStage, ToolCall, load_search_stage
-from sleuth.metrics.metrics import CITING
+from sleuth.metrics.metrics import CITING, is_score
 from sleuth.render import decode
 from sleuth.types import Episode, Score, Segment, SleuthError
 
@@ -223,10 +223,14 @@ def _find(part: Sequence[int], tokens: Sequence[int], start: int) -> int:
 
 
 def _mean_parts(scores: Sequence[Score]) -> dict[str, float]:
-    """Absent parts are 0, but for those of citing, which only some answers can have."""
+    """Absent parts are 0, but for those of citing and of the user's functions, which only some answers have."""
     scored = [score for score in scores if score.value is not None]
     names = {name for score in scored for name in score.parts}
     return {
-        name: fmean(score.parts.get(name, 0.0) for score in scored if name not in CITING or name in score.parts)
+        name: fmean(
+            score.parts.get(name, 0.0)
+            for score in scored
+            if name in score.parts or not (name in CITING or is_score(name))
+        )
         for name in sorted(names)
     }

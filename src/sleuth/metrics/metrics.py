@@ -13,15 +13,18 @@ from sleuth.types import Retriever, Score, Task, Trajectory
 Record = tuple[Task, Trajectory, Score]
 """One finished episode."""
 
+SCORE = "score"
+"""What a stage pays, where no answer is compared with golden ones."""
 SCORER_PREFIX = "score_"
-"""The prefix of score parts by scorers other than the strict one."""
+"""The prefix of score parts by scorers other than the strict one, and by functions of the user."""
 
 CITING = ("cites", "cited_holds_answer", "cited_gold")
 """The score parts of answers that may cite a passage, as `AnswerReward` gives them."""
 
 
-def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[str, Measured]:
+def episode_figures(records: Sequence[Record], *, cites: bool = False, is_scored: bool = False) -> dict[str, Measured]:
     """The figures of an evaluation, whose answers may cite passages if `cites`; siblings of one task count as one draw.
+    If it `is_scored`, the stage's own score is the verdict.
 
     - `em`, `em_one_hop`, `em_two_hop`: exact match, over all tasks and over those of a kind;
     - `searched`: the share of episodes with a search; `searches_mean`: mean searches, `searches_two_hop`: those on
@@ -31,7 +34,8 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[s
     - `query_recall`: the share of episodes whose first search found a gold passage, over tasks that have one; one
       without a search counts as 0, and is left out of `query_recall_searched`;
     - `missing`: the share of episodes without a verdict;
-    - `score_NAME`: the mean score of a scorer other than the strict one;
+    - `score`: the mean of what the stage pays; `score_NAME`: that of a scorer other than the strict one, or of a
+      function of the user, and `score_NAME/PART` of a part that it returned;
     - `well_formed`: the share of episodes in which every turn is one closed thought and one action, the last one the
       answer, of agents that write tags;
     - `cites`, with the argument of that name: the share of answers whose quotation is in a passage that was shown;
@@ -54,7 +58,7 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[s
         "query_recall_searched": (share, with_gold, _first_search_found_gold_if_any),
         "response_tokens_mean": (bootstrap_mean, records, response_tokens),
         "results_tokens_mean": (bootstrap_mean, records, _results_tokens),
-        "missing": (share, records, _missing),
+        "missing": (share, records, _unscored if is_scored else _missing),
     }
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
         figures[name] = (bootstrap_mean, records, partial(_part, name))
@@ -69,15 +73,27 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False) -> dict[s
 
 
 def compatible_scores(score: Score) -> dict[str, float]:
-    """The scores of an episode by scorers other than the strict one: `{"score_search_r1": 1.0}`."""
-    return {name: value for name, value in score.parts.items() if name.startswith(SCORER_PREFIX)}
+    """The scores of an episode by the stage, by its functions and by scorers other than the strict one, with their
+    parts: `{"score_search_r1": 1.0}`."""
+    return {name: value for name, value in score.parts.items() if is_score(name)}
 
 
-def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
+def is_score(figure: str) -> bool:
+    """Whether a figure is what a stage pays, a scorer other than the strict one, a user's function or a part of it."""
+    return figure == SCORE or figure.startswith(SCORER_PREFIX)
+
+
+def score_label(figure: str) -> str:
+    """A figure that `is_score` in words: "Score", "Score by brevity", and "turns of brevity" for a part."""
+    name, slash, part = figure.removeprefix(SCORER_PREFIX).partition("/")
+    return "Score" if figure == SCORE else f"{part} of {name}" if slash else f"Score by {name}"
+
+
+def outcome_counts(records: Sequence[Record], *, is_scored: bool = False) -> dict[str, int]:
     """The number of episodes by outcome (the score's note, else the stop reason), most frequent first. All failures of
-    a retriever are one outcome."""
-    outcomes = Counter(_outcome(score.note) or trajectory.stop for _, trajectory, score in records)
-    return _most_frequent_first(outcomes)
+    a retriever are one outcome. If the stage's own score is the verdict, only a missing one has its note as outcome."""
+    noted = ((score.note if score.value is None or not is_scored else "", one.stop) for _, one, score in records)
+    return _most_frequent_first(Counter(_outcome(note) or stop for note, stop in noted))
 
 
 def missing_reasons(records: Sequence[Record]) -> dict[str, int]:
@@ -118,6 +134,10 @@ def _part(name: str, task: Task, trajectory: Trajectory, score: Score) -> float 
 
 def _missing(task: Task, trajectory: Trajectory, score: Score) -> float | None:
     return float("em" not in score.parts)
+
+
+def _unscored(task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return float(score.value is None)
 
 
 def _searches(task: Task, trajectory: Trajectory, score: Score) -> float | None:

@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, Pos
 from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
 from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, FunctionRewardRecipe, RewardTable
+from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
@@ -241,16 +241,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _functions_have_their_own_figures(self) -> Iterator[str]:
-        names: dict[str, int] = {}
-        for index, reward in enumerate(self.reward):
-            if isinstance(reward, FunctionRewardRecipe):
-                name = reward.function.rpartition(":")[2]
-                if name in names:
-                    yield (
-                        f"reward.{index}.function is called {name}, as that of reward.{names[name]}, and both would be "
-                        f"the figure score_{name}; rename one of them"
-                    )
-                names.setdefault(name, index)
+        yield from clashing_figures(self.reward)
 
     @combination
     def _servers_have_whole_weights(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, HttpJudgeRecipe, JudgeRecipe, Skill
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, FunctionFields
+from sleuth.recipe.rewards import AnswerSize, FunctionFields, clashing_figures
 from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
@@ -150,6 +150,10 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """The rewards; a candidate's score is their weighted sum. Absent: mechanics mode."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
     """The loss on the best and the worst candidate of a pool."""
+
+    @combination
+    def _functions_have_their_own_figures(self) -> Iterator[str]:
+        yield from clashing_figures(self.reward)
 
     @combination
     def _pool_has_candidates(self) -> Iterator[str]:

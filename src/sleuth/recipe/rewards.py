@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -425,6 +425,22 @@ class FunctionFields(StrictModel):
     """Further arguments of the function, by name: `[stage.reward.parameters]`."""
     seconds: PositiveFloat = 60.0
     """Timeout of a call in seconds; then the score is missing."""
+
+
+def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:
+    """A sentence for each function of the user whose figures would have the name of another reward's."""
+    scorers = get_args(AnswerRewardRecipe.model_fields["scorer"].annotation)
+    names: dict[str, int] = {}
+    for index, reward in enumerate(rewards):
+        if isinstance(reward, FunctionFields):
+            name = reward.function.rpartition(":")[2]
+            if name in names or name in scorers:
+                other = f"that of reward.{names[name]}" if name in names else "a published scorer"
+                yield (
+                    f"reward.{index}.function is called {name}, as {other}, and both would be the figure score_{name}; "
+                    "rename one of them"
+                )
+            names.setdefault(name, index)
 
 
 class FunctionRewardRecipe(FunctionFields, RewardFields):

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from sleuth.metrics.failures import MODES, failure_mode
+from sleuth.metrics.metrics import is_score, score_label
 from sleuth.metrics.paired import Record
 from sleuth.report.transcripts import TextPool, action_view, segment_view
 from sleuth.runs.rollouts import SCHEMA, reading
@@ -125,13 +126,19 @@ def _sibling_view(row: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer |
         "label": str(row["sample"] + 1) + (f".{row['trajectory'] + 1}" if row["trajectory"] else ""),
         "score": row["score"],
         "parts": dict(row["parts"] or ()),
-        "note": row["note"] or "",
+        "note": _noted(row["note"], dict(row["notes"] or ())),
         "advantage": row["advantage"],
         "stop": row["stop"],
         "version": max((s["policy_version"] for s in row["segments"] if s["policy_version"] is not None), default=None),
         "segments": [segment_view(segment, pool, tokenizer) for segment in row["segments"]],
         "actions": [action_view(action, row["gold_passages"] or (), pool) for action in row["actions"] or ()],
     }
+
+
+def _noted(note: str | None, notes: Mapping[str, str]) -> str:
+    """Our note and those of the user's functions: `correct; brevity: short enough`."""
+    others = [f"{name}: {text}" for name, text in notes.items() if text != note]
+    return "; ".join([note, *others] if note else others)
 
 
 MAX_QUESTIONS = 600
@@ -162,9 +169,10 @@ def _row_view(sides: Sequence[Record], pool: TextPool) -> dict[str, Any]:
 def _side_view(record: Record, pool: TextPool) -> dict[str, Any]:
     gold = record.get("gold_passages", ())
     return {
-        "em": record.get("em"),
+        "score": record.get("score", record.get("em")),
+        "scores": {score_label(key): value for key, value in record.items() if is_score(key)},
         "mode": failure_mode(record),
-        "note": record.get("note", ""),
+        "note": _noted(record.get("note"), record.get("notes", {})),
         "answer": record.get("answer"),
         "searches": record.get("searches"),
         "stop": record.get("stop", ""),

@@ -16,18 +16,20 @@ from sleuth.user_code.functions import UserCodeError, UserFunction, first_parame
 
 EPISODE, GROUP = "episode", "group"
 PART_PREFIX = "score_"
-"""Before the function's name, that is the part of the score: `score_brevity`."""
+"""Before the function's name, that is the part of the score: `score_brevity`. Its own parts follow a slash,
+`score_brevity/turns`, so that no name of a user is that of a figure of ours or of another function."""
 EXAMPLE = "def {name}(episode: Episode) -> float | None, or {name}(group: Group) -> list[float | None]"
 
 
 class FunctionReward:
-    """The score that a user's function gives an episode, or all episodes of a group; also as the part `score_NAME`.
+    """The score that a user's function gives an episode, or all episodes of a group; also as the part `score_NAME`. The
+    parts of a `Score` that it returns are `score_NAME/PART`, and its note is that of NAME among the `notes`.
 
     The function's first parameter decides: an `Episode`, or anything called `episode`, gets one episode after the
     other; a `Group`, or anything called `group`, gets the group and returns a list. A score is a number, a `Score`, or
-    None if it is missing. It is missing too, with file and line in its note, if the function raises, takes longer than
-    `seconds` or returns anything else, and if the episode failed. The constructor raises UserCodeError for a function
-    that cannot be called like this with the `parameters`.
+    None if it is missing; a part is a number or None. The score is missing too, with file and line in its note, if the
+    function raises, takes longer than `seconds` or returns anything else, and if the episode failed. The constructor
+    raises UserCodeError for a function that cannot be called like this with the `parameters`.
     """
 
     def __init__(self, function: UserFunction, parameters: Mapping[str, Any], *, seconds: float) -> None:
@@ -41,7 +43,7 @@ class FunctionReward:
         try:
             return await self._scores(group) if self.takes_group else await self._scores_one_by_one(group)
         except UserCodeError as error:
-            return [Score(value=None, note=str(error)) for _ in group.episodes]
+            return [self._missing(str(error)) for _ in group.episodes]
 
     async def score_or_raise(self, group: Group) -> list[Score]:
         """The scores; raises the UserCodeError that would make one of them missing."""
@@ -62,7 +64,7 @@ class FunctionReward:
             try:
                 return await self._score(episode)
             except UserCodeError as error:
-                return Score(value=None, note=str(error))
+                return self._missing(str(error))
 
         return await asyncio.gather(*map(score, group.episodes))
 
@@ -70,22 +72,36 @@ class FunctionReward:
         failed = failed_score(episode)
         return failed or self._checked(await self.call(episode, **self.parameters))
 
+    def _missing(self, why: str) -> Score:
+        return Score(value=None, note=why, notes={self.function.short_name: why})
+
     def _checked(self, found: Any) -> Score:
         found = _plain(found)
         score = found if isinstance(found, Score) else Score(value=found)
+        parts, note, value = self._parts(score.parts), str(score.note or ""), _number(score.value)
         if score.value is None:
-            return replace(score, note=score.note or f"{self.function.short_name} returned None")
-        if not _is_finite(score.value):
+            return replace(self._missing(note or f"{self.function.short_name} returned None"), parts=parts)
+        if value is None:
             raise self.function.error(
                 f"returned {_shown(score.value)}; expected a finite number, or None if it is missing"
             )
-        wrong = next((name for name, part in score.parts.items() if not _is_finite(part)), None)
-        if wrong is not None:
-            raise self.function.error(
-                f"returned the part {wrong} = {_shown(score.parts[wrong])}; expected a finite number"
-            )
-        value = float(score.value)
-        return replace(score, value=value, parts={**score.parts, self.part: value})
+        notes = {self.function.short_name: note} if note else {}
+        return Score(value=value, parts={self.part: value, **parts}, notes=notes, credits=score.credits)
+
+    def _parts(self, parts: Any) -> dict[str, float]:
+        """The parts that are there, under names of this function's own."""
+        if not isinstance(parts, Mapping):
+            raise self.function.error(f"returned parts = {_shown(parts)}; expected numbers by name")
+        found = {}
+        for name, part in parts.items():
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                raise self.function.error(f"returned a part called {_shown(name)}; expected a name in one line")
+            if part is None:
+                continue
+            if (number := _number(part)) is None:
+                raise self.function.error(f"returned the part {name} = {_shown(part)}; expected a finite number")
+            found[f"{self.part}/{name}"] = number
+        return found
 
 
 def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> bool:
@@ -101,8 +117,14 @@ def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> boo
     raise function.error(f"takes neither an episode nor a group; expected {example}")
 
 
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+def _number(value: Any) -> float | None:
+    """A finite number as a float; None for anything else."""
+    value = _plain(value)
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # an integer that no float holds
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _plain(value: Any) -> Any:

@@ -63,6 +63,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
     },
     "Parts of the score (means over the episodes that have them)": {
+        "score_*/*": "`score_NAME/PART`: a part of the `Score` that your own function NAME returned.",
         "score_*": "What the named published scorer, or your own function of that name, gives.",
         **{name: meaning for table in get_args(RewardRecipe) for name, meaning in table.figures.items()},
     },

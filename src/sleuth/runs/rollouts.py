@@ -96,6 +96,7 @@ SCHEMA = pa.schema(
         ("score", pa.float64()),  # null: missing
         ("parts", pa.map_(pa.string(), pa.float64())),  # null: the group was never scored
         ("note", pa.string()),
+        ("notes", pa.map_(pa.string(), pa.string())),  # null: an older file
         ("credits", pa.list_(_CREDIT)),
         ("advantage", pa.float64()),  # null: missing, or the group was not trained
         ("segments", pa.list_(_SEGMENT)),
@@ -191,6 +192,7 @@ def _score_row(score: Score | None) -> dict[str, Any]:
         "score": score.value,
         "parts": list(score.parts.items()),
         "note": score.note,
+        "notes": list(score.notes.items()),
         "credits": [asdict(credit) for credit in score.credits],
     }
 
@@ -268,7 +270,8 @@ def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:
 
 def _score(row: Mapping[str, Any]) -> Score:
     credits = tuple(Credit(**credit) for credit in row["credits"] or ())
-    return Score(value=row["score"], parts=dict(row["parts"]), note=row["note"], credits=credits)
+    notes = dict(row["notes"] or ())
+    return Score(value=row["score"], parts=dict(row["parts"]), note=row["note"], credits=credits, notes=notes)
 
 
 def _trajectory(row: Mapping[str, Any]) -> Trajectory:

@@ -58,7 +58,7 @@ function browseQuestions() {
       "button",
       { type: "button", onclick: () => choose(row) },
       row.question,
-      element("span", { class: "scores" }, scoreDot(left.em), " → ", scoreDot(right.em)),
+      element("span", { class: "scores" }, scoreDot(left.score), " → ", scoreDot(right.score)),
     );
   }
 
@@ -97,10 +97,12 @@ function side(place, record) {
   return element(
     "div",
     {},
-    element("h4", { class: "arm-" + place + " arm-" + name }, scoreDot(record.em), " " + name),
+    element("h4", { class: "arm-" + place + " arm-" + name }, scoreDot(record.score), " " + name),
     factRow([
       ["Answer", record.answer || "none"],
       ["Outcome", data.questions.modes[record.mode]],
+      ...Object.entries(record.scores).map(([name, value]) => [name, readable(value)]),
+      ["Note", record.note || "none"],
       ["Searches", readable(record.searches)],
       ["Stopped by", record.stop || "none"],
     ]),
@@ -110,7 +112,7 @@ function side(place, record) {
 }
 
 function ended(record, mode) {
-  if (mode === "wrong") return !["right", "missing"].includes(record.mode);
+  if (mode === "wrong") return !["right", "scored", "missing"].includes(record.mode);
   return !mode || record.mode === mode;
 }
 
