@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from sleuth.metrics.headline import evaluation_line, headline
@@ -31,6 +32,33 @@ def test_a_headline_is_the_paired_difference_of_two_evaluations() -> None:
     assert line.startswith("exact match 0.250 -> 1.000 (+0.750 [")
     same = headline({"a": runs["base"], "b": runs["base"]}, "a", "b")
     assert same == "exact match 0.250 -> 0.250 (+0.000 [0.00, 0.00])"
+
+
+def scored(*values: float, reward: str = "f", **parts: float) -> dict[str, Any]:
+    """An evaluation led by the score of its stage, with a function `f` and parts of it."""
+    figures = {"score": fmean(values), "score_f": fmean(values)} | {f"score_f/{name}": parts[name] for name in parts}
+    records = [{"id": f"q{at}", "em": 0.0, "score": value, "score_f": value} for at, value in enumerate(values)]
+    measured = {key: {"value": value, "low": 0.25, "high": 0.75, "n": 2} for key, value in figures.items()}
+    em = {"value": 0.0, "low": 0.0, "high": 0.2, "n": 2}
+    return {"headline": list(figures), "reward": reward, "em": em, **measured, "records": records}
+
+
+def test_an_evaluation_without_an_answer_reward_is_headed_by_its_score_and_parts() -> None:
+    base, trained = scored(0.25, 0.75, turns=3.0), scored(0.5, 1.0, turns=2.0)
+    line = "score 0.500 [0.25, 0.75], score_f/turns 3.000 [0.25, 0.75], n 2"
+    assert evaluation_line("base", base) == f"base: {line}"
+    found = headline({"base": base, "trained": trained}, "base", "trained")
+    assert found == "score 0.500 -> 0.750 (+0.250 [0.25, 0.25])"
+    many = scored(0.5, 1.0, **{f"p{at}": 0.0 for at in range(9)})
+    assert evaluation_line("base", many).endswith(", 4 more figures, n 2")
+
+
+def test_scores_of_different_rewards_are_not_compared() -> None:
+    runs = {"base": scored(0.25, 0.75), "trained": scored(0.5, 1.0, reward="g")}
+    found = headline(runs, "base", "trained")
+    assert found == "score_f 0.500 -> 0.750 (+0.250 [0.25, 0.25])"
+    del runs["trained"]["score_f"]
+    assert headline(runs, "base", "trained") is None
 
 
 def test_there_is_no_headline_without_a_shared_figure_or_question() -> None:

@@ -50,6 +50,24 @@ def complaint(*places: object) -> str:
     return str(error.value)
 
 
+def test_scores_and_their_parts_are_compared_and_lead(tmp_path: Path) -> None:
+    def scored(name: str, value: float, reward: str = "f") -> Path:
+        records = [record(random.Random(at), at, 0.5) | {"score": value, "score_f/turns": 3.0} for at in range(20)]
+        led = {"headline": ["score", "score_f/turns"], "reward": reward}
+        file = write_file(tmp_path / f"{name}.json", 0.5, records=records, **led)
+        return file
+
+    found = compared(scored("a", 1.25), scored("b", 1.75))
+    assert found.headlines == ["Score of b is above that of a: +0.500 [+0.500, +0.500]."]
+    assert list(found.levels)[:3] == ["score", "score_f/turns", "em"]
+    assert found.modes["a"]["scored"] == 20
+    other = compared(scored("a", 1.25), scored("b", 1.75, reward="g"))
+    assert "score" not in other.levels
+    assert "Scores are not compared: they were computed by different rewards." in other.notes
+    plain = compared(scored("a", 1.25), write_file(tmp_path / "c.json", 0.9))
+    assert plain.headlines[0].startswith("Exact match of c ")
+
+
 def test_a_run_is_its_last_evaluation(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, questions=10)

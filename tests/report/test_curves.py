@@ -52,4 +52,4 @@ def test_smoothing_is_odd_and_none_for_a_short_run() -> None:
 def test_a_scorer_beside_the_strict_one_has_a_chart_next_to_exact_match() -> None:
     rows = [{"step": 1, "reward_mean": 0.5, "em": 0.2, "score_verl": 0.5, "format": 1.0, "loss": 0.1}]
     titles = [chart.title for chart in charts_of(rows)]
-    assert titles == ["Reward", "Exact match", "Score by verl", "Well-formed", "Loss"]
+    assert titles == ["Reward", "Score by verl", "Exact match", "Well-formed", "Loss"]

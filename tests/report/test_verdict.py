@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sleuth.report.failure_examples import failure_arms, failure_rows
 from sleuth.report.figures import figure_rows, outcome_table
 from sleuth.report.page import overlap, verdict
 
@@ -38,6 +39,29 @@ def test_the_verdict_says_rose_only_if_the_paired_interval_leaves_zero_out() -> 
 def test_the_verdict_says_greedy_only_of_temperature_zero() -> None:
     sampled = evaluation([1.0], temperature=1.0)
     assert verdict({"base": sampled, "trained": sampled}).startswith("Exact match on 1 questions")
+
+
+def test_a_run_that_compares_no_answers_is_led_by_its_score() -> None:
+    def scored(value: float, **more: Any) -> dict[str, Any]:
+        found = evaluation([0.0] * 40)
+        records = [{**record, "score": value, "score_f/turns": 1.0} for record in found["records"]]
+        one = {"value": value, "low": value, "high": value, "n": 40}
+        led = {"headline": ["score", "score_f/turns"], "reward": "f", "score": one, "score_f/turns": one}
+        return {**found, **led, "records": records, "outcomes": {"turns": 40}} | more
+
+    runs = {"base": scored(0.25), "trained": scored(0.5)}
+    assert verdict(runs) == "Greedy score on 40 questions rose from 0.250 [0.250, 0.250] to 0.500 [0.500, 0.500]."
+    assert [(row.key, row.label) for row in figure_rows(runs)] == [
+        ("score", "Score"),
+        ("score_f/turns", "turns of f"),
+        ("em", "Exact match"),
+    ]
+    assert outcome_table(runs)[0] == ("turns", [(40, 1.0), (40, 1.0)])
+    assert failure_rows(failure_arms(runs)) == []
+    assert verdict({"base": scored(0.25)}) == "Not measured yet: no score in eval/trained.json."
+    other = {"base": scored(0.25), "trained": scored(0.5, reward="g")}
+    assert verdict(other).startswith("Greedy turns of f on 40 questions")
+    assert figure_rows(other)[0].difference is None
 
 
 def test_the_verdict_names_the_evaluation_that_is_missing() -> None:

@@ -115,7 +115,7 @@ def test_both_answers_to_a_question_travel_with_their_transcripts(html: str) -> 
     base, trained = row["sides"]
     assert row["question"] == "where was Ada Voss born? (0)"
     assert "".join(data["texts"][segment["text"]] for segment in trained["segments"]).startswith("Question: ")
-    assert base["em"] in (0.0, 1.0)
+    assert base["score"] in (0.0, 1.0)
     assert base["mode"] in data["questions"]["modes"]
 
 
@@ -195,7 +195,8 @@ def test_every_figure_of_an_evaluation_has_words() -> None:
 
     figures = episode_figures([answered("one_hop", True), answered("two_hop", False)])
     assert set(figures) - set(LABELS) == set()
-    assert label_of("score_search_r1") == "Score by search r1"
+    assert label_of("score_search_r1") == "Score by search_r1"
+    assert label_of("score_brevity/two_words") == "two_words of brevity"
     assert label_of("own_figure") == "Own figure"
 
 

@@ -14,6 +14,7 @@ from verb import sleuth
 
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.factories import code_differences
+from sleuth.report.page import write_report
 from sleuth.runs.protocol import OwnCode, ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
@@ -22,12 +23,16 @@ Run = Callable[..., Path]
 Once = Callable[[str, Callable[[Path], object]], Path]
 
 REWARDS = """
-from sleuth.types import Episode
+from sleuth.types import Episode, Score
 
 def brevity(episode: Episode, *, limit: int = 40) -> float:
     print("a print of the user")
     tokens = [token for segment in episode.whole.segments if segment.author == "policy" for token in segment.tokens]
     return 1 - len(tokens) / limit
+
+def named(episode: Episode) -> Score:
+    ours = ("stage", "step", "em", "correct", "learning_rate", "reward_mean")
+    return Score(value=brevity(episode), parts=dict.fromkeys(ours, 99), note="a note of the user")
 """
 ENV = """
 import asyncio, random
@@ -127,6 +132,49 @@ def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended: Run) -> None:
     sources = {"own_rewards.py": digest(REWARDS)}
     assert part.sources == sources
     assert json.loads((folder / "manifest.json").read_text())["sources"] == {"grpo": sources}
+
+
+def test_parts_of_the_users_score_touch_no_figure_of_ours(ended: Run) -> None:
+    both = "stage.1.reward=[{ kind = 'answer' }, { kind = 'python', function = 'own_rewards:named' }]"
+    last = ended(both, SHORT)
+    folder = last.parents[1]
+    for number, row in enumerate(rows(folder), start=1):
+        assert (row["stage"], row["step"], row["score_named/step"]) == ("grpo", number, 99)
+        assert 0 <= row["em"] <= 1
+        assert row["learning_rate"] != 99
+        assert row["reward_mean"] < 99
+        assert "correct" not in row
+    [group, *_] = read_rollouts(folder / "rollouts" / "step-000001.parquet")
+    score = group.scores[0]
+    assert score.note in ("correct", "wrong", "no_answer", "malformed")
+    assert score.parts[score.note] == 1
+    assert score.notes == {"named": "a note of the user"}
+    trained = json.loads((folder / "eval/trained.json").read_text())
+    assert trained["score_named/step"]["value"] == 99
+    assert "headline" not in trained  # answers are compared with golden ones
+    record = trained["records"][0]
+    assert (record["score_named/em"], record["notes"]) == (99, score.notes)
+    assert record["em"] in (0, 1)
+    text = write_report(folder).read_text()
+    for shown in (f"{score.note}; named: a note of the user", "step of named", "score_named/learning_rate"):
+        assert shown in text
+
+
+def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended: Run) -> None:
+    paid = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:named', weight = 2 }, { kind = 'format' }]"
+    last = ended(paid, PYTHON_ENV, SHORT)
+    folder = last.parents[1]
+    trained = json.loads((folder / "eval/trained.json").read_text())
+    assert trained["headline"][:2] == ["score", "score_named"]
+    for record in trained["records"]:
+        assert record["score"] == pytest.approx(2 * record["score_named"] + record["well_formed"])
+    log = (folder / "log.txt").read_text()
+    assert f"trained: score {trained['score']['value']:.3f} [" in log
+    assert "exact match" not in log
+    assert list(trained["outcomes"]) == ["answered"]
+    table = (last / "README.md").read_text().partition("## Measured")[2]
+    assert table.index("| score |") < table.index("| score_named |") < table.index("| score_named/step |")
+    assert table.index("| score_named/step |") < table.index("| em |")
 
 
 def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -71,9 +71,15 @@ def print_sets(title: str, suite: Mapping[str, Any]) -> None:
 
 
 def _set_columns(suite: Mapping[str, Any]) -> dict[str, str]:
-    """The headings of the figures. A published scorer's score takes the place of sub-match, so that 80 columns do."""
-    scores = {key: key.removeprefix("score_") for key in suite if key.startswith("score_")}
-    return {"em": "EM", **scores} | {key: name for key, name in SET_COLUMNS.items() if not scores or key != "sub_match"}
+    """The headings of the figures, those that lead first. A score takes the place of sub-match, so that 80 columns
+    do."""
+    from sleuth.metrics.metrics import is_score
+
+    scores = {key: key.removeprefix("score_") for key in suite if is_score(key)}
+    leads = {key: name for key, name in scores.items() if key in suite.get("headline", ())}
+    return {**leads, "em": "EM", **scores} | {
+        key: name for key, name in SET_COLUMNS.items() if not scores or key != "sub_match"
+    }
 
 
 def _set_cell(key: str, figure: Mapping[str, float | None]) -> str:

@@ -17,16 +17,17 @@ from sleuth.data.questions import select_tasks
 from sleuth.data.suites import QuestionSet, Suite, eval_tasks, load_suite
 from sleuth.dialects.refine import refines
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.factories import answer_scorer_of, setting_of
+from sleuth.factories import answer_scorer_of, leads_with_score, pays, reward_spec_of, setting_of
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.metrics.metrics import (
     CITING,
-    SCORER_PREFIX,
+    SCORE,
     compatible_scores,
     episode_figures,
+    is_score,
     missing_reasons,
     outcome_counts,
 )
@@ -163,7 +164,8 @@ def suite_evaluation(measured: Mapping[str, dict[str, Any]], suite: Suite, *, na
         "name": name,
         "model": first["model"],
         "suite": {"place": suite.place, "per_set": suite.per_set, "ids_sha256": suite.ids_sha256},
-        **{key: figure.as_json() for key, figure in means.items()},
+        **{key: first[key] for key in ("headline", "reward") if key in first},
+        **{key: means[key].as_json() for key in _led(means, first.get("headline", ()))},
         "sets": {
             set_name: contents["set"] | {key: contents[key] for key in (*means, "missing") if key in contents}
             for set_name, contents in measured.items()
@@ -184,22 +186,35 @@ def evaluation(
     reasons = missing_reasons(records)
     protocol = session.protocol()
     dialect = session.setting.dialect
-    figures = citation_figures(records) if refines(dialect) else episode_figures(records, cites=dialect.cites)
+    paid = pays(session.rewards, dialect)
+    figures = (
+        citation_figures(records) if refines(dialect) else episode_figures(records, cites=dialect.cites, is_scored=paid)
+    )
+    scores = sorted(filter(is_score, figures), key=lambda key: key != SCORE)
+    leads = scores if leads_with_score(session.rewards, dialect) else []
     return {
         "name": name,
         "model": model,
-        **{key: figure.as_json() for key, figure in figures.items()},
-        "outcomes": outcome_counts(records),
+        **({"headline": leads} if leads else {}),
+        **({"reward": reward_spec_of(session.rewards).hash} if paid else {}),
+        **{key: figures[key].as_json() for key in _led(figures, leads)},
+        "outcomes": outcome_counts(records, is_scored=paid),
         **({"missing_because": reasons} if reasons else {}),
         "temperature": session.temperature,
         **({"engine": session.server.as_json()} if session.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
-        "records": [question_record(episode, score) for episode, score in answered],
+        "records": [question_record(episode, score, is_scored=paid) for episode, score in answered],
     }
 
 
-def question_record(episode: Episode, score: Score) -> dict[str, Any]:
-    """The episode of one question as plain values; linked trajectories are laid end to end."""
+def _led(figures: Mapping[str, Measured], leads: Sequence[str]) -> list[str]:
+    """The names of the figures, with those that lead before the others."""
+    return list(dict.fromkeys([*(key for key in leads if key in figures), *figures]))
+
+
+def question_record(episode: Episode, score: Score, *, is_scored: bool = False) -> dict[str, Any]:
+    """The episode of one question as plain values; linked trajectories are laid end to end. If it `is_scored`, the
+    stage's own score is the verdict, and None if it is missing."""
     trajectory = episode.whole
     answers = [action.text for action in trajectory.actions if action.kind == "answer"]
     return {
@@ -208,11 +223,13 @@ def question_record(episode: Episode, score: Score) -> dict[str, Any]:
         "golden_answers": list(episode.task.golden_answers),
         "gold_passages": list(episode.task.gold_passages),
         "kind": episode.task.kind,
+        **({SCORE: score.value} if is_scored else {}),
         "em": score.parts.get("em"),
         **compatible_scores(score),
         **{name: score.parts[name] for name in ("well_formed", *CITING) if name in score.parts},
         **_citations(episode.task, score),
         "note": score.note,
+        **({"notes": dict(score.notes)} if score.notes else {}),
         "answer": answers[-1] if answers else None,
         "searches": trajectory.searches,
         "stop": trajectory.stop,
@@ -297,7 +314,7 @@ def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
 
 def _measures(records: Sequence[Record]) -> dict[str, Callable[..., Measured]]:
     """The estimator of each figure that these records have."""
-    scores = dict.fromkeys(key for record in records for key in record if key.startswith(SCORER_PREFIX))
+    scores = dict.fromkeys(key for record in records for key in record if is_score(key))
     return FIGURES | dict.fromkeys(scores, bootstrap_mean)
 
 

@@ -15,6 +15,7 @@ from sleuth.factories.environments import EVAL_JUDGE
 from sleuth.factories.judges import AnyJudge, JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
 from sleuth.judges.cache import NamedJudge, NamedSheetJudge
+from sleuth.metrics.metrics import SCORE
 from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe
 from sleuth.recipe.preference import PreferenceRecipe, WinRateRecipe
@@ -254,17 +255,29 @@ def eval_reward_of(
 ) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
     whether they are well formed; or, of a refiner, its citations by `judge`; and, as further parts, what the user's
-    functions among the `rewards` give."""
-    others: list[Reward] = [
-        function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)
-    ]
-    if refines(dialect):
-        measured: Reward = CitationReward(dialect, judge)
+    functions among the `rewards` give. If evaluations `pay` these rewards, their sum is the score, and the part
+    `score`."""
+    others: list[Reward] = []
+    if paid := pays(rewards, dialect):
+        measured = reward_of(rewards, dialect, tokenizer)
     else:
-        measured = answer_reward_of(scorer, dialect, tokenizer)
-        if dialect.tool is None:
-            others.append(EpisodeReward("well_formed", well_formed, dialect))
-    return WithParts(measured, others) if others else measured
+        others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
+        measured = CitationReward(dialect, judge) if refines(dialect) else answer_reward_of(scorer, dialect, tokenizer)
+    if dialect.tool is None and not refines(dialect):
+        others.append(EpisodeReward("well_formed", well_formed, dialect))
+    return WithParts(measured, others, name=SCORE if paid else None)
+
+
+def leads_with_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
+    """Whether exact match is beside the point of a stage with these rewards: none compares an answer with a golden
+    one. Then the score and its parts lead its evaluations."""
+    return bool(rewards) and not refines(dialect) and all(reward.answer_scorer is None for reward in rewards)
+
+
+def pays(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
+    """Whether evaluations compute the score of such a stage: no judge has to be asked for it."""
+    at_once = all(not reward.judges() and not reward.is_scored_late for reward in rewards)
+    return at_once and leads_with_score(rewards, dialect)
 
 
 def function_reward_of(reward: FunctionFields) -> FunctionReward:
@@ -273,12 +286,15 @@ def function_reward_of(reward: FunctionFields) -> FunctionReward:
 
 
 def reward_of(
-    rewards: Sequence[RewardRecipe], dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None, judge_pool: JudgePool
+    rewards: Sequence[RewardRecipe],
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    judge_pool: JudgePool | None = None,
 ) -> Reward:
-    """The weighted sum of a stage's rewards, with the judges of the pool. Episodes that search are also measured by
-    strict exact match, with weight 0; refiners and thoughts have no golden answer to match. A gain is added later, by
-    `sleuth.training.credit.thought_gain`."""
-    inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=judge_pool)
+    """The weighted sum of a stage's rewards, with the judges of the pool, which may be absent if none asks one.
+    Episodes that search are also measured by strict exact match, with weight 0; refiners and thoughts have no golden
+    answer to match. A gain is added later, by `sleuth.training.credit.thought_gain`."""
+    inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=cast("JudgePool", judge_pool))
     made = [(make(reward, inputs), reward.weight) for reward in rewards if (make := REWARD_KINDS[reward.kind].make)]
     if not refines(dialect) and not any(REWARD_KINDS[reward.kind].is_measured_alone for reward in rewards):
         made.insert(0, (answer_reward_of(STRICT.name, dialect, tokenizer), 0.0))

@@ -11,6 +11,7 @@ from sleuth.rewards.match import normalise
 
 Mode = Literal[
     "right",
+    "scored",
     "wrong_reading",
     "wrong_evidence",
     "malformed",
@@ -22,6 +23,7 @@ Mode = Literal[
 
 MODES: dict[Mode, str] = {
     "right": "Right",
+    "scored": "Scored by the stage's own reward",
     "wrong_reading": "Wrong reading: the evidence was found",
     "wrong_evidence": "Wrong evidence: searched, not found",
     "malformed": "Malformed: no valid answer",
@@ -42,7 +44,8 @@ Record = Mapping[str, Any]
 
 
 def failure_mode(record: Record) -> Mode:
-    """The first mode that applies: `missing` (no verdict), `right`, then for a wrong answer `echoes_prompt`,
+    """The first mode that applies: `missing` (no verdict), `scored` (the verdict is the stage's own score, which is
+    neither right nor wrong), `right`, then for a wrong answer `echoes_prompt`,
     `never_searches`, `malformed` (no valid answer), `wrong_untold` (the question names no evidence), `wrong_evidence`
     or `wrong_reading`.
 
@@ -54,6 +57,8 @@ def failure_mode(record: Record) -> Mode:
     """
     if "citation_f1" in record:
         return _refined(record)
+    if "score" in record:
+        return "missing" if record["score"] is None else "scored"
     if record.get("em") is None or record.get("stop") == "failed":
         return "missing"
     if record["em"] > 0:

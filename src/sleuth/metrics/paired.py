@@ -12,7 +12,7 @@ from sleuth.metrics.arms import difference as arm_difference
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.failures import evidence_shown
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
-from sleuth.metrics.metrics import CITING
+from sleuth.metrics.metrics import CITING, SCORE, is_score
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
@@ -38,10 +38,14 @@ FIGURES = (
 )
 """The figures of `question_value`, in the order of tables."""
 
-MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
+_MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
     name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
 }
-"""The figures that are means rather than shares."""
+
+
+def is_share(key: str) -> bool:
+    """Whether a figure is a share of episodes rather than a mean."""
+    return key not in _MEANS and not is_score(key)
 
 
 def question_value(key: str, record: Record) -> float | None:
@@ -74,8 +78,9 @@ def question_value(key: str, record: Record) -> float | None:
         case "response_tokens_mean":
             return _response_tokens(record) if finished else None
         case "missing":
-            return float(em is None and "citation_f1" not in record)
-    return record.get(key) if key.startswith("score_") or key in (*CITING, *CITATION_FIGURES) else None
+            known = record.get(SCORE, em)  # a stage's own score, if it is the verdict
+            return float(known is None and "citation_f1" not in record)
+    return record.get(key) if is_score(key) or key in (*CITING, *CITATION_FIGURES) else None
 
 
 def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -97,7 +102,7 @@ def difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Di
     one, other = by_question(ours), by_question(theirs)
     common = [name for name in one if name in other]
     tables = (question_means(key, common, [run]) for run in (one, other))
-    return arm_difference(*tables, is_share=key not in MEANS)
+    return arm_difference(*tables, is_share=is_share(key))
 
 
 def mean_difference(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Measured | None:

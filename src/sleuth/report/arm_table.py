@@ -10,7 +10,7 @@ from typing import Any
 
 from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.intervals import UNMEASURED, Measured
-from sleuth.metrics.paired import FIGURES, MEANS, Evaluation, Record, by_question, question_value
+from sleuth.metrics.paired import FIGURES, Evaluation, Record, by_question, is_share, question_value
 from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
@@ -182,9 +182,7 @@ def _is_share(key: str) -> bool:
     """Of 0 and 1, or means of those. `right_over_ARM` is a difference of two."""
     of_thoughts = key.startswith("right_") and not key.startswith("right_over_")
     of_answers = key.startswith(("mean_at_", "pass_at_"))
-    return (
-        of_thoughts or of_answers or key in ("no_signal", "missing", "closed") or (key in FIGURES and key not in MEANS)
-    )
+    return of_thoughts or of_answers or key in ("no_signal", "missing", "closed") or (key in FIGURES and is_share(key))
 
 
 def _tokens_trained(run: Path) -> int:

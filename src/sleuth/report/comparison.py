@@ -9,9 +9,21 @@ from typing import Any
 
 from sleuth.metrics.arms import Difference, difference, level
 from sleuth.metrics.failures import Mode, mode_counts, transitions
+from sleuth.metrics.headline import leading_figures, same_reward
 from sleuth.metrics.intervals import Measured
-from sleuth.metrics.paired import FIGURES, MEANS, Record, by_question, paired_records, question_means, side_of_zero
+from sleuth.metrics.metrics import SCORE, is_score
+from sleuth.metrics.paired import (
+    FIGURES,
+    Evaluation,
+    Record,
+    by_question,
+    is_share,
+    paired_records,
+    question_means,
+    side_of_zero,
+)
 from sleuth.report.arms import Arm, Evaluated
+from sleuth.report.figures import label_of
 from sleuth.report.summary import flat
 from sleuth.runs.protocol import HISTORY, ProtocolCard
 from sleuth.runs.protocol_differences import differences
@@ -24,7 +36,8 @@ Table = Mapping[Mode, Mapping[Mode, int]]
 class Comparison:
     """All that the table and the page show. `levels[figure][arm]`; `differences[figure][pair]` is None if no question
     has the figure in both arms; `modes[arm]` counts the answers of all its runs; `became[pair]` is `transitions` of the
-    arms' first runs. `notes` and `protocols` are sentences; `recipes[key][arm]` holds recipe values that differ.
+    arms' first runs. `notes` and `protocols` are sentences, `lead` is the figure of the headlines; `recipes[key][arm]`
+    holds recipe values that differ.
     """
 
     arms: tuple[Arm, ...]
@@ -35,6 +48,7 @@ class Comparison:
     became: Mapping[Pair, Table]
     notes: Sequence[str]
     protocols: Sequence[str]
+    lead: str
     recipes: Mapping[str, Mapping[str, str]]
 
     @property
@@ -44,9 +58,9 @@ class Comparison:
 
     @property
     def headlines(self) -> list[str]:
-        """A sentence on the exact match of each arm beside the first."""
-        found = self.differences.get("em", {})
-        return [_headline(pair, found[pair]) for pair in found if pair[0] == self.names[0]]
+        """A sentence on the leading figure of each arm beside the first."""
+        found = self.differences.get(self.lead, {})
+        return [_headline(pair, found[pair], label_of(self.lead)) for pair in found if pair[0] == self.names[0]]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON; the key of a pair is `"A -> B"`, and its difference is B minus A."""
@@ -81,15 +95,16 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
     pairs = list(combinations(names, 2))
     levels: dict[str, dict[str, Measured]] = {}
     differences: dict[str, dict[Pair, Difference | None]] = {}
-    for done, key in enumerate(FIGURES, start=1):
-        is_share = key not in MEANS
+    keys, leads = _figures(arms, matched), _leads(arms)
+    for done, key in enumerate(keys, start=1):
+        shared = is_share(key)
         tables = {name: question_means(key, matched.questions, matched.answers[name]) for name in names}
-        of_arms = {name: level(table, is_share=is_share) for name, table in tables.items()}
+        of_arms = {name: level(table, is_share=shared) for name, table in tables.items()}
         if any(measured.n for measured in of_arms.values()):
             levels[key] = of_arms
-            differences[key] = {(a, b): difference(tables[b], tables[a], is_share=is_share) for a, b in pairs}
+            differences[key] = {(a, b): difference(tables[b], tables[a], is_share=shared) for a, b in pairs}
         if progress is not None:
-            progress(done, len(FIGURES))
+            progress(done, len(keys))
     return Comparison(
         arms=tuple(arms),
         matched=matched,
@@ -99,18 +114,42 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
         became={pair: transitions(matched.paired(pair)) for pair in pairs},
         notes=notes(arms, matched),
         protocols=protocol_sentences(arms),
+        lead=next(
+            (key for key in leads if all(differences.get(key, {"": None}).values())), leads[0] if leads else "em"
+        ),
         recipes=recipe_differences(arms),
     )
 
 
-def _headline(pair: Pair, found: Difference | None) -> str:
+def _figures(arms: Sequence[Arm], matched: Matched) -> list[str]:
+    """The figures of the table: those that lead, ours, and the scores that some record has."""
+    records = (record for arm in arms for record in matched.records(arm.name))
+    scores = dict.fromkeys(key for record in records for key in record if is_score(key))
+    keys = dict.fromkeys([*_leads(arms), *FIGURES, *scores])
+    return [key for key in keys if key != SCORE or same_reward(*_evaluations(arms))]
+
+
+def _leads(arms: Sequence[Arm]) -> list[str]:
+    return leading_figures(*_evaluations(arms), others=["em"])
+
+
+def _evaluations(arms: Sequence[Arm]) -> list[Evaluation]:
+    return [member.evaluation for arm in arms for member in arm.members]
+
+
+def _unlike_rewards(arms: Sequence[Arm]) -> Iterator[str]:
+    if not same_reward(*_evaluations(arms)):
+        yield "Scores are not compared: they were computed by different rewards."
+
+
+def _headline(pair: Pair, found: Difference | None, label: str) -> str:
     one, other = pair
     if found is None:
-        return f"No question has an exact match on both sides of {one} and {other}."
+        return f"No question has a value of {label.lower()} on both sides of {one} and {other}."
     side = side_of_zero(found.measured)
     move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[side]
     value, low, high = (f"{bound:+.3f}" for bound in (found.measured.value, found.measured.low, found.measured.high))
-    return f"Exact match of {other} {move} that of {one}: {value} [{low}, {high}]."
+    return f"{label} of {other} {move} that of {one}: {value} [{low}, {high}]."
 
 
 def _arrow(pair: Pair) -> str:
@@ -130,7 +169,7 @@ NOT_COMPARED = ("name", "seed", "resolved_from", "trackers")
 
 def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
     """Sentences on the questions compared, on what the intervals cover, and on differences in sampling."""
-    return [*_questions(matched), _intervals(arms), *_sampling(arms), *_unlike_members(arms)]
+    return [*_questions(matched), _intervals(arms), *_sampling(arms), *_unlike_rewards(arms), *_unlike_members(arms)]
 
 
 def protocol_sentences(arms: Sequence[Arm]) -> list[str]:

@@ -25,7 +25,7 @@ from sleuth.report.curves import (
     smoothing,
     stages_of,
 )
-from sleuth.report.figures import DECIMALS, LABELS, whiskers
+from sleuth.report.figures import DECIMALS, label_of, whiskers
 from sleuth.report.page import fill, write_page
 from sleuth.report.rollouts_shown import questions_shown
 from sleuth.report.transcripts import TextPool
@@ -69,7 +69,7 @@ def _row(comparison: Comparison, key: str) -> dict[str, Any]:
     drawn, axis = whiskers(comparison.levels[key])
     return {
         "key": key,
-        "label": LABELS[key],
+        "label": label_of(key),
         "levels": comparison.levels[key],
         "whiskers": drawn,
         "axis": axis,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sleuth.metrics.metrics import is_score, score_label
 from sleuth.report.axes import Scale, Tick, area, dots, line, round_domain, running_mean, ticks
 
 WIDTH, HEIGHT = 340, 168
@@ -91,16 +92,14 @@ PANELS = (
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts of these rows (one stage, rising steps); a metric without values is left out."""
-    return [chart for panel in (*PANELS[:2], *scorer_panels(rows), *PANELS[2:]) if (chart := draw(panel, rows))]
+    return [chart for panel in panels_of(rows) if (chart := draw(panel, rows))]
 
 
-def scorer_panels(rows: Sequence[Row]) -> list[Panel]:
-    """A panel for each scorer beside the strict one."""
-    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("score_"))
-    return [
-        Panel(title=f"Score by {key.removeprefix('score_')}", hint="mean over the step's episodes", keys=(key,))
-        for key in keys
-    ]
+def panels_of(rows: Sequence[Row]) -> list[Panel]:
+    """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts."""
+    keys = dict.fromkeys(key for row in rows for key in row if is_score(key))
+    scores = [Panel(title=score_label(key), hint="mean over the step's episodes", keys=(key,)) for key in keys]
+    return [*PANELS[:1], *scores, *PANELS[1:]]
 
 
 def stages_of(rows: Sequence[Row]) -> dict[str, list[Row]]:

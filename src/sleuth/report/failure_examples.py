@@ -71,7 +71,7 @@ def failure_rows(arms: Mapping[str, Sequence[Record]]) -> list[FailureRow]:
             example=next(_example(name, found[mode]) for name, found in modes.items() if found[mode]),
         )
         for mode, label in MODES.items()
-        if mode != "right" and any(found[mode] for found in modes.values())
+        if mode not in ("right", "scored") and any(found[mode] for found in modes.values())
     ]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sleuth.metrics.headline import same_reward
 from sleuth.metrics.intervals import Measured
+from sleuth.metrics.metrics import SCORE, is_score, score_label
 from sleuth.metrics.paired import Evaluation, mean_difference, records_of, side_of_zero
 from sleuth.report.axes import Scale, round_domain
 from sleuth.report.run_files import BASE, TRAINED
@@ -117,11 +119,12 @@ def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
 
 
 def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
-    """A row for each figure of some evaluation: those of LABELS in their order, then the others."""
+    """A row for each figure of some evaluation: those that lead, those of LABELS in their order, then the others."""
     arms = arms_of(evaluations)
     found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
-    keys = [key for key in LABELS if key in found] + [key for key in dict.fromkeys(found) if key not in LABELS]
-    return [_row(key, arms, evaluations) for key in keys]
+    leads = [key for name in arms for key in evaluations[name].get("headline", ())]
+    keys = dict.fromkeys([*leads, *LABELS, *found])
+    return [_row(key, arms, evaluations) for key in keys if key in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,8 @@ def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
     rows: list[SetRow] = []
     for set_name in names:
         found = [sets.get(set_name, {}) for sets in asked.values()]
-        scores = dict.fromkeys(key for one in found for key in one if key.startswith("score_"))
+        scores = dict.fromkeys(key for one in found for key in one if is_score(key))
+        leads = evaluations.get(arms[0], {}).get("headline", ())
         trained, base = (evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE))
         rows += [
             SetRow(
@@ -156,22 +160,23 @@ def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
                 measured=tuple(measured_of(one.get(key)) for one in found),
                 difference=mean_difference(key, trained, base),
             )
-            for key in ("em", *scores)
+            for key in dict.fromkeys([*leads, "em", *scores])
         ]
     return rows
 
 
 def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
     """Rows (outcome, [(count, share) of each arm]): the four outcomes, then the reasons of missing verdicts, or one row
-    of zeros."""
+    of zeros. Where a stage's own score is the verdict, how the episodes ended and why scores are missing."""
     counts = [evaluations[name].get("outcomes", {}) for name in arms_of(evaluations)]
     if not any(counts):
         return []
     reasons = list(dict.fromkeys(name for arm in counts for name in arm if name not in OUTCOMES))
+    ours = OUTCOMES if any(name in OUTCOMES for arm in counts for name in arm) else ()
     totals = [max(1, sum(arm.values())) for arm in counts]
     return [
         (name, [(arm.get(name, 0), arm.get(name, 0) / total) for arm, total in zip(counts, totals, strict=True)])
-        for name in (*OUTCOMES, *(reasons or ["missing"]))
+        for name in (*ours, *(reasons or ["missing"]))
     ]
 
 
@@ -186,12 +191,13 @@ def measured_of(value: object) -> Measured | None:
 def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
     measured = {arm: measured_of(evaluations[arm].get(key)) for arm in arms}
     drawn, axis = whiskers(measured)
+    sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
     trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
         label=label_of(key),
         measured=tuple(measured.values()),
-        difference=mean_difference(key, trained, base),
+        difference=mean_difference(key, trained, base) if key != SCORE or same_reward(*sides) else None,
         whiskers=drawn,
         axis=axis,
     )
@@ -199,7 +205,9 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
 
 def label_of(key: str) -> str:
     """A figure in words: of one that LABELS lacks, the words of its name."""
-    words = key.replace("score_", "score by ").replace("_", " ")
+    if is_score(key):
+        return score_label(key)
+    words = key.replace("_", " ")
     return LABELS.get(key) or words[:1].upper() + words[1:]
 
 

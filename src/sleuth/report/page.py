@@ -14,12 +14,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sleuth.metrics.headline import leading_figures
 from sleuth.metrics.intervals import Measured
 from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows
+from sleuth.report.figures import arms_of, figure_rows, label_of, measured_of, outcome_table, set_rows
 from sleuth.report.rollouts_shown import opened_at, questions_played, questions_shown, rollouts_shown
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
 from sleuth.report.step_files import with_files, write_step_files
@@ -143,19 +144,22 @@ def _asset(name: str) -> str:
 
 def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     """The run in one sentence, from the evaluation files alone."""
-    base, trained = (measured_of(evaluations.get(name, {}).get("em")) for name in (BASE, TRAINED))
+    sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
+    keys = leading_figures(*sides, others=["em"]) if sides else ["em"]
+    key = next((key for key in keys if all(measured_of(one.get(key)) for one in sides)), keys[0] if keys else "em")
+    base, trained = (measured_of(evaluations.get(name, {}).get(key)) for name in (BASE, TRAINED))
     if base is None and trained is None and (certified := _certified(evaluations)):
         return certified
     if base is None or trained is None:
         lacking = [f"eval/{name}.json" for name, one in ((BASE, base), (TRAINED, trained)) if one is None]
-        return f"Not measured yet: no exact match in {' and '.join(lacking)}."
-    side = side_of_zero(mean_difference("em", *(records_of(evaluations, name) for name in (TRAINED, BASE))))
+        return f"Not measured yet: no {label_of(key).lower()} in {' and '.join(lacking)}."
+    side = side_of_zero(mean_difference(key, *(records_of(evaluations, name) for name in (TRAINED, BASE))))
     greedy = evaluations[TRAINED].get("temperature") == 0
     move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[side]
     sets = len(evaluations[TRAINED].get("sets", ()))
     over = f", as the mean over {sets} sets," if sets else ""
     return (
-        f"{'Greedy exact match' if greedy else 'Exact match'} on {trained.n} questions{over} {move} "
+        f"{f'Greedy {label_of(key).lower()}' if greedy else label_of(key)} on {trained.n} questions{over} {move} "
         f"from {interval(base)} to {interval(trained)}."
     )
 

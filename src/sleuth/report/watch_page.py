@@ -20,11 +20,11 @@ from sleuth.report.curves import (
     Panel,
     Row,
     charts_of,
-    scorer_panels,
+    panels_of,
     smoothing,
     stages_of,
 )
-from sleuth.report.figures import DECIMALS, LABELS, label_of, whiskers
+from sleuth.report.figures import DECIMALS, label_of, whiskers
 from sleuth.report.followed_run import FollowedRun
 from sleuth.report.page import environment
 from sleuth.report.time_spent import NAMES, stage_times
@@ -161,11 +161,12 @@ class WatchPage:
     def _figure_tables(self) -> dict[str, list[dict[str, Any]]]:
         """For each evaluation a row for each figure, with a value of every run."""
         shown = {run.name: run.evaluations for run in self._runs}
+        order = list(dict.fromkeys(row.key for one in shown.values() for row in one.figures))
         tables = {}
         for arm in dict.fromkeys(arm for one in shown.values() for arm in one.arms):
             found = {name: one.measured.get(arm, {}) for name, one in shown.items()}
             keys = list(dict.fromkeys(key for one in found.values() for key in one))
-            keys.sort(key=lambda key: list(LABELS).index(key) if key in LABELS else len(LABELS))
+            keys.sort(key=order.index)
             tables[arm] = [_figure_row(key, {name: one.get(key) for name, one in found.items()}) for key in keys]
         return tables
 
@@ -194,12 +195,11 @@ def side_by_side(runs: dict[str, Sequence[Row]]) -> dict[str, list[Chart]]:
 
 def _panels(rows: Sequence[Row]) -> list[Panel]:
     """The panels of one figure each: what is stacked in the charts of one run is drawn apart."""
-    panels = (*PANELS[:2], *scorer_panels(rows), *PANELS[2:])
     return [
         panel
         if len(panel.keys) == 1
         else replace(panel, title=f"Seconds: {key.removeprefix('seconds_')}", hint="a step", keys=(key,))
-        for panel in panels
+        for panel in panels_of(rows)
         for key in panel.keys
     ]
 
