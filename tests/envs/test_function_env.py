@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from sleuth.envs.function import FunctionEnv
+from sleuth.factories import setting_of
+from sleuth.recipe.envs import FunctionEnvRecipe
 from sleuth.types import Action, Piece, Reply, Task
 from sleuth.user_code.calls import Caller
 from sleuth.user_code.functions import load_function
 
 TASK = Task(id="q", question="how far?", golden_answers=("7",))
 SOURCE = """
-import time
+import threading, time
 from sleuth.types import Action, Piece, Reply
 
 class Echo:
@@ -63,6 +65,13 @@ class Broken:
 class Bare:
     def __init__(self, task):
         pass
+
+MEETING = threading.Barrier(8, timeout=5)
+
+class Meets(Plain):
+    def reply(self, text, stop):
+        MEETING.wait()
+        return Reply(done="turns")
 """
 
 
@@ -128,3 +137,15 @@ def test_so_does_an_environment_that_cannot_be_opened(folder: Path, name: str, r
     assert opening.done == "failed"
     assert opening.action is not None
     assert reason in opening.action.failure
+
+
+def test_environments_without_async_do_not_wait_for_each_other(folder: Path) -> None:
+    """Eight episodes meet in the same turn, which none could if another had to return first."""
+    setting = setting_of(FunctionEnvRecipe(kind="python", function="played.py:Meets"), None, [TASK])
+
+    async def played() -> list[Reply]:
+        envs = [setting.env(TASK) for _ in range(8)]
+        await asyncio.gather(*(one.open() for one in envs))
+        return await asyncio.gather(*(one.reply("x", "stop") for one in envs))
+
+    assert asyncio.run(played()) == [Reply(done="turns")] * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.user_code.calls import Caller
+from sleuth.user_code.calls import Caller, slow_calls
 from sleuth.user_code.functions import UserCodeError, UserFunction, load_function
 from sleuth.user_code.prints import prints_to_stderr
 
@@ -63,6 +64,12 @@ def counts(x):
     time.sleep(0.02)
     AT_ONCE -= 1
     return MOST
+
+MEETING = threading.Barrier(4, timeout=5)
+
+def meets(x):
+    MEETING.wait()
+    return counts(x)
 
 class Doubles:
     async def __call__(self, x):
@@ -144,6 +151,44 @@ def test_calls_that_are_not_asynchronous_are_made_one_at_a_time(folder: Path) ->
         return await asyncio.gather(*(caller(0) for _ in range(6)))
 
     assert asyncio.run(calls()) == [1] * 6
+
+
+def test_as_many_calls_run_at_once_as_the_caller_says_and_no_more(folder: Path) -> None:
+    caller, slow = (Caller(function(name), seconds=20, at_once=4) for name in ("meets", "counts"))
+
+    async def calls(made: Caller) -> list[object]:
+        return await asyncio.gather(*(made(0) for _ in range(12)))
+
+    asyncio.run(calls(caller))  # raises unless four run at the same time
+    assert max(asyncio.run(calls(slow))) <= 4
+
+
+def test_calls_that_hang_leave_their_threads_to_others(folder: Path) -> None:
+    caller = Caller(function("hangs"), seconds=0.2, at_once=2)
+
+    async def calls() -> list[object]:
+        return await asyncio.gather(*(caller(wait) for wait in (30, 30, 0, 0)), return_exceptions=True)
+
+    found = asyncio.run(calls())
+    assert [isinstance(one, UserCodeError) for one in found] == [True, True, False, False]
+
+
+def test_what_takes_most_of_a_step_is_named_with_how_it_is_called(folder: Path) -> None:
+    slow_calls(0.0)
+    asyncio.run(_both())
+    lines = slow_calls(1.9)
+    assert list(lines) == ["called:hangs"]
+    assert re.fullmatch(
+        r"called:hangs ran for 1\.\d of the 1\.9 seconds; it is called one at a time, and would be called side by side "
+        r"if it were async",
+        lines["called:hangs"],
+    )
+    assert slow_calls(1.9) == {}
+
+
+async def _both() -> None:
+    caller = Caller(function("hangs"), seconds=20)
+    await asyncio.gather(caller(0.6), caller(0.6), Caller(function("twice"), seconds=20)(1))
 
 
 def test_asynchronous_calls_share_one_loop_over_several_runs(folder: Path) -> None:

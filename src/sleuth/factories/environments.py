@@ -37,7 +37,7 @@ from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
 from sleuth.types import Env, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
-from sleuth.user_code.calls import Caller
+from sleuth.user_code.calls import THREADS, Caller
 from sleuth.user_code.functions import load_function, require_arguments
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
@@ -192,7 +192,7 @@ def function_setting(
         template=None,
         own_code=env_code_in(env),
         parameters=env.parameters,
-        make=Caller(function, seconds=env.seconds, delays_engine=True),
+        make=Caller(function, seconds=env.seconds, delays_engine=True, at_once=THREADS),
     )
 
 
