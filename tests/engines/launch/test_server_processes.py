@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sleuth.engines.launch import supervisor
 from sleuth.engines.launch.command import Launch
 from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
 from sleuth.types import SleuthError
@@ -35,6 +36,21 @@ with Path(sys.argv[0]).with_name("pids").open("a") as pids:
     pids.write(f"{os.getpid()} {worker.pid}\\n")
 HTTPServer(("127.0.0.1", port), Health).serve_forever()
 """
+DEAF = SERVER.replace(
+    'HTTPServer(("127.0.0.1", port), Health).serve_forever()',
+    """
+import threading, time
+server = HTTPServer(("127.0.0.1", port), Health)
+threading.Thread(target=server.serve_forever).start()
+while not Path(sys.argv[0]).with_name("engine-dies").exists():
+    time.sleep(0.02)
+Path(sys.argv[0]).with_name("engine-dies").unlink()
+server.shutdown()
+server.server_close()
+time.sleep(1000)
+""",
+)
+"""One that stops listening when its engine dies, and stays, as a vLLM does."""
 TRAINER = """
 import sys, time
 from pathlib import Path
@@ -109,6 +125,31 @@ def test_a_server_that_dies_is_started_again_at_the_same_address(start: Start, t
         until(lambda: server.answers(client))
     assert not is_alive(worker)
     assert "supervisor: the server ended (status -9) and is started again" in server.last_lines()
+
+
+def test_a_server_that_listens_no_longer_is_ended_and_started_again(start: Start, tmp_path: Path) -> None:
+    server = start(DEAF)
+    [[first, worker]] = pids(tmp_path)
+    time.sleep(0.5)  # the supervisor has seen it listen
+    (tmp_path / "engine-dies").touch()
+    until(lambda: len(pids(tmp_path)) == 2, seconds=30)
+    with httpx.Client(trust_env=False) as client:
+        until(lambda: server.answers(client))
+    assert not is_alive(first)
+    assert not is_alive(worker)
+    assert "supervisor: the server has refused connections for 5 s and is started again" in server.last_lines()
+
+
+def test_a_server_that_hangs_is_left_to_answer_later(start: Start, tmp_path: Path) -> None:
+    """A server that accepts connections may be busy: what waits for it is told, and nothing is lost."""
+    server = start()
+    [[process, _]] = pids(tmp_path)
+    os.kill(process, signal.SIGSTOP)
+    time.sleep(supervisor.REFUSED_SECONDS + 1.0)
+    os.kill(process, signal.SIGCONT)
+    with httpx.Client(trust_env=False) as client:
+        until(lambda: server.answers(client))
+    assert len(pids(tmp_path)) == 1
 
 
 def test_no_server_outlives_a_killed_trainer(tmp_path: Path) -> None:

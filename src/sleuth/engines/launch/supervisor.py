@@ -1,4 +1,5 @@
-"""Runs a server, starts it again when it dies, and ends it with the process that asked for it, however that one ends.
+"""Runs a server, starts it again when it dies or listens no longer, and ends it with the process that asked for it,
+however that one ends.
 
 `python -I supervisor.py PID PORT COMMAND...` is started by the process PID, which keeps the other end of its standard
 input. End of file there, or another parent, means: end the server. A file of the standard library alone, as it waits
@@ -28,6 +29,9 @@ POLL_SECONDS = 0.2
 END_SECONDS = 3.0
 """How long a server may take to end by itself, after SIGTERM."""
 KILL_SECONDS = 5.0
+REFUSED_SECONDS = 5.0
+"""How long a server that has listened may refuse connections. When its engine process dies, vLLM stops listening, and
+its own process may stay."""
 MAX_FAILED_STARTS = 8
 """Starts in a row that end before the server listens: then it is not started again."""
 LONGEST_PAUSE = 30.0
@@ -45,18 +49,22 @@ def main(arguments: Sequence[str]) -> int:
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_supervisor
         )
-        listened = False
+        listened, heard = False, time.monotonic()
         while server.poll() is None and not wanted.ended(POLL_SECONDS):
-            listened = listened or _listens(int(port))
-        ended_itself = server.poll()
+            if not _refuses(int(port)):
+                listened, heard = True, time.monotonic()
+            elif listened and time.monotonic() - heard > REFUSED_SECONDS:
+                break
+        ended = server.poll()
         _end(server)
-        if ended_itself is None:
+        if wanted.ended():
             return 0
         listened_once = listened_once or listened
         failed_starts = 0 if listened else failed_starts + 1
         if not listened_once or failed_starts > MAX_FAILED_STARTS:
             return 1
-        _say(f"the server ended (status {ended_itself}) and is started again")
+        what = f"has refused connections for {REFUSED_SECONDS:g} s" if ended is None else f"ended (status {ended})"
+        _say(f"the server {what} and is started again")
         if failed_starts:
             wanted.ended(min(LONGEST_PAUSE, 2.0 ** (failed_starts - 1)))
     return 0
@@ -114,12 +122,15 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-def _listens(port: int) -> bool:
+def _refuses(port: int) -> bool:
+    """Whether nobody listens. A server that is too busy to accept a connection in time does listen."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=POLL_SECONDS):
-            return True
-    except OSError:
+        socket.create_connection(("127.0.0.1", port), timeout=POLL_SECONDS).close()
+    except TimeoutError:
         return False
+    except OSError:
+        return True
+    return False
 
 
 def _prctl(option: int, value: int) -> None:
