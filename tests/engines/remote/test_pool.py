@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.launch.command import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import replica as replica_module
 from sleuth.engines.remote.capabilities import discover_server, discover_servers
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
@@ -526,6 +528,91 @@ def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(
         with pytest.raises(SleuthError, match=r"no server of the pool answered for 1 seconds \(http.*does not answer"):
             asked(engine, sampled(words, groups=1))
     assert time.monotonic() - started < 8
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds become tenths; what a pool says is due within ten."""
+    worst = pool_module.SILENT_SECONDS + replica_module.PING_SECONDS + pool_module.WATCH_SECONDS
+    assert worst < 10
+    for module, name in (
+        *((pool_module, name) for name in ("SILENT_SECONDS", "SAID_SECONDS", "PING_AFTER", "WATCH_SECONDS")),
+        (replica_module, "PING_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, getattr(module, name) / 10)
+
+
+@contextmanager
+def deaf() -> Iterator[str]:
+    """The URL of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("answers", "why"), [(False, "does not answer ("), (True, "gave no answer within 0.3 s")])
+def test_a_pool_says_that_no_server_answers_until_one_does(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch, answers, why
+) -> None:
+    """Whether it refuses connections, or accepts them and never answers."""
+    monkeypatch.setattr(pool_module, "SAID_SECONDS", 1.0)
+    [server] = servers("vllm")
+    with pool_of([server], learner, tokenizer, tmp_path, seconds=2.5) as engine, deaf() as hanging:
+        said: list[tuple[float, str]] = []
+        engine._log = lambda line: said.append((time.monotonic() - started, line))
+        requests = sampled(words, groups=2)
+
+        async def ask() -> list[Completion]:
+            with away(engine._replicas[0]) as replica:
+                if answers:
+                    object.__setattr__(replica.discovered.server, "url", hanging)
+                turns = [asyncio.create_task(engine.complete(*request)) for request in requests]
+                await asyncio.sleep(2.2)
+            for client in (replica.client, replica._pings):
+                client.url = replica.url
+            return list(await asyncio.gather(*turns))
+
+        started = time.monotonic()
+        assert len(asyncio.run(ask())) == len(requests)
+    first, second, *_, last = said
+    assert first[1].startswith("pool: no server has answered for 1 s (http://127.0.0.1")
+    assert why in first[1]
+    assert "; the run waits" in second[1]
+    assert second[0] - first[0] > 0.9
+    assert last[1] == "pool: a server answers again"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pool_that_is_slow_and_answers_says_nothing(servers, learner, tokenizer, words, tmp_path) -> None:
+    [server] = servers("vllm", latency=1.5)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        before = len(engine.said)
+        asked(engine, sampled(words, groups=1))
+        assert engine.said[before:] == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pool_that_answers_and_ends_no_turn_is_said(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(pool_module, "SAID_SECONDS", 1.0)
+    [server] = servers("vllm", latency=1.9)
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        asked(engine, sampled(words, groups=1))
+        assert "pool: 4 requests wait, and none has ended for 1 s" in engine.said
+
+
+@pytest.mark.usefixtures("impatient")
+def test_weights_that_no_server_takes_are_said_while_they_wait(
+    servers, learner, tokenizer, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("sleuth.engines.remote.control.LOAD_SECONDS", 1.5)
+    with pool_of(servers("vllm"), learner, tokenizer, tmp_path) as engine, deaf() as hanging:
+        with away(engine._replicas[0]) as replica:
+            object.__setattr__(replica.discovered.server, "url", hanging)
+            engine.publish(2)
+        assert "pool: no server has answered for 1 s" in engine.said[-2]
+        assert "without new weights" in engine.said[-1]
 
 
 def test_only_the_newest_weights_stay_in_the_folder(servers, learner, tokenizer, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from http import HTTPStatus
 from typing import Any
 
@@ -43,10 +44,12 @@ class RefusedError(HttpClientError):
 
 
 class HttpClient:
-    """A client of the server at `url`. `seconds` is the default timeout of a whole request."""
+    """A client of the server at `url`. `seconds` is the default timeout of a whole request; `last_answer` is when it
+    last answered one (other than 429 and 503), or this client was made, by the monotonic clock."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self.url = url
+        self.last_answer = time.monotonic()
         self._seconds = seconds
         self._headers = key_headers()
 
@@ -92,6 +95,7 @@ class HttpClient:
             raise LostResponseError(f"broke off while it wrote ({error})") from None
         if answer.status in BUSY_STATUSES:
             raise UnavailableError(refusal(answer.status, answer.body))
+        self.last_answer = time.monotonic()
         if answer.status >= 500:
             raise ServerFailedError(refusal(answer.status, answer.body))
         if answer.status != HTTPStatus.OK:

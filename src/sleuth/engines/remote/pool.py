@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,13 @@ ATTEMPTS = 8
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before a turn that was refused twice is retried; doubled each time."""
+
+SILENT_SECONDS = 5.0
+"""Without an answer of any server, before the pool says so."""
+SAID_SECONDS = 60.0
+"""Between two such lines; and without the end of any request, before the pool says so although servers answer."""
+PING_AFTER, WATCH_SECONDS = 3.0, 1.0
+"""Seconds without an answer after which servers are pinged, as turns may be long, and between two looks."""
 
 Group = tuple[int, ...]
 """The key of a group: a request's key without sample and turn."""
@@ -104,6 +112,8 @@ class PoolEngine:
         self._last_success = time.monotonic()
         self._last_failure = ""  # the reason
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending = 0  # turns and weight updates that wait for servers
+        self._last_end = 0.0  # of one of them
 
     # -- generation --------------------------------------------------------------------------------------------------
 
@@ -124,7 +134,8 @@ class PoolEngine:
         if limit < 1:
             return Completion(tokens=(), logprobs=(), text="", stop="length", policy_version=self.policy_version)
         self._connect()
-        raw = await self._generate(tokens, sampling, limit)
+        with self._waiting():
+            raw = await self._generate(tokens, sampling, limit)
         try:
             whole = read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
@@ -193,7 +204,52 @@ class PoolEngine:
                     f"({self._last_failure}): check {urls} and run the same command again to resume from the last "
                     "checkpoint"
                 )
-            await asyncio.sleep(min(self._health.seconds_until_next(), self.limits.unavailable_timeout))
+            await asyncio.sleep(min(self._health.seconds_until_next(), LONGEST_PAUSE))
+
+    # -- silence -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Counts what waits for the servers."""
+        self._pending += 1
+        try:
+            yield
+        finally:
+            self._pending -= 1
+            self._last_end = time.monotonic()
+
+    async def _watch(self) -> None:
+        """Logs, while something waits, that no server answers, or that servers answer and end no request; then once a
+        minute."""
+        idle, told, told_at = time.monotonic(), "", 0.0
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if not self._pending:
+                idle, told = time.monotonic(), ""
+                continue
+            reasons: list[str] = []
+            if time.monotonic() - max(idle, self._last_answer) >= PING_AFTER:
+                failures = await asyncio.gather(*(replica.ping() for replica in self._replicas))
+                reasons = [failure for failure in failures if failure is not None]
+            now = time.monotonic()
+            silent, waiting = now - max(idle, self._last_answer), now - max(idle, self._last_end)
+            if told == "silent" and silent < PING_AFTER:
+                idle, told = now, ""
+                self._log("pool: a server answers again")
+                continue
+            state = "silent" if silent >= SILENT_SECONDS else "waiting" if waiting >= SAID_SECONDS else ""
+            if not state or (state == told and now - told_at < SAID_SECONDS):
+                continue
+            told, told_at = state, now
+            why = f" ({'; '.join(reasons)})" if reasons else ""
+            if state == "silent":
+                self._log(f"pool: no server has answered for {silent:.0f} s{why}; the run waits")
+            else:
+                self._log(f"pool: {self._pending} requests wait, and none has ended for {waiting:.0f} s{why}")
+
+    @property
+    def _last_answer(self) -> float:
+        return max(replica.last_answer for replica in self._replicas)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -207,7 +263,8 @@ class PoolEngine:
 
         async def update() -> list[LoadOutcome]:
             self._connect()
-            failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
+            with self._waiting():
+                failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
             return [replica.outcome(failure) for replica, failure in zip(self._replicas, failures, strict=True)]
 
         for replica, outcome in zip(self._replicas, self._ranks.broadcast(lambda: asyncio.run(update())), strict=True):
@@ -228,7 +285,8 @@ class PoolEngine:
         async def sleep() -> None:
             self._connect()
             awake = [replica for replica in self._replicas if not replica.asleep]
-            await asyncio.gather(*map(self._weight_sync.sleep, awake))
+            with self._waiting():
+                await asyncio.gather(*map(self._weight_sync.sleep, awake))
 
         self._ranks.broadcast(lambda: asyncio.run(sleep()))
 
@@ -243,11 +301,13 @@ class PoolEngine:
         return {name: float(value) for name, value in figures.items()}
 
     def _connect(self) -> None:
-        """Creates the clients of the running event loop, once per loop."""
+        """Creates the clients of the running event loop, and what watches the servers in it, once per loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             for replica in self._replicas:
                 replica.connect(requests_at_once=self._at_once, seconds=self.limits.seconds)
+            if self._ranks.first:  # which prints
+                self._watching = self._loop.create_task(self._watch())
 
     @property
     def _at_once(self) -> int:

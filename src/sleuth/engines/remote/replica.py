@@ -7,7 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.http_client import HttpClient, LostResponseError
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    LostResponseError,
+    RefusedError,
+    ServerFailedError,
+)
 from sleuth.engines.remote.published import same_weights
 from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
 from sleuth.retrieval.replicas import Replica
@@ -15,6 +21,8 @@ from sleuth.types import Sampling, SleuthError
 
 GATHERING_SECONDS = 0.02
 """For which the query for a label waits for more completions that share it."""
+
+PING_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +58,11 @@ class EngineReplica:
     def connect(self, *, requests_at_once: int, seconds: float) -> None:
         """Creates the client and locks of the running event loop; none outlives its loop."""
         self.client = HttpClient(self.url, seconds=seconds)
+        self._pings = HttpClient(self.url, seconds=PING_SECONDS)
         self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admission_lock = asyncio.Lock()
         self.health.in_flight = 0
+        self._away = False
         self._in_progress = 0
         self._current_query: asyncio.Task[str] | None = None
         self._next_query: asyncio.Task[str] | None = None
@@ -100,6 +110,25 @@ class EngineReplica:
             raise SleuthError(f"{self.url}: an answer that cannot be used ({reason})") from None
         finally:
             self._in_progress -= 1
+
+    async def ping(self) -> str | None:
+        """None if the server answers a request that its engine has no part in, else the reason. One that answers again
+        may be tried at once."""
+        try:
+            await self._pings.get("/v1/models")
+        except (RefusedError, ServerFailedError):
+            pass
+        except HttpClientError as error:
+            self._away = True
+            return f"{self.url} {error}"
+        if self._away:
+            self._away, self.health.open_until = False, 0.0
+        return None
+
+    @property
+    def last_answer(self) -> float:
+        """When it last answered anything, by the monotonic clock."""
+        return max(self.client.last_answer, self._pings.last_answer)
 
     async def weights(self) -> str:
         """The label of its weights. Raises HttpClientError if it returns none."""
