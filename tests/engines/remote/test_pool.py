@@ -26,7 +26,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import replica as replica_module
 from sleuth.engines.remote.capabilities import discover_server, discover_servers
-from sleuth.engines.remote.http_client import HttpClient, LostResponseError, UnavailableError
+from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
@@ -433,6 +433,31 @@ def test_an_interrupted_weight_load_is_repeated(
         started = time.monotonic()
         written = asked(engine, sampled(words, temperature=0.0))
     assert (lost, time.monotonic() - started < 5.0) == ([last[kind]], True)
+    here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
+    assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
+
+
+def test_a_vllm_whose_engine_dies_while_it_loads_gets_the_weights_when_it_is_back(
+    servers, learner, tokenizer, words, tmp_path, monkeypatch
+) -> None:
+    """It answers the load with 500, as for weights that it cannot read."""
+    post = HttpClient.post
+    [server] = servers("vllm")
+
+    async def dying(client: HttpClient, path: str, *arguments: object, **how: object) -> object:
+        if path == "/collective_rpc":
+            monkeypatch.setattr(HttpClient, "post", post)
+            server.fault(forget=1.0)
+            raise ServerFailedError("refused with 500: EngineCore encountered an issue.")
+        return await post(client, path, *arguments, **how)
+
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        moved(learner)
+        monkeypatch.setattr(HttpClient, "post", dying)
+        engine.publish(2)
+        assert "without new weights" in engine.said[-1]
+        written = asked(engine, sampled(words, temperature=0.0))
+        assert engine.figures()["servers_reloaded"] == 1
     here = asked(LocalEngine(learner, tokenizer, slots=8, context=CONTEXT), sampled(words, temperature=0.0))
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 

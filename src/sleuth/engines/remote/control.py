@@ -88,6 +88,7 @@ class VllmControl:
         try:
             await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
+            await client.get("/health")  # 503 if its engine died, which the load answers with 500 too
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await self._adopt(client, published)
 
