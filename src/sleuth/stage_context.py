@@ -79,6 +79,8 @@ from sleuth.types import Group, SleuthError, Task
 Result = TypeVar("Result")
 RETRY_PAUSE = 1.0
 """Seconds before a server that an earlier stage has used is asked again."""
+SAID_SECONDS = 60.0
+"""Between two lines about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +141,17 @@ class StageContext:
 
     def _retried(self, work: Callable[[], Result], seconds: float) -> Result:
         """The result of `work`, which is called again for so many seconds while it raises SleuthError."""
-        deadline, said = time.monotonic() + seconds, False
+        deadline, said = time.monotonic() + seconds, -SAID_SECONDS
         while True:
             try:
                 return work()
             except SleuthError as error:
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                if now >= deadline:
                     raise
-                if not said:
-                    self.folder.say(f"{error}; asking again for {seconds:g} seconds")
-                said = True
+                if now - said >= SAID_SECONDS:
+                    self.folder.say(f"{error}; asking again for {deadline - now:.0f} seconds")
+                    said = now
                 time.sleep(RETRY_PAUSE)
 
     @property

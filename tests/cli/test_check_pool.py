@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 from emulated_server import EmulatedServer, emulated_server
 from typer.testing import Result
@@ -76,6 +77,19 @@ def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pyt
     findings = json.loads(result.stdout)["pools"]["grpo"]
     assert ["does not answer (timed out" in finding["line"] for finding in findings] == [True] * 4
     assert 2.0 <= max(finding["seconds"] for finding in findings) < 6.0
+
+
+def test_a_server_that_a_run_left_paused_is_said_at_once(tmp_path: Path, server: EmulatedServer) -> None:
+    httpx.post(f"{server.url}/pause").raise_for_status()
+    try:
+        result = check(tmp_path, "--json", urls=[server.url])
+    finally:
+        httpx.post(f"{server.url}/resume").raise_for_status()
+    [finding] = json.loads(result.stdout)["pools"]["grpo"]
+    assert result.exit_code == 2
+    assert finding["line"].startswith("is paused and generates nothing: ")
+    assert "wake it with POST /resume" in finding["line"]
+    assert finding["seconds"] < 5
 
 
 @pytest.mark.parametrize(

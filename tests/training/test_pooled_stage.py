@@ -116,6 +116,10 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
     monkeypatch.setattr(stage_context, "RETRY_PAUSE", 0.01)
     assert StageContext._retried(context, ask, 5.0) == "the pool"
     assert said == ["does not answer; asking again for 5 seconds"]
+    answers = iter([SleuthError("does not answer"), SleuthError("still not"), "the pool"])
+    monkeypatch.setattr(stage_context, "SAID_SECONDS", 0.0)  # in place of a minute
+    assert StageContext._retried(context, ask, 5.0) == "the pool"
+    assert said[2:] == ["still not; asking again for 5 seconds"]
     answers = iter([SleuthError("does not answer")])
     with pytest.raises(SleuthError, match="does not answer"):  # of a server that no stage has used yet
         StageContext._retried(context, ask, 0.0)

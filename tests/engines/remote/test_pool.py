@@ -193,6 +193,16 @@ def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kin
     assert said in told[0]
 
 
+def test_a_server_that_hangs_before_a_run_is_said_at_once(servers, tokenizer, monkeypatch) -> None:
+    monkeypatch.setattr("sleuth.engines.remote.capabilities.STATE_SECONDS", 0.2)
+    monkeypatch.setattr("sleuth.engines.remote.server.PROBE_SECONDS", 0.5)
+    told: list[str] = []
+    asked = {"tokenizer": tokenizer, "eos_ids": (), "context": CONTEXT, "temperature": 1.0}
+    with deaf() as url, pytest.raises(SleuthError, match="does not answer"):
+        discover_servers([url], log=told.append, **asked)
+    assert told == [f"pool: {url} accepts connections and answers nothing; it is given 60 s more"]
+
+
 def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenizer, words, tmp_path) -> None:
     pair = servers("vllm", "sglang")
     with pool_of(pair, learner, tokenizer, tmp_path) as engine:
@@ -593,8 +603,7 @@ def test_a_pool_says_that_no_server_answers_until_one_does(
                     object.__setattr__(replica.discovered.server, "url", hanging)
                 turns = [asyncio.create_task(engine.complete(*request)) for request in requests]
                 await asyncio.sleep(2.2)
-            for client in (replica.client, replica._pings):
-                client.url = replica.url
+            replica.client.url = replica.url
             return list(await asyncio.gather(*turns))
 
         started = time.monotonic()

@@ -13,22 +13,27 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.engines.remote.broadcast import Backend
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control, SglangControl, VllmControl
-from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError, ServerFailedError
-from sleuth.engines.remote.server import PROBE_SECONDS, PROBE_TEXT, Server, find_server
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    RefusedError,
+    ServerFailedError,
+    TimedOutError,
+)
+from sleuth.engines.remote.server import LEFT, PROBE_SECONDS, PROBE_TEXT, Server, find_server
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
 PROBE_TOKENS = 8
+STATE_SECONDS = 8.0
+"""For a server to say whether it is paused, which needs no engine."""
 LOW_TEMPERATURE = 0.05  # the likeliest token is drawn, and its probability after temperature is nearly 1
 MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after temperature cannot be distinguished
 
 CONTROLS: dict[str, Control] = {"SGLang": SglangControl(), "vLLM": VllmControl()}
 """The control API of each kind of server."""
-
-LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
-"""Where vLLM tells that it waits, in a word, and what ends that."""
 
 REMEDIES = {
     "vLLM": "it with VLLM_SERVER_DEV_MODE=1, or a newer vLLM (0.32.0 has them)",
@@ -212,18 +217,21 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Co
 
 
 async def _wake(url: str) -> str:
-    """Ends a pause or sleep, in which a server answers nothing; returns which it was, "" if neither. SGLang does not
-    tell: it continues in any case. What does not answer is left to `discover_server` to name."""
+    """Ends a pause or sleep, in which a server generates nothing; returns which it was, "hanging" for a server that
+    answers nothing at all, and "" otherwise. SGLang does not tell: it continues in any case. What cannot be reached is
+    left to `discover_server` to name."""
     client = HttpClient(url.rstrip("/").removesuffix("/v1").rstrip("/"), seconds=PROBE_SECONDS)
     try:
         for path, left, remedy in LEFT:
             with suppress(RefusedError):  # it has no such path
-                told = await client.get(path)
+                told = await client.get(path, seconds=STATE_SECONDS)
                 if isinstance(told, dict) and told.get(path.removeprefix("/")):
                     await client.post(remedy)
                     return left
         with suppress(RefusedError):
             await client.post("/continue_generation", {})
+    except TimedOutError:
+        return "hanging"
     except (HttpClientError, ValueError):  # of an address that is no URL
         pass
     return ""
@@ -242,7 +250,10 @@ def discover_servers(
     servers of a pool are the run's own. Raises SleuthError for the first that training cannot use."""
     servers = []
     for url in urls:
-        if left := asyncio.run(_wake(url)):
+        left = asyncio.run(_wake(url))
+        if left == "hanging":
+            log(f"pool: {url} accepts connections and answers nothing; it is given {PROBE_SECONDS:g} s more")
+        elif left:
             log(f"pool: {url} was left {left}, as by a run that was killed while it loaded weights: woken")
         discovered = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
         log(f"pool: {discovered}")

@@ -53,9 +53,10 @@ class HttpClient:
         self._seconds = seconds
         self._headers = key_headers()
 
-    async def get(self, path: str) -> Any:
-        """The JSON at `path`, or None if the answer is not JSON. Raises HttpClientError."""
-        return await self._request("GET", path)
+    async def get(self, path: str, *, seconds: float | None = None) -> Any:
+        """The JSON at `path`, or None if the answer is not JSON; `seconds` overrides the timeout. Raises
+        HttpClientError."""
+        return await self._request("GET", path, seconds=seconds)
 
     async def post(
         self,
@@ -65,7 +66,7 @@ class HttpClient:
         params: dict[str, str] | None = None,
         seconds: float | None = None,
     ) -> Any:
-        """The JSON of the answer or None, as for `get`; `seconds` overrides the timeout. Raises HttpClientError."""
+        """The JSON of the answer or None, as for `get`. Raises HttpClientError."""
         return await self._request("POST", path, body, params, seconds)
 
     async def _request(

@@ -249,7 +249,7 @@ class PoolEngine:
 
     @property
     def _last_answer(self) -> float:
-        return max(replica.last_answer for replica in self._replicas)
+        return max(replica.client.last_answer for replica in self._replicas)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 

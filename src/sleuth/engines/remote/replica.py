@@ -58,7 +58,6 @@ class EngineReplica:
     def connect(self, *, requests_at_once: int, seconds: float) -> None:
         """Creates the client and locks of the running event loop; none outlives its loop."""
         self.client = HttpClient(self.url, seconds=seconds)
-        self._pings = HttpClient(self.url, seconds=PING_SECONDS)
         self.semaphore = asyncio.Semaphore(requests_at_once)
         self.admission_lock = asyncio.Lock()
         self.health.in_flight = 0
@@ -115,7 +114,7 @@ class EngineReplica:
         """None if the server answers a request that its engine has no part in, else the reason. One that answers again
         may be tried at once."""
         try:
-            await self._pings.get("/v1/models")
+            await self.client.get("/v1/models", seconds=PING_SECONDS)
         except (RefusedError, ServerFailedError):
             pass
         except HttpClientError as error:
@@ -124,11 +123,6 @@ class EngineReplica:
         if self._away:
             self._away, self.health.open_until = False, 0.0
         return None
-
-    @property
-    def last_answer(self) -> float:
-        """When it last answered anything, by the monotonic clock."""
-        return max(self.client.last_answer, self._pings.last_answer)
 
     async def weights(self) -> str:
         """The label of its weights. Raises HttpClientError if it returns none."""

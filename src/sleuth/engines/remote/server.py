@@ -21,6 +21,8 @@ from sleuth.types import Sampling, SleuthError
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
 MODEL_INFO = ("/model_info", "/get_model_info")  # SGLang's, newer and older
 VERSION_PATHS = {"SGLang": ("/server_info", "/get_server_info"), "vLLM": ("/version",)}
+LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
+"""Where vLLM tells that it waits, in a word, and what ends that."""
 PROBE_TEXT = "Question: who wrote 1 <answer> in 1859?\n"
 PROBE_TOKENS = 8
 
@@ -110,6 +112,12 @@ class _Probe:
             context=self._context(kind, card),
             ids=True,
         )
+        for path, state, remedy in LEFT if kind == "vLLM" else ():
+            if (self._get(path) or {}).get(path.removeprefix("/")):
+                raise self._error(
+                    f"is {state} and generates nothing: a run is giving it weights, or ended while it did; wake it "
+                    f"with POST {remedy}, or train with it, which does"
+                )
         self._check_vocabulary(server)
         raw = self._generate(server)
         if raw.tokens is not None:
