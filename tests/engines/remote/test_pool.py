@@ -540,18 +540,26 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
-def test_weights_that_a_server_cannot_read_are_one_line(servers, learner, tokenizer, tmp_path, monkeypatch) -> None:
-    [server] = servers("sglang")
+@pytest.mark.parametrize(("kind", "label"), [("vllm", "default"), ("sglang", "000001-")])
+def test_weights_that_a_server_cannot_read_are_one_line_and_leave_it_able_to_generate(
+    servers, learner, tokenizer, tmp_path, monkeypatch, kind, label
+) -> None:
+    """A vLLM, which has none after a refusal, with those that it was started with; an SGLang with those before."""
+    moved(learner)
+    [server] = servers(kind)
+    initial = {name: weight.clone() for name, weight in server.engine._model.state_dict().items()}
 
     def blind(model: PreTrainedModel, folder: Path) -> None:
         raise SleuthError(f"{folder}: holds no .safetensors file")
 
-    monkeypatch.setattr("sleuth.serve.emulator.engine.load_published", blind)
-    with (
-        pytest.raises(SleuthError, match=r"could not load .* every server must see the folder engine.weights"),
-        pool_of([server], learner, tokenizer, tmp_path),
-    ):
-        pass
+    with pool_of([server], learner, tokenizer, tmp_path) as engine:
+        monkeypatch.setattr("sleuth.serve.emulator.engine.load_published", blind)
+        with pytest.raises(SleuthError, match=r"could not load .* every server must see the folder engine.weights"):
+            engine.publish(2)
+    assert not server.engine.paused
+    assert server.engine.label.startswith(label)
+    held = server.engine._model.state_dict()
+    assert all(torch.equal(held[name], weight) for name, weight in initial.items()) == (label == "default")
 
 
 def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(

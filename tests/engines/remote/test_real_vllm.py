@@ -240,6 +240,27 @@ def test_wrong_weights_under_the_right_name_are_detected(
         pool.publish(2)
 
 
+def test_a_server_that_refused_weights_generates_with_those_it_started_with(
+    vllm: RealVllm, pool: PoolEngine, base, tmp_path: Path
+) -> None:
+    """Resumed as it is then, without any, its engine would end."""
+    (tmp_path / "cut").mkdir()
+    whole = next(pool._weight_sync.published.path.glob("*.safetensors")).read_bytes()
+    (tmp_path / "cut" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    move(base[0])
+    pool._weight_sync.write(2)
+    object.__setattr__(pool._weight_sync._published, "path", tmp_path / "cut")
+    with pytest.raises(SleuthError, match="could not load"):
+        asyncio.run(load_published(pool))
+    pool.publish(3)
+    are_equal(asked(pool, sampled(temperature=0.0)), written_here(base, sampled(temperature=0.0)))
+
+
+async def load_published(pool: PoolEngine) -> None:
+    pool._connect()
+    await pool._weight_sync.update(pool._replicas[0])
+
+
 def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm: RealVllm, pool: PoolEngine) -> None:
     requests = sampled(max_tokens=400)
     undisturbed = asked(pool, requests)

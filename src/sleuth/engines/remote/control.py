@@ -18,6 +18,7 @@ from sleuth.engines.remote.http_client import (
 )
 from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.shared_memory import SharedWeights, update_info_of
+from sleuth.engines.remote.wire import MALFORMED
 
 INITIAL_WEIGHTS = "default"
 """Both servers' name for the weights that they started with: one that returns it has been restarted."""
@@ -89,8 +90,19 @@ class VllmControl:
             await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
             await client.get("/health")  # 503 if its engine died, which the load answers with 500 too
+            await self._restore(client)
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
-        await self._adopt(client, published)
+        await self._adopt(client, published.label)
+
+    async def _restore(self, client: HttpClient) -> None:
+        """Has a server that refused weights load those that it was started with, and resume: the refusal left it paused
+        and without any (vLLM 0.32.0), and with none its engine ends at the next completion. Where that fails too it
+        stays paused, which the next check says."""
+        with suppress(HttpClientError, *MALFORMED):
+            own = (await client.get("/v1/models"))["data"][0]["root"]
+            body = {"method": "reload_weights", "kwargs": {"weights_path": own}}
+            await client.post("/collective_rpc", body, seconds=LOAD_SECONDS)
+            await self._adopt(client, INITIAL_WEIGHTS)
 
     async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
         """See `Control`."""
@@ -107,7 +119,7 @@ class VllmControl:
                 with suppress(RefusedError, ServerFailedError):
                     await client.post("/finish_weight_update", seconds=LOAD_SECONDS)
             raise NotLoadedError(f"takes no weights from memory ({error})") from None
-        await self._adopt(client, published)
+        await self._adopt(client, published.label)
 
     async def receive_broadcast(self, client: HttpClient, published: Published, model: PreTrainedModel) -> None:
         """As `receive`, from another card (`sleuth.engines.remote.broadcast`)."""
@@ -121,7 +133,7 @@ class VllmControl:
             raise NotLoadedError(f"takes no weights by broadcast ({error})") from None
         except LostResponseError as error:
             raise EndedError(f"{error}, while it took weights by broadcast") from None
-        await self._adopt(client, published)
+        await self._adopt(client, published.label)
 
     async def _take_broadcast(self, client: HttpClient, model: PreTrainedModel) -> None:
         weights = broadcast_weights(model)
@@ -137,12 +149,12 @@ class VllmControl:
         finally:
             weights.group.abort()
 
-    async def _adopt(self, client: HttpClient, published: Published) -> None:
+    async def _adopt(self, client: HttpClient, label: str) -> None:
         """Ends a load: drops what old weights cached, sets the label, and resumes."""
         reset = await client.post("/reset_prefix_cache")
         if isinstance(reset, dict) and reset.get("success") is False:  # with status 200
             raise ServerFailedError("keeps what old weights cached: POST /reset_prefix_cache says success: false")
-        await client.post("/update_weight_version", {"new_version": published.label})
+        await client.post("/update_weight_version", {"new_version": label})
         await client.post("/resume")
 
     async def sleep(self, client: HttpClient) -> None:
@@ -178,6 +190,8 @@ class SglangControl:
         try:
             await client.post("/update_weights_from_disk", body, seconds=LOAD_SECONDS)
         except (RefusedError, ServerFailedError) as error:
+            with suppress(HttpClientError):
+                await client.post("/continue_generation", {})  # with its old weights, to which it has gone back
             raise NotLoadedError(f"could not load {published.path}: {error}") from None
         await self._resume(client)
 

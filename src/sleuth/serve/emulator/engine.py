@@ -168,6 +168,10 @@ class EmulatedEngine:
         await self.change_weights(lambda: load_published(self._model, folder))
         self.label = label or self.label
 
+    async def load_own(self) -> None:
+        """Loads the weights that the server was started with."""
+        await self.change_weights(lambda: self._model.load_state_dict(self._initial_state))
+
     async def change_weights(self, change: Callable[[], object]) -> None:
         """Runs `change`, which may load weights into the model, once nothing is running."""
         was_paused = self.paused

@@ -8,8 +8,9 @@ v0.14.0 and v0.32.0):
 - `POST /pause?mode=abort|wait|keep` (abort is the default), `POST /resume`, `GET /is_paused`, `POST /abort_requests`
   with `request_ids`, without any of them all. An aborted completion has `finish_reason` "abort".
 - `POST /collective_rpc` with `{"method": "reload_weights", "kwargs": {"weights_path": FOLDER}}` answers `{"results":
-  [null]}`, one for each worker. Only `POST /reset_prefix_cache` clears the prefix cache after a reload; it answers
-  `{"success": false}`, with status 200, while blocks are in use.
+  [null]}`, one for each worker. After a refusal (status 500) 0.32.0 was seen to have no weights, and to end with the
+  next completion, unless it loaded others before; our engine keeps its own. Only `POST /reset_prefix_cache` clears the
+  prefix cache after a reload; it answers `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
 - Weights from memory: see `sleuth.engines.remote.shared_memory` and `sleuth.engines.remote.broadcast`.
@@ -162,8 +163,12 @@ class VllmEmulator(EngineEmulator):
         kwargs = field(body, "kwargs", dict, {})
         if body.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or body.get("args"):
             raise Refused(400, "our engine supports only reload_weights with kwargs.weights_path", param="method")
+        path = field(kwargs, "weights_path", str, "")
+        if path == self.name:
+            await self.engine.load_own()
+            return JSONResponse({"results": [None]})
         try:
-            await self.engine.load(Path(field(kwargs, "weights_path", str, "")), None)
+            await self.engine.load(Path(path), None)
         except SleuthError as error:
             raise Refused(500, str(error)) from None
         return JSONResponse({"results": [None]})
