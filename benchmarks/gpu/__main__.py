@@ -1,47 +1,87 @@
-"""`make gpu`: checks one card in at most eight minutes, prints a table of bars held and missed, and writes
-`benchmarks/results/gpu-NAME.json`. Exit status 1: a bar was missed; 2: there is no card, or no torch
-for it."""
+"""`make gpu`: checks one card in at most eight minutes, prints a table of bars held and missed, and keeps what it found
+in `benchmarks/results/gpu-NAME.json`, which is written after each check. The next run at the same commit goes on where
+this one was cut or had no time left. Exit status 1: a bar was missed, or a check did not run; 2: there is no card, or
+no torch for it."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.checks import Planned
+    from benchmarks.gpu.figures import Kept, Outcome
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
+MEASURED = ("src", "benchmarks", "recipes", ":!benchmarks/results")
+"""What the figures of a check depend on, as paths of git."""
 SECONDS = 480
-"""All checks together end within this time."""
+"""All checks of a run together end within this time."""
 STOPPING = 5
 """Seconds to print and to write in, of these."""
 
 
+class Interrupted(Exception):  # noqa: N818 - no error of the check
+    """A signal that ends the run; the argument is its number."""
+
+
 def main() -> int:
     """Runs the checks, each in a process of its own; the exit status."""
+    started = time.monotonic()
     options = read_options()
+    if options.child:
+        end_with_parent(options.folder.parent)
     problem = missing(options.device)
     if problem:
         print(problem, file=sys.stderr)
         return 2
+    checks = load_checks(options.checks)
     if options.child:
-        return run_child(options)
-    from benchmarks.gpu.checks import CHECKS
-
-    chosen = options.only or list(CHECKS)
-    unknown = [name for name in chosen if name not in CHECKS]
+        return run_child(options, checks)
+    unknown = [name for name in options.only or () if name not in checks]
     if unknown:
-        print(f"--only {unknown[0]}: no check has this name; there are {', '.join(CHECKS)}", file=sys.stderr)
+        print(f"--only {unknown[0]}: no check has this name; there are {', '.join(checks)}", file=sys.stderr)
         return 2
-    return run_checks(chosen, options)
+    try:
+        return run_checks(options.only or list(checks), options, started)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def load_checks(name: str) -> Mapping[str, Planned]:
+    """The table of checks that `module:name` says."""
+    module, _, table = name.partition(":")
+    return getattr(importlib.import_module(module), table)
+
+
+def end_with_parent(folder: Path) -> None:
+    """Ends this process, and all that it starts, when the process that started it has ended, however that one ended.
+
+    Its end closes the pipe that is our standard input. A process of the same group waits for that, since a thread would
+    wait for calls that never return to Python. It also removes `folder`, which nobody else would.
+    """
+    if os.fork() == 0:
+        os.read(0, 1)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.killpg(0, signal.SIGKILL)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
 
 
 def missing(device: str) -> str | None:
@@ -50,7 +90,7 @@ def missing(device: str) -> str | None:
     other = "; name another Python: make PYTHON=/path/to/python3 gpu"
     if sys.version_info < (3, 11):  # noqa: UP036 - make runs whatever python3 is there
         return f"{here} is Python {sys.version_info[0]}.{sys.version_info[1]}, and Sleuth needs 3.11 or newer{other}"
-    for package in ("torch", "transformers", "pydantic", "jinja2"):
+    for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             return f"{here} has no {package}{other}"
     import torch
@@ -67,22 +107,23 @@ def missing(device: str) -> str | None:
 def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    parser.add_argument("--only", action="append", metavar="CHECK", help="this check alone; may be repeated")
+    parser.add_argument("--only", action="append", metavar="CHECK", help="this check, again; may be repeated")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tests the check itself")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes; what a CPU takes")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where the JSON goes; with --only or --tiny, nowhere")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file that keeps what was found; none with --tiny")
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help=f"time for all checks ({SECONDS})")
+    parser.add_argument("--checks", default="benchmarks.gpu.checks:CHECKS", help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def run_child(options: argparse.Namespace) -> int:
+def run_child(options: argparse.Namespace, checks: Mapping[str, Planned]) -> int:
     """Runs one check in this process; its records go to its folder."""
     import torch
 
-    from benchmarks.gpu.checks import CHECKS, Check
+    from benchmarks.gpu.checks import Check
     from benchmarks.gpu.scales import REAL, TINY
 
     check = Check(
@@ -93,68 +134,116 @@ def run_child(options: argparse.Namespace) -> int:
         records=options.folder / "records.jsonl",
     )
     check.folder.mkdir(parents=True)
-    return int(not check.run(lambda running: CHECKS[options.child].load()(running)))
+    return int(not check.run(lambda running: checks[options.child].load()(running)))
 
 
-def run_checks(names: list[str], options: argparse.Namespace) -> int:
-    """Runs the checks one after another, prints and writes what they found; the exit status."""
-    from benchmarks.gpu.checks import CHECKS
-    from benchmarks.gpu.figures import Outcome, results, table
+def run_checks(names: list[str], options: argparse.Namespace, started: float | None = None) -> int:
+    """Runs the checks that the file does not have, one after another, and prints and keeps what they found; the exit
+    status. Raises ValueError if the file holds something else."""
+    from benchmarks.gpu.figures import Outcome, header, results, rows
 
-    end = time.monotonic() + options.seconds - STOPPING
+    end = (started or time.monotonic()) + options.seconds - STOPPING
+    kept, now = file_of(options), facts()
+    done = {} if options.only else kept.done(now)
+    limits = {name: check.limit for name, check in load_checks(options.checks).items() if name in names}
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory(prefix="sleuth-gpu-") as folder:
-        for name in names:
-            limit = min(CHECKS[name].limit, end - time.monotonic())
-            print(f"{name}: at most {max(0, limit):.0f} s", file=sys.stderr, flush=True)
-            outcome = Outcome(check=name, message="no time was left")
-            if limit > 0:
+
+    def tell(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if not options.json:
+            print(rows(outcome), flush=True)
+
+    if not options.json:
+        print(header(), flush=True)
+    for name in filter(done.get, names):
+        tell(done[name])
+    status = 0
+    pending = [name for name in names if name not in done]
+    with tempfile.TemporaryDirectory(prefix="sleuth-gpu-") as folder, ended_by_signals():
+        try:
+            while pending:
+                limit = share(limits[pending[0]], sum(limits[name] for name in pending), end - time.monotonic())
+                if limit <= 0:
+                    break
+                name = pending.pop(0)
+                print(f"{name}: at most {limit:.0f} s", file=sys.stderr, flush=True)
                 outcome = run_check(name, Path(folder) / name, limit, options)
-            outcomes.append(outcome)
-    found = results(outcomes, facts(options))
-    out = options.out
-    if out is None and not options.only and not options.tiny and options.device == "cuda":
-        out = RESULTS / f"gpu-{found['card']['file_name']}.json"
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(found, indent=2) + "\n")
+                outcome.facts = now
+                kept.add(outcome)
+                tell(outcome)
+                if outcome.status == "interrupted":
+                    raise Interrupted(outcome.signal)
+        except Interrupted as signalled:
+            status = 128 + signalled.args[0]
+    for name in pending:
+        why = "the run was ended before it" if status else "no time was left"
+        tell(Outcome(check=name, message=f"{why}; the same command goes on with it"))
+    found = results(outcomes, kept)
     if options.json:
         print(json.dumps(found))
     else:
-        print(table(outcomes))
-        print(summary(found, out))
-    return int(found["missed"] > 0)
+        print(summary(found, kept.path, list(done)))
+    return status or int(found["missed"] > 0)
 
 
-def summary(found: dict, out: Path | None) -> str:
-    """The last line: `H100: 31 bars held, 2 missed, 402 s; written to FILE`."""
-    where = f"; written to {out}" if out is not None else ""
-    return (
-        f"{found['card']['name']}: {found['held']} bars held, {found['missed']} missed, {found['seconds']:.0f} s{where}"
-    )
+def share(limit: float, limits: float, left: float) -> float:
+    """The seconds that the next check may take: its limit, and what the run has beyond the `limits` of all that are to
+    come; what is left, if that is less."""
+    return min(left, limit + max(0.0, left - limits))
 
 
-def run_check(name: str, folder: Path, limit: float, options: argparse.Namespace):
+def summary(found: dict, out: Path | None, earlier: list[str]) -> str:
+    """The last line: `H100: 31 bars held, 2 missed, 402 s; measured before: card; kept in FILE`."""
+    before = f"; measured before: {', '.join(earlier)}" if earlier else ""
+    where = f"; kept in {out}" if out is not None else ""
+    counts = f"{found['held']} bars held, {found['missed']} missed, {found['seconds']:.0f} s"
+    return f"{found['card']['name']}: {counts}{before}{where}"
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within this context signals that end a process raise Interrupted."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_check(name: str, folder: Path, limit: float, options: argparse.Namespace) -> Outcome:
     """The outcome of one check in a new process, which ends, with all that it started, after `limit` seconds."""
     from benchmarks.fresh import QUIET
     from benchmarks.gpu.figures import Figure, Outcome
 
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "benchmarks.gpu", "--child", name, "--folder", str(folder)]
-    command += ["--device", options.device, *(["--tiny"] if options.tiny else [])]
+    command += ["--device", options.device, *(["--tiny"] if options.tiny else []), "--checks", options.checks]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     started = time.monotonic()
     outcome = Outcome(check=name, status="failed")
     log = folder / "log.txt"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, env=os.environ | QUIET | {"PYTHONPATH": path}, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,  # held open as long as this process lives
+            stdout=file,
+            stderr=file,
+            env=os.environ | QUIET | {"PYTHONPATH": path},
+            start_new_session=True,
         )
         try:
             status = process.wait(timeout=limit)
             outcome.message = f"ended by {signal.Signals(-status).name}" if status < 0 else last_line(log)
         except subprocess.TimeoutExpired:
             outcome.status, outcome.message = "timed out", f"not done after {limit:.0f} s"
+        except Interrupted as signalled:
+            outcome.status, outcome.signal = "interrupted", signalled.args[0]
+            outcome.message = f"the run was ended by {signal.Signals(outcome.signal).name}"
         finally:
             _kill(process)
     outcome.seconds = round(time.monotonic() - started, 1)
@@ -188,35 +277,53 @@ def _kill(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def facts(options: argparse.Namespace) -> dict:
-    """What was measured, where, with which versions and at which commit."""
+def file_of(options: argparse.Namespace) -> Kept:
+    """The file of this card and scale."""
     import torch
 
     from benchmarks.gpu.card import describe, file_name, peak_flops
-    from benchmarks.machine import machine, versions
+    from benchmarks.gpu.figures import Kept
 
     card = describe(torch.device(options.device))
-    peak = peak_flops(card["name"])
+    path = options.out
+    if path is None and not options.tiny and options.device == "cuda":
+        path = RESULTS / f"gpu-{file_name(card['name'])}.json"
+    card |= {"peak_flops": peak_flops(card["name"]), "cuda": torch.version.cuda}
+    return Kept(path=path, card=card, scale="tiny" if options.tiny else "real")
+
+
+def facts() -> dict[str, Any]:
+    """When a check was measured, with which versions, where and at which commit."""
+    from benchmarks.machine import machine, versions
+
     return {
-        "card": card | {"file_name": file_name(card["name"]), "peak_flops": peak, "cuda": torch.version.cuda},
-        "scale": "tiny" if options.tiny else "real",
-        "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
         "versions": versions(),
         "machine": machine(),
     }
 
 
-def commit() -> str | None:
-    """The commit of this checkout, with a + if files have changed; None without git."""
+def commit() -> str:
+    """The last commit that changed what is measured, with + and a hash of it if files have changed since; without git
+    the hash alone."""
     try:
         name, changed = (
-            subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-            for arguments in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+            subprocess.run([*command, *MEASURED], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+            for command in (("git", "log", "-1", "--format=%h", "--"), ("git", "status", "--porcelain", "--"))
         )
     except (OSError, subprocess.CalledProcessError):
-        return None
-    return name + ("+" if changed else "")
+        name, changed = "", "all"
+    return f"{name}+{hash_of_source()}" if changed or not name else name
+
+
+def hash_of_source() -> str:
+    """Eight digits that change with the files of the source."""
+    digest = hashlib.sha256()
+    files = (file for room in ("src", "benchmarks", "recipes") for file in (ROOT / room).rglob("*"))
+    for file in sorted(file for file in files if file.suffix in (".py", ".toml") and file.is_file()):
+        digest.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""What a check found: figures, bars held and missed, and the table and the JSON object of all checks."""
+"""What a check found: figures, bars held and missed, the table of all checks, and the file that keeps them."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
 WIDTH = 80
 
-Status = Literal["done", "failed", "timed out", "not run"]
+Status = Literal["done", "failed", "timed out", "interrupted", "not run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,9 @@ class Figure:
 
 @dataclass(kw_only=True)
 class Outcome:
-    """How a check ended. `message` says why it did not end well; `skipped` are lines about what was left out."""
+    """How a check ended. `message` says why it did not end well; `skipped` are lines about what was left out; `facts`
+    are the commit, the date, the versions and the machine that it was measured with; `signal` is that which ended the
+    run, if one did."""
 
     check: str
     status: Status = "not run"
@@ -52,6 +57,8 @@ class Outcome:
     peak_memory_bytes: int | None = None
     figures: list[Figure] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    signal: int | None = None
 
     @property
     def missed(self) -> int:
@@ -63,42 +70,115 @@ class Outcome:
         return sum(figure.held is True for figure in self.figures)
 
     def as_json(self) -> dict[str, Any]:
-        of_check = asdict(self)
-        del of_check["figures"]
-        return of_check
+        return asdict(self) | {"facts": dict(self.facts), "figures": [figure.as_json() for figure in self.figures]}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Outcome:
+        """The outcome that `as_json` wrote."""
+        names = {one.name for one in fields(Figure)}
+        figures = [
+            Figure(**{name: value for name, value in figure.items() if name in names} | {"value": _value(figure)})
+            for figure in record["figures"]
+        ]
+        return cls(**{**record, "figures": figures})
 
 
-def results(outcomes: Sequence[Outcome], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object of a run; `facts` say what was measured, where and with which versions."""
+def _value(figure: Mapping[str, Any]) -> float:
+    return math.nan if figure["value"] is None else figure["value"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The file with the outcomes of one card: the last one of each check at each commit. `path` None keeps none."""
+
+    path: Path | None
+    card: Mapping[str, Any]
+    scale: str
+
+    def read(self) -> list[Outcome]:
+        """The outcomes in the file. Raises ValueError if it holds anything else, or those of another card."""
+        if self.path is None or not self.path.exists():
+            return []
+        try:
+            kept = json.loads(self.path.read_text())
+            where = (kept["card"]["name"], kept["scale"])
+            outcomes = [Outcome.from_json(record) for record in kept["checks"]]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{self.path}: not a file of this check; name another: --out FILE") from error
+        if where != (self.card["name"], self.scale):
+            raise ValueError(f"{self.path}: it keeps {' '.join(where)}, not {self.card['name']} {self.scale}")
+        return outcomes
+
+    def add(self, outcome: Outcome) -> None:
+        """Writes the outcome in place of that of the same check and commit; the file is whole at any moment."""
+        if self.path is None:
+            return
+        others = [kept for kept in self.read() if _key(kept) != _key(outcome)]
+        checks = [kept.as_json() for kept in (*others, outcome)]
+        text = json.dumps({"card": self.card, "scale": self.scale, "checks": checks}, indent=2)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        partial.write_text(text + "\n")
+        partial.replace(self.path)
+
+    def done(self, facts: Mapping[str, Any]) -> dict[str, Outcome]:
+        """Check -> its outcome, of those that ended well at this commit with this torch."""
+        return {
+            kept.check: kept
+            for kept in self.read()
+            if kept.status == "done" and _measured_with(kept.facts) == _measured_with(facts)
+        }
+
+
+def _key(outcome: Outcome) -> tuple[str, str | None]:
+    return outcome.check, outcome.facts["commit"]
+
+
+def _measured_with(facts: Mapping[str, Any]) -> tuple[str, str]:
+    return facts["commit"], facts["versions"]["torch"]
+
+
+def results(outcomes: Sequence[Outcome], kept: Kept) -> dict[str, Any]:
+    """The JSON object of a run."""
     return {
-        **facts,
+        "card": kept.card,
+        "scale": kept.scale,
         "held": sum(outcome.held for outcome in outcomes),
         "missed": sum(outcome.missed for outcome in outcomes),
         "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
-        "figures": [figure.as_json() for outcome in outcomes for figure in outcome.figures],
         "checks": [outcome.as_json() for outcome in outcomes],
     }
 
 
 def table(outcomes: Sequence[Outcome], width: int | None = None) -> str:
     """The figures, and what failed and was skipped, in lines of at most `width` columns (the terminal's, up to 80)."""
-    width = min(WIDTH, width or shutil.get_terminal_size((WIDTH, 24)).columns)
-    lines = [_line(width, "check", "figure", "found", "bar", "held", "s"), "-" * width]
-    for outcome in outcomes:
-        lines += _lines(outcome, width)
-    return "\n".join(lines)
+    return "\n".join([header(width), *(rows(outcome, width) for outcome in outcomes)])
 
 
-def _lines(outcome: Outcome, width: int) -> Iterator[str]:
+def header(width: int | None = None) -> str:
+    """The first two lines of the table."""
+    width = _columns(width)
+    return _line(width, "check", "figure", "found", "bar", "held", "s") + "\n" + "-" * width
+
+
+def rows(outcome: Outcome, width: int | None = None) -> str:
+    """The lines of one check."""
+    width, lines = _columns(width), list[str]()
     for figure in outcome.figures:
         name = f"{figure.name}, {figure.unit}" if figure.unit else figure.name
         held = {True: "yes", False: "NO", None: ""}[figure.held]
-        yield _line(width, figure.check, name, _number(figure.value), _bar(figure), held, f"{figure.seconds:.1f}")
+        seconds = f"{figure.seconds:.1f}"
+        lines.append(_line(width, figure.check, name, _number(figure.value), _bar(figure), held, seconds))
     notes = [f"skipped: {line}" for line in outcome.skipped]
     if outcome.status != "done":
         notes.append(f"{outcome.status.upper()}: {outcome.message}")
     for note in notes:
-        yield from textwrap.wrap(f"{outcome.check:<10} {note}", width, subsequent_indent=" " * 11)
+        lines += textwrap.wrap(f"{outcome.check:<10} {note}", width, subsequent_indent=" " * 11)
+    return "\n".join(lines)
+
+
+def _columns(width: int | None) -> int:
+    return min(WIDTH, width or shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def _line(width: int, check: str, name: str, found: str, bar: str, held: str, seconds: str) -> str:

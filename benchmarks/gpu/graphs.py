@@ -48,7 +48,7 @@ def graphs(check: Check) -> None:
         engine = open_engine(check, model, tokenizer, lookahead=lookahead, graphs=captured)
         fit = fitting(requests, engine, scale.decode + 4 * PROFILED + 1)
         written = [Written(prompt=prompt) for prompt in requests[:fit]]
-        warm_up(engine)
+        warm_up(engine, scale.longest)
         written, _ = continue_all(engine, written, 1 + 2 * PROFILED)  # captures
         problem = None if engine._graphs is None else engine._graphs.problem
         if captured and not check.on_card:

@@ -124,7 +124,7 @@ def _decode_by(
     free = torch.cuda.mem_get_info(check.device)[0] if check.on_card else 0
     engine = open_engine(check, model, tokenizer)
     requests = requests[: fitting(requests, engine, check.scale.decode + 3 * PROFILED + 1)]
-    warm_up(engine)
+    warm_up(engine, check.scale.longest)
     written, read_before = [Written(prompt=prompt) for prompt in requests], engine.tokens_prefilled
     (written, _), seconds = clocked(check, lambda: continue_all(engine, written, 1))
     check.found(f"{way}: prompts read", (engine.tokens_prefilled - read_before) / seconds, "tokens/s")
@@ -152,9 +152,10 @@ def open_engine(
     return LocalEngine(model, tokenizer, slots=check.scale.requests, context=check.scale.context, log=log, **options)
 
 
-def warm_up(engine: LocalEngine) -> None:
-    """A few short requests, which load all code and kernels; the engine forgets them."""
-    continue_all(engine, [Written(prompt=(number, 3, 4, 5)) for number in range(8)], 3)
+def warm_up(engine: LocalEngine, longest: int) -> None:
+    """A few long requests, read in full batches and continued, which load all code and kernels; the engine forgets
+    them."""
+    continue_all(engine, [Written(prompt=(number, *range(3, longest))) for number in range(8)], 3)
     engine.publish(0)
 
 
@@ -259,31 +260,32 @@ def tools(check: Check) -> None:
     query_mean, block, answer_mean = scale.turns
     model = scale.model(check.device)
     engine = open_engine(check, model, scale.tokenizer())
-    prompts = [drawn(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
     lengths = [
         (geometric(draw, query_mean, 4 * query_mean), geometric(draw, answer_mean, 4 * answer_mean))
         for _ in range(scale.requests)
     ]
     blocks = [drawn(check, draw, block) for _ in range(scale.requests)]
 
-    async def episode(number: int) -> tuple[Written, Written]:
-        key, prompt = (0, 0, 0, number), prompts[number // SIBLINGS]
+    async def episode(number: int, step: int, prompts: Sequence[Tokens]) -> tuple[Written, Written]:
+        key, prompt = (0, 0, step, number), prompts[number // SIBLINGS]
         query, answer = (Sampling(max_tokens=length, key=(*key, turn)) for turn, length in enumerate(lengths[number]))
         first = Written(prompt=prompt).then(await engine.complete(prompt, query))
         read = first.all_tokens + blocks[number]
         return first, Written(prompt=read).then(await engine.complete(read, answer))
 
-    async def play() -> list[tuple[Written, Written]]:
-        return await asyncio.gather(*map(episode, range(scale.requests)))
+    async def play(step: int) -> list[tuple[Written, Written]]:
+        prompts = [drawn(check, draw, scale.prompt) for _ in range(scale.requests // SIBLINGS)]
+        return await asyncio.gather(*(episode(number, step, prompts) for number in range(scale.requests)))
 
-    warm_up(engine)
+    asyncio.run(play(0))  # captures a graph for each size of batch
     sampled, read, forwards = engine.tokens_sampled, engine.tokens_prefilled, engine.forwards
-    episodes, seconds = clocked(check, lambda: asyncio.run(play()))
+    preempted = engine.preemptions
+    episodes, seconds = clocked(check, lambda: asyncio.run(play(1)))
     check.found(f"{len(episodes)} episodes of two turns", seconds, "s")
     check.found("tokens sampled", (engine.tokens_sampled - sampled) / seconds, "tokens/s")
     check.found("tokens read", (engine.tokens_prefilled - read) / seconds, "tokens/s")
     check.found("forwards", engine.forwards - forwards)
-    check.found("requests preempted", engine.preemptions)
+    check.found("requests preempted", engine.preemptions - preempted)
     compare(check, "", model, [turn for turns in zip(*episodes, strict=True) for turn in turns])
 
 

@@ -23,10 +23,9 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
-from benchmarks.gpu.step import prepare
+from benchmarks.gpu.step import PACKAGES, prepare
 from sleuth.engines.remote.broadcast import GlooGroup, Group, NcclGroup, broadcast_weights
 from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights, update_info_of
-from sleuth.serve.emulator.weight_transfer import named_tensors, received_weights
 from sleuth.types import Episode
 from sleuth.world.facts import make_world
 
@@ -78,8 +77,11 @@ CARDS = {BY_NCCL: 2}
 def servers(check: Check) -> None:
     """The handles of a model, read by another process; its weights, sent to one on another card; then the rounds with
     the servers that are there."""
-    for kind in ("vLLM", "SGLang"):
-        handles(check, kind)
+    if not check.on_card and find_spec("starlette") is None:
+        check.skip("handles of the host's memory: the emulated servers that read them need starlette")
+    else:
+        for kind in ("vLLM", "SGLang"):
+            handles(check, kind)
     cards = torch.cuda.device_count() if check.on_card else 1
     if check.on_card and cards < CARDS[BY_NCCL]:
         check.skip(f"weights sent to another card by NCCL: needs two cards, and there is {cards}")
@@ -91,7 +93,10 @@ def servers(check: Check) -> None:
             missing = f"there is no {kind}" if found is None else f"needs {CARDS[kind]} cards, and there is {cards}"
             check.skip(f"{ROUNDS} rounds of publish, play, update with {kind}: {missing}")
             installed[kind] = None
-    if any(installed.values()):
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if any(installed.values()) and missing:
+        check.skip(f"rounds of publish, play, update: no {' and no '.join(missing)}")
+    elif any(installed.values()):
         changes = prepare(check, make_world(0, check.scale.people))
         for kind in filter(installed.get, ENGINES):
             rounds(check, kind, changes)
@@ -198,11 +203,22 @@ def _as_sglang(payloads: list[str]) -> dict[str, torch.Tensor]:
     return dict(_AsSglang(io.BytesIO(base64.b64decode(payloads[0]))).load())
 
 
+def _emulated(function: str) -> Callable[[Any], dict[str, torch.Tensor]]:
+    """A reader of the emulated server, whose own packages a card's check can do without."""
+
+    def read_as(sent: Any) -> dict[str, torch.Tensor]:
+        from sleuth.serve.emulator import weight_transfer
+
+        return getattr(weight_transfer, function)(sent)
+
+    return read_as
+
+
 READERS: dict[tuple[str, bool], Callable[[Any], dict[str, torch.Tensor]]] = {
     ("vLLM", True): _as_vllm,
-    ("vLLM", False): received_weights,
+    ("vLLM", False): _emulated("received_weights"),
     ("SGLang", True): _as_sglang,
-    ("SGLang", False): named_tensors,
+    ("SGLang", False): _emulated("named_tensors"),
 }
 """How a kind of server reads weights on a card, and the emulated one on the host."""
 

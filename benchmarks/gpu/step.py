@@ -8,21 +8,23 @@ import dataclasses
 import json
 import random
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
 
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
+from benchmarks.gpu.sampler import clocked
 from sleuth.dialects import dialect_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.envs.chat_template import ChatTemplate
@@ -34,13 +36,8 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.plan.memory import CUDA, total
-from sleuth.plan.phases import Machine, phases_of
-from sleuth.plan.shapes import read_shape
 from sleuth.prompts.library import read_prompt
 from sleuth.prompts.published import QUESTION, place_of
-from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
-from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Group, Passage, Score, Task
@@ -48,16 +45,20 @@ from sleuth.world.facts import World, make_world
 from sleuth.world.library import Library
 from sleuth.world.write_world import draw_questions, write_world
 
+if TYPE_CHECKING:
+    from sleuth.recipe import GrpoRecipe, Recipe
+
 RECIPE = Path(__file__).parents[2] / "recipes" / "search_0.6b_single_gpu.toml"
 STAGE = "grpo"
-PACKAGES = ("tantivy", "pyarrow", "httpx")
-"""What the trainer needs beside torch and transformers."""
+PACKAGES = ("pydantic", "tantivy", "pyarrow", "httpx")
+"""What the trainer needs beside torch and transformers. Recipes and plans need the first of them."""
 SAMPLER_LEARNER_KL = 1e-3
 OVER_PLAN = 1.1
 
 
 def step(check: Check) -> None:
-    """A step of the recipe: its seconds, what its episodes are like, and its memory beside that of the plan."""
+    """A step of the recipe, the second of two: its seconds, what its episodes are like, and its memory beside that of
+    the plan. The first one compiles and loads what the second has."""
     world = make_world(0, check.scale.people)
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -65,8 +66,7 @@ def step(check: Check) -> None:
             f"the recipe's own trainer: no {' and no '.join(missing)}; the same step by engine, rollout, environment "
             "and policy, with passages of the world ranked by the words that they share with a query"
         )
-        recipe = read_recipe(check, {"model": str(check.folder), "grpo.env.index": str(check.folder)})
-        by_parts(check, recipe, world)
+        by_parts(check, world)
     else:
         recipe = read_recipe(check, prepare(check, world))
         by_trainer(check, recipe)
@@ -74,13 +74,61 @@ def step(check: Check) -> None:
 
 def read_recipe(check: Check, changes: Mapping[str, str]) -> Recipe:
     """The recipe with a model and a world of ours, smaller where the check is."""
+    from sleuth.recipe import load_recipe
+
     ours = tuple(f"{key}={json.dumps(value)}" for key, value in {"device": check.device.type, **changes}.items())
     return load_recipe(RECIPE, (*ours, *check.scale.changes))
 
 
 def stage_of(recipe: Recipe) -> tuple[int, GrpoRecipe]:
     """The stage that trains by reward, and its number."""
+    from sleuth.recipe import GrpoRecipe
+
     return next((at, stage) for at, stage in enumerate(recipe.stage) if isinstance(stage, GrpoRecipe))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a step by parts takes from the recipe, as its file says it; keys that the file leaves out have the
+    recipe's defaults here. Read without pydantic, which a Python with torch and transformers may lack."""
+
+    prompts_per_step: int
+    samples_per_prompt: int
+    context: int
+    tokens_per_micro_batch: int
+    gradient_checkpointing: bool
+    steps: int
+    learning_rate: float
+    warmup_steps: int
+    betas: tuple[float, float]
+    env: Mapping[str, Any]
+    seed: int = 0
+    slots: int = 256
+    cache_memory: None = None
+    temperature: float = 1.0
+    loss: Mapping[str, Any] = field(default_factory=lambda: {"clip_low": 0.2, "clip_high": 0.28})  # of DAPO
+    normalise: str = "token"
+
+    def optimisation(self) -> Optimisation:
+        """The optimiser's settings."""
+        names = ("steps", "learning_rate", "warmup_steps", "betas")
+        return Optimisation(**{name: getattr(self, name) for name in names})
+
+
+def read_settings(check: Check) -> Settings:
+    """The settings of the recipe's training stage, smaller where the check is."""
+    stages = tomllib.loads(RECIPE.read_text())["stage"]
+    table = next(stage for stage in stages if stage["kind"] == STAGE)
+    for change in check.scale.changes:
+        key, _, value = change.partition("=")
+        *tables, last = key.split(".")[1:]
+        changed = table
+        for name in tables:
+            changed = changed[name]
+        changed[last] = tomllib.loads(f"value = {value}")["value"]
+    assert table["loss"] == {"setting": "dapo"}, "the loss of a step by parts is DAPO's"
+    names = [one.name for one in dataclasses.fields(Settings) if one.name in table and one.name != "loss"]
+    return Settings(**{name: table[name] for name in names} | {"betas": tuple(table["betas"])})
 
 
 def prepare(check: Check, world: World) -> dict[str, str]:
@@ -124,69 +172,81 @@ def by_trainer(check: Check, recipe: Recipe) -> None:
         trainer.worker.reward = distinct_scores
         check.found("model opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
         kept: list[dict[str, Any]] = []
+        first = timed(check.device, lambda: trainer.step(1))
+        check.found("the first step, compiling included", first, "s")
         with peaks_by_phase(check.device) as peaks:
-            seconds = timed(check.device, lambda: kept.append(trainer.step(1)))
-        report(check, recipe, trainer.groups, kept[0] | {"seconds": seconds}, peaks)
+            seconds = timed(check.device, lambda: kept.append(trainer.step(2)))
+        report(check, stage.context, trainer.groups, kept[0] | {"seconds": seconds})
+        _report_memory(check, peaks, planned_bytes(check, recipe))
         trainer.worker.close()
 
 
-def by_parts(check: Check, recipe: Recipe, world: World) -> None:
+def by_parts(check: Check, world: World) -> None:
     """The same step by hand: play, score, weigh, update, publish."""
-    _, stage = stage_of(recipe)
-    assert isinstance(stage.env, SearchEnvRecipe)
+    settings = read_settings(check)
     tokenizer, model = tokenizer_of(check, world), check.scale.model(check.device)
     library = Library(world, random.Random(0))
-    tasks, retriever = list(islice(tasks_of(world, library), stage.prompts_per_step)), SharedWords(library)
-    slots = min(stage.slots, stage.prompts_per_step * stage.samples_per_prompt)
-    limits = {"slots": slots, "context": stage.context, "cache_memory": stage.cache_memory}
+    questions, retriever = tasks_of(world, library), SharedWords(library)
+    slots = min(settings.slots, settings.prompts_per_step * settings.samples_per_prompt)
+    limits = {"slots": slots, "context": settings.context, "cache_memory": settings.cache_memory}
     engine = LocalEngine(model, tokenizer, **limits)
-    policy = Policy(model, Optimisation(**stage.optimisation()), gradient_checkpointing=stage.gradient_checkpointing)
-    budget = TokenBudget(stage.tokens_per_micro_batch, lambda line: print(line, file=sys.stderr, flush=True))
+    policy = Policy(model, settings.optimisation(), gradient_checkpointing=settings.gradient_checkpointing)
+    budget = TokenBudget(settings.tokens_per_micro_batch, lambda line: print(line, file=sys.stderr, flush=True))
     check.found("model opened", sum(p.nbytes for p in model.parameters()) / 1e9, "GB")
-    rollout = Rollout(
-        engine=engine,
-        renderer=Renderer(tokenizer, dialect_of(stage.env.dialect).tags),
-        context=stage.context,
-        temperature=stage.sampling.temperature,
-        key=(recipe.seed, 0, 1),
-    )
-    environments = Environments(stage.env, tokenizer, retriever)
-    kept: list[Any] = []
+    environments = Environments(settings.env, tokenizer, retriever)
+    renderer = Renderer(tokenizer, dialect_of(settings.env["dialect"]).tags)
+    loss = PolicyLoss(**settings.loss)
 
-    def play() -> None:
-        jobs = rollout.groups(tasks, environments.open, samples=stage.samples_per_prompt, reward=distinct_scores)
-        kept.append(asyncio.run(jobs))
+    def play(number: int) -> list[Group]:
+        key = (settings.seed, 0, number)
+        rollout = Rollout(
+            engine=engine, renderer=renderer, context=settings.context, temperature=settings.temperature, key=key
+        )
+        tasks = list(islice(questions, settings.prompts_per_step))
+        groups = asyncio.run(
+            rollout.groups(tasks, environments.open, samples=settings.samples_per_prompt, reward=distinct_scores)
+        )
         engine.sleep()
+        return groups
 
-    def learn() -> None:
-        advantages = [group_advantages([score.value for score in group.scores], "grpo") for group in kept[0]]
-        batch = batch_of_groups(kept[0], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
-        loss = PolicyLoss(clip_low=stage.loss.clip_low, clip_high=stage.loss.clip_high)
-        kept.append(budget.run(lambda tokens: policy.update(batch, loss, budget=tokens)))
-        engine.publish(1)
+    def learn(groups: Sequence[Group], number: int) -> Any:
+        advantages = [group_advantages([score.value for score in group.scores], "grpo") for group in groups]
+        batch = batch_of_groups(groups, advantages, normalise=settings.normalise, constant=None)
+        update = budget.run(lambda tokens: policy.update(batch, loss, budget=tokens))
+        engine.publish(number)
+        return update
 
+    first = timed(check.device, lambda: learn(play(1), 1))
+    check.found("the first step, compiling included", first, "s")
     with peaks_by_phase(check.device) as peaks:
-        seconds = {"seconds_rollout": timed(check.device, play), "seconds_update": timed(check.device, learn)}
-    figures = dataclasses.asdict(kept[1]) | seconds | {"seconds": sum(seconds.values())}
-    report(check, recipe, kept[0], figures, peaks)
+        groups, rollout_seconds = clocked(check, lambda: play(2))
+        update, update_seconds = clocked(check, lambda: learn(groups, 2))
+    seconds = {"seconds_rollout": rollout_seconds, "seconds_update": update_seconds}
+    figures = dataclasses.asdict(update) | seconds | {"seconds": sum(seconds.values())}
+    report(check, settings.context, groups, figures)
+    if find_spec("pydantic") is None:
+        check.skip("peak memory beside the plan's: no pydantic")
+        _report_memory(check, peaks)
+    else:
+        recipe = read_recipe(check, {"model": str(check.folder), "grpo.env.index": str(check.folder)})
+        _report_memory(check, peaks, planned_bytes(check, recipe))
 
 
 @dataclass(frozen=True, slots=True)
 class Environments:
     """Search environments as the recipe's table describes them, with another retriever."""
 
-    table: SearchEnvRecipe
+    table: Mapping[str, Any]
     tokenizer: Any
     retriever: SharedWords
 
     def open(self, task: Task) -> SearchEnv:
         """The environment of one episode."""
-        table, dialect = self.table, dialect_of(self.table.dialect)
-        if table.turn_tokens is not None:
-            dialect = dataclasses.replace(dialect, turn_tokens=table.turn_tokens)
-        prompt = read_prompt(table.prompt)
-        template = ChatTemplate(self.tokenizer, flags=table.template_flags)
-        frame = frame_of(dialect, table.prompt_role, template)
+        table = self.table
+        dialect = dataclasses.replace(dialect_of(table["dialect"]), turn_tokens=table["turn_tokens"])
+        prompt = read_prompt(table["prompt"])
+        template = ChatTemplate(self.tokenizer, flags=table["template_flags"])
+        frame = frame_of(dialect, table["prompt_role"], template)
         return SearchEnv(task, dialect, prompt.replace(place_of(prompt), QUESTION), self.retriever, frame=frame)
 
 
@@ -232,28 +292,25 @@ async def distinct_scores(group: Group) -> list[Score]:
 
 def report(
     check: Check,
-    recipe: Recipe,
+    context: int,
     groups: Sequence[Group],
     figures: Mapping[str, Any],
-    peaks: Mapping[str, int | None],
 ) -> None:
-    """The step's figures; its peak memory beside the plan's."""
+    """The step's figures."""
     episodes = [episode for group in groups for episode in group.episodes]
-    stage = stage_of(recipe)[1]
     lengths = [len(episode.trajectory.tokens) for episode in episodes]
-    check.found(f"{len(episodes)} episodes, context {stage.context:,}", figures["seconds"], "s")
+    check.found(f"{len(episodes)} episodes, context {context:,}", figures["seconds"], "s")
     check.found("rollout", figures["seconds_rollout"], "s")
-    check.found("update, compiling included", figures["seconds_update"], "s")
+    check.found("update", figures["seconds_update"], "s")
     check.found("tokens sampled", sum(map(sampled, episodes)) / figures["seconds_rollout"], "tokens/s")
     searches = fmean(episode.trajectory.searches for episode in episodes)
     check.found("searches, mean", searches, at_least=0.5)
     check.found("tokens of an episode, mean", fmean(lengths))
-    check.found("tokens of an episode, most", max(lengths), at_most=stage.context)
+    check.found("tokens of an episode, most", max(lengths), at_most=context)
     check.found("tokens computed, of all", figures["tokens_computed"] / figures["tokens_dense"], at_most=1.0)
     check.found("gradient norm", figures["gradient_norm"], at_least=1e-9)
     if (gap := figures.get("sampler_learner_kl")) is not None:
         check.found("sampler to learner, KL", gap, "nats", at_most=SAMPLER_LEARNER_KL)
-    _report_memory(check, recipe, peaks)
 
 
 def sampled(episode: Episode) -> int:
@@ -262,21 +319,25 @@ def sampled(episode: Episode) -> int:
     return sum(len(segment.tokens) for segment in segments if segment.author == "policy")
 
 
-def _report_memory(check: Check, recipe: Recipe, peaks: Mapping[str, int | None]) -> None:
+def _report_memory(check: Check, peaks: Mapping[str, int | None], planned: Mapping[str, int] | None = None) -> None:
     """The peak memory of each phase, beside the plan's."""
     if not check.on_card:
         check.skip("peak memory: needs a card")
         return
-    planned = planned_bytes(check, recipe)
     for name, peak in peaks.items():
         if peak is not None:
             check.found(f"{name}: peak memory", peak / 1e9, "GB")
+        if peak is not None and planned is not None:
             check.found(f"{name}: peak memory, of the plan's", peak / planned[name], at_most=OVER_PLAN)
 
 
 def planned_bytes(check: Check, recipe: Recipe) -> dict[str, int]:
     """What `sleuth plan --card` computes for the phases of the stage, on a card of this size, without what a process
     holds before it has tensors."""
+    from sleuth.plan.memory import CUDA, total
+    from sleuth.plan.phases import Machine, phases_of
+    from sleuth.plan.shapes import read_shape
+
     memory = torch.cuda.get_device_properties(check.device).total_memory if check.on_card else 80 * 10**9
     shape = read_shape(check.scale.config().to_dict(), "model")
     phases = phases_of(recipe, shape, Machine(device=CUDA, memory=memory, ranks=1))

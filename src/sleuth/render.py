@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sleuth.model_path import require_model
-from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
@@ -290,6 +289,8 @@ def _refuse_run_folder(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     if not checkpoints.is_dir():
         return
+    from sleuth.runs.checkpoints import latest_checkpoint  # needs pydantic, which a sampler alone does without
+
     if (last := latest_checkpoint(checkpoints)) is None:
         raise SleuthError(f"{folder}: a run folder, not a model, and it has no checkpoint yet; give a model folder")
     raise SleuthError(f"{folder}: a run folder, not a model; give one of its checkpoints; the last is {last}")

@@ -20,14 +20,15 @@ from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import card, checks, graphs, learner, sampler, step
 from benchmarks.gpu.card import file_name, peak_flops
 from benchmarks.gpu.checks import CHECKS, Check
-from benchmarks.gpu.figures import Figure, Outcome, results, table
+from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
 from benchmarks.gpu.learner import random_tree
 from benchmarks.gpu.sampler import launches
 from benchmarks.gpu.scales import REAL, TINY
 from sleuth.world.facts import make_world
 
 ROOT = Path(__file__).parents[2]
-ON_CPU = Namespace(device="cpu", tiny=True, only=None, json=False, out=None, seconds=120)
+CHECKS_OF_THE_CARD = "benchmarks.gpu.checks:CHECKS"
+ON_CPU = Namespace(device="cpu", tiny=True, only=None, json=False, out=None, seconds=120, checks=CHECKS_OF_THE_CARD)
 
 
 @pytest.fixture
@@ -191,10 +192,9 @@ def test_compiled_graphs_are_counted_on_a_card(check):
 
 
 @pytest.mark.usefixtures("pretended")
-def test_the_peak_of_each_phase_is_held_against_the_plans(check, monkeypatch):
-    monkeypatch.setattr(step, "planned_bytes", lambda *of: {"rollout": 19 * 10**9, "update": 15 * 10**9})
+def test_the_peak_of_each_phase_is_held_against_the_plans(check):
     peaks = {"rollout": 20 * 10**9, "update": 20 * 10**9}
-    step._report_memory(check, step.read_recipe(check, {"model": "m"}), peaks)
+    step._report_memory(check, peaks, {"rollout": 19 * 10**9, "update": 15 * 10**9})
     found = figures(check)
     assert found["update: peak memory"].value == 20
     assert found["rollout: peak memory, of the plan's"].held
@@ -313,9 +313,9 @@ def test_the_table_is_80_columns_wide_and_shows_what_was_missed():
 
 
 def test_the_object_counts_missed_bars_and_checks_that_did_not_end():
-    found = results(outcomes(), {"commit": "abc"})
-    assert (found["held"], found["missed"], found["seconds"], found["commit"]) == (1, 2, 15.0, "abc")
-    assert {figure["held"] for figure in found["figures"]} == {True, False, None}
+    found = results(outcomes(), Kept(path=None, card={"name": "cpu"}, scale="tiny"))
+    assert (found["held"], found["missed"], found["seconds"], found["scale"]) == (1, 2, 15.0, "tiny")
+    assert {figure["held"] for figure in found["checks"][0]["figures"]} == {True, False, None}
     assert found["checks"][1]["message"].startswith("OutOfMemoryError")
     json.dumps(found, allow_nan=False)
 
@@ -371,8 +371,10 @@ def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
     found = json.loads(done.stdout)
     assert (done.returncode, found["missed"], found["scale"]) == (0, 0, "tiny")
     assert found["held"] == 4
-    assert found.keys() >= {"card", "commit", "date", "versions", "machine", "figures", "checks", "seconds"}
-    assert found["figures"][0].keys() == {
+    assert found.keys() >= {"card", "held", "checks", "seconds"}
+    [made] = found["checks"]
+    assert made["facts"].keys() == {"commit", "date", "versions", "machine"}
+    assert made["figures"][0].keys() == {
         "check", "name", "value", "unit", "at_least", "at_most", "seconds", "held",
     }  # fmt: skip
 
@@ -395,7 +397,7 @@ def run_command(python: str, arguments: list[str]) -> subprocess.CompletedProces
 def test_a_check_with_no_such_name_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--only", "memory"])
     assert command.main() == 2
-    assert "--only memory: no check has this name; there are card, attention" in capsys.readouterr().err
+    assert "--only memory: no check has this name; there are card, step" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

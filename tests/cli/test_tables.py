@@ -14,6 +14,7 @@ from rich.console import Console
 from sleuth.cli import check, check_scorer, compare, figures, plan, probe, prompts, rescore, sweep
 from sleuth.cli.plan_card import print_card_plan
 from sleuth.cli.tables import Column, fitting_tables
+from sleuth.hardware import read_cards
 from sleuth.metrics.exam_card import ExamCard, SkillMark
 from sleuth.metrics.failures import MODES
 from sleuth.metrics.intervals import Measured
@@ -21,7 +22,6 @@ from sleuth.plan.fit import plan_for_cards
 from sleuth.plan.plan import Plan, StagePlan
 from sleuth.prompts.library import list_prompts
 from sleuth.recipe import load_recipe
-from sleuth.recipe.hardware import read_cards
 from sleuth.report.arm_table import ArmRow
 from sleuth.rewards.scorers import SCORERS
 

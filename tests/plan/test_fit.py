@@ -13,13 +13,13 @@ from tiny_models import FAMILIES
 
 from sleuth.cli.plan_card import COLUMNS
 from sleuth.engines.local.pages import PAGE
+from sleuth.hardware import CARDS, read_cards
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
 from sleuth.plan.phases import Machine, Phase, phases_of
 from sleuth.plan.shapes import PUBLISHED, ModelShape, read_shape, shape_of
 from sleuth.recipe import Recipe, WarmStartRecipe, load_recipe
-from sleuth.recipe.hardware import CARDS, read_cards
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError

@@ -130,8 +130,8 @@ def _skipped(recipe: Recipe, questions: Mapping[int, Sequence[Task]]) -> Iterato
 
 def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
     """Whether a recipe fits the cards that it names, by the plan, and a line that says so; None if that is unknown."""
+    from sleuth.hardware import read_cards
     from sleuth.plan.fit import plan_for_cards
-    from sleuth.recipe.hardware import read_cards
 
     try:
         planned = plan_for_cards(recipe, read_cards(card))

@@ -96,8 +96,8 @@ def plan(
 
 def _plan_card(recipe: Recipe, card: str, world: int | None, *, as_json: bool) -> None:
     from sleuth.cli.plan_card import print_card_plan
+    from sleuth.hardware import Cards, read_cards
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
-    from sleuth.recipe.hardware import Cards, read_cards
 
     if card == "cpu":
         if world not in (None, 1):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sleuth.hardware import Card, Cards
 from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.judge_calls import StepCalls, step_calls
@@ -15,7 +16,6 @@ from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
 from sleuth.recipe import Recipe, TrainingRecipe
-from sleuth.recipe.hardware import Card, Cards
 from sleuth.runs.disk import SLACK, DiskPlan
 from sleuth.types import SleuthError
 

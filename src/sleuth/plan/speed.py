@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sleuth.hardware import Card
 from sleuth.plan.episodes import Played
 from sleuth.plan.memory import LearnerMemory, Passes
-from sleuth.recipe.hardware import Card
 
 TRAIN_FLOPS, PREFILL_FLOPS, BANDWIDTH = 0.35, 0.4, 0.6
 """Shares of the data sheet's figures that are reached: of arithmetic in training and in prefill, of memory in

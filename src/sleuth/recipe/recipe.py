@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt
 
+from sleuth.hardware import read_cards
 from sleuth.recipe.annotation import AnnotateRecipe
 from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
-from sleuth.recipe.hardware import read_cards
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.recipe.stage import StageFields

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from sleuth.recipe.data import TextKind
 from sleuth.types import Piece
 from sleuth.world import names
 from sleuth.world.citing import STRANGERS, citing_row, namesakes_row, placing_row
@@ -33,6 +33,9 @@ from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.refining import refining_row
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, reading_row, results
+
+if TYPE_CHECKING:
+    from sleuth.recipe.data import TextKind
 
 
 class SmallWorlds:
