@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,14 @@ def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
     table = tomllib.loads((own / "search.toml").read_text())["stage"][1]
     assert (table["env"]["prompt"], table["env"]["prompt_role"], table["context"]) == ("search_rules", "user", 4096)
     assert table["data"]["questions"] == "any where/train.jsonl"
+
+
+@pytest.mark.parametrize("task", ["search", "refine", "think"])
+def test_the_change_that_its_recipe_suggests_may_have_a_small_value(here: Path, task: str) -> None:
+    assert sleuth("init", "new", "--task", task).exit_code == 0
+    [suggested] = re.findall(r"--set (\S+)=\d+`", (here / "new/recipe.toml").read_text())
+    for value in (1, 3, 50):
+        assert sleuth("check", "recipe", "new/recipe.toml", "--set", f"{suggested}={value}").exit_code == 0
 
 
 def test_columns_of_other_names_are_mapped(own: Path) -> None:

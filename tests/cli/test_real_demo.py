@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import signal
 import socket
@@ -31,7 +32,8 @@ from sleuth.runs.protocol import FILE as PROTOCOL
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 from sleuth.types import Engine, Sampling
 
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "models" / "tiny-base"
 SENTENCE = "Ada Voss, the painter of the northern lakes and their mills, was born there, in Tarn."
 TARN = f"The town of Tarn has many lakes and an old mill. {SENTENCE}"
 PASSAGES = {"r1": ("Ada Voss", "Ada Voss painted."), "r2": ("Tarn", TARN), "r3": ("Lake", "A lake lies by the mill.")}
@@ -102,6 +104,17 @@ def test_a_question_is_answered_in_the_terminal_with_the_sentence_that_is_cited(
         "          there, in Tarn.",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    right = {"Who built the first railway steam locomotive?": "Richard Trevithick", "Where was Beyoncé born?": "Houston"}
+    pages = [ROOT / "README.md", ROOT / "docs/how-to/real_demo.md"]
+    asked = re.findall(r'--ask "([^"]+)"', "".join(page.read_text() for page in pages))
+    assert len(asked) == len(pages)
+    for question in asked:
+        result = sleuth("demo", "--real", "--quiet", "--ask", question)
+        assert right[question] in result.stdout
 
 
 def test_json_is_one_object_in_the_form_of_the_chat_api(folder: Path) -> None:

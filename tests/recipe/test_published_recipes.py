@@ -191,7 +191,7 @@ def test_the_balanced_refiner_starts_from_the_weights_that_a_user_names() -> Non
     assert load_recipe(file, ["model=mine"]).model == "mine"
     about = file.read_text().partition("\n\n")[0]
     assert "--set model=FOLDER" in about
-    assert "`qwen3-4B-instruct-refiner-sft`" in about
+    assert "`lihaoxin2020/qwen3-4B-instruct-refiner-sft`" in about
 
 
 @pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_slime_3b_single_gpu"])

@@ -13,7 +13,7 @@ TINY = {"search": "models/tiny-base", "refine": "models/tiny-reader", "think": "
 """The model that each task starts with: it ships, and a step takes seconds on a CPU."""
 
 HEAD = """# {about}
-# `sleuth train {file}` runs it; `--set grpo.steps=50` changes one value.
+# `sleuth train {file}` runs it; `--set grpo.stop_after=5` ends it after five steps, to try it.
 
 name = {name}
 model = {model} # {of_model}
