@@ -92,6 +92,19 @@ print(loaded("torch"), gc.isenabled(), gc.get_stats()[2]["collections"] - before
     assert output_of(tmp_path, script) == "['torch'] True 0 True\n"
 
 
+@pytest.mark.parametrize("triton", [True, False])
+def test_the_last_collection_frees_what_triton_would_print_as_leaked(tmp_path: Path, triton: bool) -> None:
+    script = f"""
+import atexit, gc, types
+atexit.register(lambda: print(gc.get_freeze_count() > 1_000))
+from sleuth.cli.heavy import freeze_loaded
+if {triton}:
+    sys.modules["triton"] = types.ModuleType("triton")
+freeze_loaded()
+"""
+    assert output_of(tmp_path, script) == f"{not triton}\n"
+
+
 def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
     script = """
 run("world", "--help")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
 
@@ -18,5 +19,18 @@ def import_heavy() -> None:
     try:
         import sleuth.factories  # noqa: F401
     finally:
-        gc.freeze()
+        freeze_loaded()
         gc.enable()
+
+
+def freeze_loaded() -> None:
+    """Excludes all objects that there are from garbage collection, until the process ends."""
+    gc.freeze()
+    atexit.register(_unfreeze)
+
+
+def _unfreeze() -> None:
+    """Includes them in the interpreter's last collection if Triton is imported, whose bindings print 30 lines about what
+    that collection leaves of them. It frees all of torch one by one, which takes a second."""
+    if "triton" in sys.modules:
+        gc.unfreeze()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sleuth.cli.heavy import freeze_loaded
 from sleuth.types import SleuthError
 from sleuth.variables import KEY_VARIABLE, key_in
 
@@ -112,5 +113,5 @@ def server_of(app: Any) -> Any:
 def run(server: Any, listening: socket.socket) -> None:
     """Serves until the process is stopped."""
     gc.collect()
-    gc.freeze()  # loaded objects stay; scanning them would halt every request for 50 ms
+    freeze_loaded()  # scanning them would halt every request for 50 ms
     server.run(sockets=[listening])
