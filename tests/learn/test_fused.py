@@ -254,6 +254,26 @@ def test_nothing_is_fused_on_a_cpu(make_model, make_rows, monkeypatch) -> None:
     token_logprobs(make_model(), part)[0].sum().backward()
 
 
+class Recorded(nn.Module):
+    """A layer whose own forward returns the options that it was given."""
+
+    def forward(self, hidden_states, **options):
+        return options
+
+
+@pytest.mark.parametrize("cache", [{}, {"past_key_values": None}, {"cache": None}])
+def test_attention_on_a_cpu_gets_the_options_of_its_caller_and_no_other(cache) -> None:
+    given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, "branches": 3} | cache
+    assert fused_layers._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+def test_attention_with_a_cache_is_not_fused(monkeypatch, name) -> None:
+    monkeypatch.setattr(fused_layers, "on_card", lambda *tensors: True)
+    given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, name: object()}
+    assert fused_layers._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
+
+
 def test_switched_off_a_card_has_the_paths_of_before(make_model, make_rows, on_card, monkeypatch) -> None:
     monkeypatch.setattr(Fused, "__call__", refuse)
     fused.switch_off()

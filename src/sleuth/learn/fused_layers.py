@@ -19,6 +19,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from sleuth.learn.compiled_layers import NORMS, ROTATING, compiled_forwards
 from sleuth.learn.fused import Fused, is_on, on_card, precision_of
 
+CACHES = ("past_key_values", "cache")
+"""What a layer's cache is called, in older and newer versions of transformers."""
+
 
 def fused_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:
     """The model's attention layers, and the modules of `compiled_forwards`, with fused forwards for
@@ -66,16 +69,18 @@ def _attention_forward(
     hidden_states: Tensor,
     position_embeddings: tuple[Tensor, Tensor],
     attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """As transformers' forward: `hidden_states` (1, N, width) -> the same shape, and what the attention returns."""
+    """As transformers' forward: `hidden_states` (1, N, width) -> the same shape, and what the attention returns. The
+    `options` are passed on as they came: one that a version does not have, or is about to lose, it warns about."""
     cos, sin = position_embeddings  # (1, N, D)
     norms = _norms_of(layer)
     fused = on_card(hidden_states, cos, sin, *(norm.weight for norm in norms))
-    if not fused or past_key_values is not None or len(hidden_states) != 1:
-        options |= {"position_embeddings": position_embeddings, "past_key_values": past_key_values}
+    cached = any(options.get(name) is not None for name in CACHES)
+    if not fused or cached or len(hidden_states) != 1:
+        options["position_embeddings"] = position_embeddings
         return type(layer).forward(layer, hidden_states, attention_mask=attention_mask, **options)
+    options = {name: option for name, option in options.items() if name not in CACHES}
     count, size = hidden_states.shape[1], layer.head_dim
     query, key, value = (
         project(hidden_states).view(count, -1, size) for project in (layer.q_proj, layer.k_proj, layer.v_proj)
