@@ -23,7 +23,8 @@ def served(*arguments: str, core: int | None = None, port: int = 0) -> Iterator[
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process,
     ):  # Ctrl-C is for who asks; the server is ended below
         assert process.stdout is not None
-        url = process.stdout.readline().strip().rpartition(" ")[2]
+        words = process.stdout.readline().split()
+        url = next((word.rstrip("/") for word in words if word.startswith("http://")), "")
         try:
             while not _answers(client, url):
                 if process.poll() is not None:

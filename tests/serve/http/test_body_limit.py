@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 from starlette.exceptions import HTTPException
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
-from sleuth.serve.http.limits import Limits, receive_body
+from sleuth.serve.http.limits import Limits, RequestLimit, receive_body
 
 SCOPE = {"type": "http", "headers": [(b"content-length", b"4")]}
 
@@ -47,3 +47,25 @@ def test_a_body_that_has_arrived_sets_no_timer() -> None:
         return len(loop._scheduled)  # pyright: ignore[reportAttributeAccessIssue]
 
     assert asyncio.run(timers()) == 0
+
+
+def test_health_is_answered_beside_any_number_of_requests() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def status(path: str, *headers: tuple[bytes, bytes]) -> int:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+        await RequestLimit(app, limit=0)(scope, receive, send)
+        return sent[0]["status"]
+
+    assert asyncio.run(status("/metrics")) == 503
+    assert asyncio.run(status("/health")) == 200
+    assert asyncio.run(status("/health", (b"content-length", b"1000"))) == 503

@@ -13,6 +13,7 @@ import pytest
 from agents import agent, app_of, listening
 from emulated_server import application, emulated_server
 
+from benchmarks.pipelined import slowest_health
 from sleuth.cli import http_server
 from sleuth.factories import load_model
 from sleuth.serve.http import connection
@@ -179,6 +180,22 @@ def test_five_hundred_half_heads_delay_nobody(url: str) -> None:
     finally:
         for client in clients:
             client.close()
+
+
+def test_requests_behind_each_other_are_answered_and_too_many_are_closed_after_a_few(url: str) -> None:
+    few = answer(url, (HEAD + b"\r\n") * connection.AHEAD + HEAD + b"connection: close\r\n\r\n")
+    assert few.count(b"HTTP/1.1 ") == connection.AHEAD + 1
+    many = answer(url, (HEAD + b"\r\n") * 3000)
+    assert many.count(b"HTTP/1.1 ") == connection.AHEAD + 1
+    assert many.count(b"connection: close") == 1
+    assert b"HTTP/1.1 400" not in many
+    assert httpx.get(f"{url}/health", timeout=5).is_success
+
+
+def test_thousands_of_unread_requests_on_many_connections_hold_nobody(url: str) -> None:
+    """An eighth of the load of `benchmarks.pipelined`, which took half a second and more before it was bounded."""
+    alone = slowest_health(url, connections=1, size=0, seconds=0.3)
+    assert slowest_health(url, connections=25, size=2**17, seconds=1) < 0.3 + 10 * alone
 
 
 def test_every_verb_serves_with_bounded_connections() -> None:

@@ -1,6 +1,8 @@
-"""One HTTP connection of a server, with bounds on its head and on a client that does not read.
+"""One HTTP connection of a server, with bounds on its head, on requests that wait behind each other, and on a client
+that does not read.
 
-uvicorn's parser takes a head of any size and waits for it for ever; bodies are bounded by `limits.receive_body`.
+uvicorn's parser takes a head of any size and waits for it for ever, and it parses thousands of requests at once while
+all other connections wait; bodies are bounded by `limits.receive_body`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ HEADERS = 100
 """Number of headers."""
 HEAD_SECONDS = 10.0
 """For a head to arrive, from the connection or from its first byte."""
+AHEAD = 8
+"""Requests of one connection that may wait behind the one that is answered. With further ones it is closed after the
+answers to these, so that a few clients cannot keep the server to themselves."""
 UNREAD_SECONDS = 60.0
 """How long a client may leave an answer unread while it blocks the sending of more."""
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """uvicorn's connection, which answers 431 to a head that is too large and 408 to one that takes too long, and ends
-    if its answer is not read."""
+    """uvicorn's connection, which answers 431 to a head that is too large and 408 to one that takes too long, ends if
+    its answer is not read, and reads no more than a few requests ahead."""
 
+    _full = False
+    """Whether more requests came than are read ahead: those that were read are answered, then it is closed."""
     _in_head = False
     _in_body = False
     _unparsed = 0
@@ -46,9 +53,11 @@ class BoundedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._full:
+            return self.flow.pause_reading()
         began_earlier, self._saw_body = self._in_head or self._in_body, False
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._full:
             return
         if self._in_head or (self._in_body and not self._saw_body):
             self._unparsed += len(data) if began_earlier else 0
@@ -60,6 +69,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= AHEAD:
+            self._full, self.cycle.keep_alive = True, False  # the newest request is the last
+            raise ValueError(AHEAD)  # ends the parser: what follows in this chunk is not looked at
         super().on_message_begin()
         self._in_head, self._in_body, self._unparsed, self._head_bytes = True, False, 0, 0
 
@@ -88,8 +100,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's answer to what is no HTTP, unless a bound has answered already."""
-        if not self.transport.is_closing():
+        """uvicorn's answer to what is no HTTP, unless a bound has ended the parser."""
+        if not self._full and not self.transport.is_closing():
             super().send_400_response(msg)
 
     def pause_writing(self) -> None:

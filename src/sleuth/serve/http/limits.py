@@ -69,8 +69,13 @@ class Admission:
         self._free.release()
 
 
+HEALTH = "/health"
+"""Whether a server works is answered however many requests it has; with a body it is a request like others."""
+
+
 class RequestLimit:
-    """Middleware that answers 503 to more than `limit` concurrent requests, streams included."""
+    """Middleware that answers 503 to more than `limit` concurrent requests, streams included, beside those that ask for
+    `HEALTH`."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -78,7 +83,7 @@ class RequestLimit:
         self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or (scope["path"] == HEALTH and not _has_body(scope)):
             return await self._app(scope, receive, send)
         if self._in_progress >= self._limit:
             line = f"{self._limit} requests are running; retry later"
@@ -88,6 +93,10 @@ class RequestLimit:
             await self._app(scope, receive, send)
         finally:
             self._in_progress -= 1
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
 CLOSE = {"connection": "close"}  # the rest of an unread body must not be parsed as the next request
