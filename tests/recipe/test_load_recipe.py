@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, dump_toml, load_recipe
 from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
+from sleuth.recipe.load import read_draft
 from sleuth.types import SleuthError
 
 Write = Callable[[str, str], Path]
@@ -92,6 +93,36 @@ def test_a_set_table_changes_one_value_of_the_parent(demo: Path, write: Write, k
     child = load_recipe(write("child.toml", f'extends = "demo.toml"\n[set]\n{key} = 0.5\n'))
     assert grpo(child).loss.beta == 0.5
     assert grpo(child).steps == 100
+
+
+LOSS = "[stage.loss]\nbeta = 0.5\nclip_high = 0.3\n"
+
+
+def set_both_ways(write: Write, demo: Path, key: str, value: str) -> list[tuple[Path, list[str]]]:
+    parent = write("parent.toml", demo.read_text() + LOSS)
+    child = write("child.toml", f'extends = "parent.toml"\n[set]\n"{key}" = {value}\n')
+    return [(child, []), (parent, [f"{key}={value}"])]
+
+
+def test_a_table_changes_the_keys_that_it_has_in_a_file_as_on_the_command_line(demo: Path, write: Write) -> None:
+    for path, overrides in set_both_ways(write, demo, "grpo.loss", "{ beta = 0.1 }"):
+        recipe = load_recipe(path, overrides)
+        assert (grpo(recipe).loss.beta, grpo(recipe).loss.clip_high) == (0.1, 0.3)
+        assert recipe.resolved_from.set == ("stage.1.loss.beta=0.1",)
+
+
+def test_a_table_of_another_kind_replaces_the_whole_table(demo: Path, write: Write) -> None:
+    table = '{ kind = "refine", prompt = "refine", turn_tokens = 16 }'
+    for path, overrides in set_both_ways(write, demo, "grpo.env", table):
+        draft, _ = read_draft(path, overrides)
+        assert draft.table["stage"][1]["env"] == {"kind": "refine", "prompt": "refine", "turn_tokens": 16}
+
+
+def test_an_empty_table_that_changes_nothing_is_refused(demo: Path, write: Write) -> None:
+    for path, overrides in set_both_ways(write, demo, "stage.1.loss", "{}"):
+        assert "stage.1.loss = {} changes nothing; without = " in message(path, *overrides)
+    for path, overrides in set_both_ways(write, demo, "grpo.lora", "{}"):  # has a meaning: LoRA with its defaults
+        assert grpo(load_recipe(path, overrides)).lora is not None
 
 
 def test_a_child_leaves_out_stages_of_its_parent_and_sets_the_others_by_their_new_numbers(

@@ -47,6 +47,18 @@ class Draft:
         except SleuthError as error:  # raised with all other problems
             self.problems.append(str(error))
 
+    def get(self, key: Sequence[str]) -> Any:
+        """The value at a key; None where there is none."""
+        node: Any = self.table
+        for part in key:
+            if isinstance(node, list) and re.fullmatch(r"-?\d+", part) and -len(node) <= int(part) < len(node):
+                node = node[int(part)]
+            elif isinstance(node, dict):
+                node = node.get(part)
+            else:
+                return None
+        return node
+
     def _write(self, key: Sequence[str], value: Any, writer: str) -> None:
         node: Any = self.table
         at: Key = ()

@@ -8,7 +8,8 @@ Three layers, each over the one before:
 2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
 3. `--set grpo.steps=50` on the command line.
 
-A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. Paths of data
+A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. In both, a
+table changes the keys that it has, unless its `kind` is another one: then it replaces the whole table. Paths of data
 in a recipe are relative to the working directory, not to the file. A function of the user, `my_rewards:brevity`, is
 looked for beside the file first, and becomes `folder/my_rewards.py:brevity`. Recipes and tiny models that ship with the
 package are found by name where no such file is here: `load_recipe("demo")`, `extends = "tiny/refiner"`.
@@ -25,7 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sleuth.recipe.draft import Draft, leaves
+from sleuth.recipe.draft import Draft
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
@@ -93,7 +94,7 @@ def read_draft(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> t
         except SleuthError as error:  # reported with whatever else is wrong
             draft.problems.append(str(error))
             continue
-        _change(draft, key, value, f"--set {text}", changes)
+        _lay(draft, key, value, f"--set {text}", changes)
     if isinstance(model := draft.table.get("model"), str):
         draft.table["model"] = find_model(model)
     return draft, {"files": files, "set": changes}
@@ -119,8 +120,8 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
     without = table.pop("without", [])
     draft.merge(table, str(file))
     _leave_out(draft, file, without)
-    for way, value in leaves(changed):
-        _change(draft, ".".join(way), value, f"{file}: [set]", changes)
+    for key, value in changed.items():
+        _lay(draft, key, value, f"{file}: [set]", changes)
 
 
 def _leave_out(draft: Draft, file: Path, names: Any) -> None:
@@ -140,15 +141,28 @@ def _leave_out(draft: Draft, file: Path, names: Any) -> None:
         draft.set(["stage"], changed if key else [stage for stage in stages if stage is not found[0]], str(file))
 
 
-def _change(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:
-    """Sets one value and records the change, with the stage's number in place of its name."""
+def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:
+    """Sets a value, or those of a table one by one, and records each change with the stage's number in place of its
+    name."""
     try:
         key = _numbered(draft, key, writer)
     except SleuthError as error:  # reported with whatever else is wrong
         draft.problems.append(str(error))
         return
+    present = draft.get(key.split("."))
+    if isinstance(value, dict) and not (isinstance(present, dict) and _is_other_kind(value, present)):
+        if not value and present:
+            draft.problems.append(f'{writer}: {key} = {{}} changes nothing; without = ["STAGE.KEY"] leaves a table out')
+        for name, inner in value.items():
+            _lay(draft, f"{key}.{name}", inner, writer, changes)
+        if value or present:
+            return
     draft.set(key.split("."), value, writer)
     changes.append(f"{key}={emit_value(value)}")
+
+
+def _is_other_kind(table: dict[str, Any], present: dict[str, Any]) -> bool:
+    return "kind" in table and table["kind"] != present.get("kind", table["kind"])
 
 
 def _numbered(draft: Draft, key: str, writer: str) -> str:
