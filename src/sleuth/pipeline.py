@@ -26,7 +26,7 @@ from sleuth.runs.manifest import changes_since
 from sleuth.runs.memory import peak_memory
 from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageContext, StageInputs, stage_inputs
+from sleuth.stage_context import StageContext, StageInputs, failing, stage_inputs
 from sleuth.threads import PROCESS
 from sleuth.training import grpo, loop, online_dpo, reading, reward_gate, sft, sft_rows, warm_start
 from sleuth.types import SleuthError, Task
@@ -113,7 +113,8 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
             if stage.trains:
                 model = str(run())
             else:
-                ranks.broadcast(run)
+                with failing():
+                    ranks.broadcast(run)
         release_cached_memory()
         if stage.trains:
             trained = context

@@ -6,7 +6,8 @@ import copy
 import json
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,7 @@ from sleuth.runs.protocol_differences import reward_differences
 from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import PROCESS
-from sleuth.types import Group, SleuthError, Task
+from sleuth.types import Group, RunFailed, SleuthError, StoppedByRule, Task, TransientError
 
 Result = TypeVar("Result")
 RETRY_PAUSE = 1.0
@@ -245,6 +246,17 @@ class StageContext:
         self.ranks.broadcast(lambda: self._remove_replaced(last))
         state = load_state(last, mapped=not self.ranks.alone)
         return Saved(checkpoint=last, steps=step_of(last) - self.first_step, state=state)
+
+    def is_finished(self, saved: Saved) -> bool:
+        """Whether the stage has trained its last step; prints where it trained more steps than `stop_after` asks for,
+        which are not taken back."""
+        last = self.stage.last_step
+        if saved.steps > last and self.ranks.first:
+            self.folder.say(
+                f"{self.stage.name}: stop_after = {last}, but {saved.checkpoint} has {saved.steps} steps already and "
+                "stays as it is; a new --run ends earlier"
+            )
+        return saved.steps >= last
 
     def require_same_reward(self, saved: Saved, reward: RewardSpec, code: Mapping[str, OwnCode] | None = None) -> None:
         """Raises SleuthError if the stage started under another reward, or with other `code` of the user, unless this
@@ -495,3 +507,17 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
         known = {"tokenizer": tokenizer, "positions": context_of(model), "resolution": UpdateResolution(model)}
     return [StageInputs(recipe=recipe, index=index, **known) for index in range(len(recipe.stage))]
+
+
+@contextmanager
+def failing() -> Iterator[None]:
+    """Turns errors into those of a run that failed, where its input is known to be right; keeps the notes that ranks
+    leave on them."""
+    try:
+        yield
+    except SleuthError as error:
+        if isinstance(error, StoppedByRule | TransientError):
+            raise
+        failed = RunFailed(*error.args)
+        failed.__notes__ = getattr(error, "__notes__", [])
+        raise failed from error.__cause__

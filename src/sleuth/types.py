@@ -29,8 +29,12 @@ class TransientError(SleuthError):
     """An error that a retry may not meet again: another process writes the run, another rank has gone."""
 
 
+class RunFailed(SleuthError):  # noqa: N818
+    """A run that ended by an error while it trained or measured. What was done is kept."""
+
+
 class StoppedByRule(SleuthError):  # noqa: N818
-    """A rule of the recipe ended the run before its last stage; what was done is kept. No input was wrong."""
+    """A rule of the recipe, an alarm or a gate, ended or paused the run; what was done is kept. No input was wrong."""
 
 
 class RetrievalFailed(Exception):  # noqa: N818

@@ -74,7 +74,7 @@ def test_a_run_stops_where_the_teacher_is_not_there_and_goes_on_when_it_is(texts
     server = ChatServer(answer=helpful, models=(200, {"data": [{"id": "another"}]}))
     with server.running():
         stopped = trained(texts, server)
-        assert (stopped.exit_code, stopped.stdout) == (2, "")
+        assert (stopped.exit_code, stopped.stdout) == (1, "")
         [line] = [line for line in stopped.stderr.splitlines() if line.startswith("error")]
         assert f"stage annotated: the teacher that writes {texts.with_name('thoughts.parquet')} is not there" in line
         assert checkpoints(texts) == ["step-000001"]
@@ -95,7 +95,7 @@ def test_texts_without_thoughts_beyond_the_limit_stop_the_run_and_are_asked_for_
 
     with ChatServer(answer=sometimes).running() as server:
         stopped = trained(texts, server)
-        assert stopped.exit_code == 2
+        assert stopped.exit_code == 1
         [line] = [line for line in stopped.stderr.splitlines() if line.startswith("error")]
         assert re.search(r"[1-5] of 6 texts got no thoughts \(.*\), and at most 5% may; thoughts\.answers\.jsonl", line)
         assert not texts.with_name("thoughts.parquet").exists()

@@ -16,7 +16,7 @@ from sleuth.metrics.intervals import paired_bootstrap
 from sleuth.pipeline import run_recipe
 from sleuth.recipe.sweep import load_sweep
 from sleuth.runs.checkpoints import reuse_checkpoints
-from sleuth.runs.run_folder import RunFolder
+from sleuth.runs.run_folder import RunFolder, RunLock
 from sleuth.training.sft import SFTTrainer
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -234,7 +234,7 @@ def test_an_arm_that_misses_its_gate_ends_in_one_line_and_the_others_go_on(
     arms_file.write_text(f"{text[: text.index('[[arm]]')]}{second}\n{first}\n")
     asked = (arms_file, "--run", tmp_path / "runs", "--seed", 5)
     done = sleuth(*asked, "--json")
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     missed = [line for line in done.stderr.splitlines() if "stopped at the gate gate" in line]
     assert len(missed) == 1
     assert "100.0% of the groups are without signal" in missed[0]
@@ -252,3 +252,35 @@ def test_an_arm_that_misses_its_gate_ends_in_one_line_and_the_others_go_on(
     refused = sleuth(*asked, "--set", 'table.figures=["gates:no_signal"]')
     assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
     assert "table.figures: gates:no_signal: no arm has a stage named gates; there are gain, gate, " in refused.stderr
+
+
+def test_a_folder_of_another_run_is_refused_before_the_first_arm_trains(arms_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "runs" / "seed-5" / "paid"
+    other.mkdir(parents=True)
+    (other / "notes.txt").write_text("not a run")
+    refused = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
+    assert refused.exit_code == 2
+    assert not (tmp_path / "runs" / "seed-5" / "shown").exists()
+
+
+def test_an_arm_that_fails_ends_in_one_line_and_the_others_go_on(arms_file: Path, tmp_path: Path) -> None:
+    held = tmp_path / "runs" / "seed-5" / "shown"
+    held.mkdir(parents=True)
+    lock = RunLock(held)
+    done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--json")
+    lock.release()
+    assert done.exit_code == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: arm shown, seed 5: ")]
+    assert json.loads(done.stdout)["arms"].keys() == {"paid"}
+
+
+def test_seeds_of_fewer_steps_are_said_and_not_pooled(arms_file: Path, tmp_path: Path) -> None:
+    asked = (arms_file, "--run", tmp_path / "runs", "--arm", "paid")
+    assert sleuth(*asked, "--seed", 5, "--set", "gain.stop_after=1").exit_code == 0
+    done = sleuth(*asked, "--seed", 6)
+    assert "paid: seed 5 was trained for 3 steps, fewer than others: not in its row." in done.stdout
+    again = sleuth(*asked, "--seed", 6, "--set", "gain.stop_after=1", "--json")
+    assert "gain: stop_after = 1, but" in again.stderr
+    assert "step-000004 has 2 steps already and stays as it is" in again.stderr
+    row = json.loads(again.stdout)["arms"]["paid"]
+    assert (row["seeds"], row["shorter"]) == ([6], {"5": 3})

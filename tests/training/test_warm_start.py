@@ -199,7 +199,7 @@ def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_pa
     ("change", "said"),
     [
         (
-            "stage.1.hint={}",
+            "stage.1.hint={forced_search=false}",
             "stage.1.hint.prompt is missing: name a prompt that hints, or a dialect that the policy already follows",
         ),
         ('stage.1.hint={dialect="klingon"}', 'stage.1.hint.dialect = "klingon": there is no such dialect'),

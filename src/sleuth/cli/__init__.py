@@ -6,6 +6,6 @@ from sleuth.cli.app import app
 
 
 def main() -> None:
-    """The `sleuth` command. Exit status: 0 done, 1 the run failed, 2 the input was wrong, 130 stopped by
-    Ctrl-C, 143 by SIGTERM."""
+    """The `sleuth` command. Exit status: 0 done, 1 the run failed, 2 the input was wrong, 3 an alarm or a gate
+    paused the run, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     app(prog_name="sleuth")

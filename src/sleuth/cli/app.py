@@ -15,12 +15,14 @@ from typer.main import get_group
 from sleuth import __version__
 from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
-from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
+from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
 
 FAILED = 1
 """Exit status of a run that failed."""
 WRONG_INPUT = 2
 """Exit status where an argument, a file or a recipe is wrong."""
+PAUSED = 3
+"""Exit status of a run that an alarm or a gate of its recipe ended or paused."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C; 143 after SIGTERM."""
 
@@ -140,10 +142,10 @@ class Verbs(TyperGroup):
         try:
             prepare_waiting()
             return super().invoke(ctx)
-        except StoppedByRule as error:
-            raise _exit_after(FAILED, *map(str, error.args)) from None
         except SleuthError as error:
-            raise _exit_after(WRONG_INPUT, *(f"error: {problem}" for problem in error.args)) from None
+            status = exit_status(error)
+            label = "" if status == PAUSED else "error: "
+            raise _exit_after(status, *(f"{label}{problem}" for problem in error.args)) from None
         except RetrievalFailed as error:
             raise _exit_after(FAILED, f"error: {error}") from None
         except BrokenPipeError:  # the reader closed the pipe, as `head` does; typer ends quietly
@@ -171,6 +173,13 @@ class LazyVerbs(Verbs):
             limit = formatter.width - width - 4  # two columns of spaces on either side of the name
             with formatter.section(section):
                 formatter.write_dl([(name.ljust(width), verb.get_short_help_str(limit)) for name, verb in verbs])
+
+
+def exit_status(error: SleuthError) -> int:
+    """3 where a rule of the recipe ended the run, 1 where the run failed, 2 where its input was wrong."""
+    if isinstance(error, StoppedByRule):
+        return PAUSED
+    return FAILED if isinstance(error, RunFailed | TransientError) else WRONG_INPUT
 
 
 def _usage_line(error: Any) -> str:

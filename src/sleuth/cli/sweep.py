@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.app import FAILED
+from sleuth.cli.app import FAILED, PAUSED
 from sleuth.cli.options import AsJson, Quiet
 from sleuth.cli.tables import Column, print_columns
-from sleuth.types import SleuthError, StoppedByRule
+from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
 
 if TYPE_CHECKING:
     from sleuth.metrics.intervals import Measured
@@ -50,7 +50,8 @@ def sweep(
     """Train runs that differ by a stage or two, in one table.
 
     Each arm is a run folder, the same that `sleuth train` would write. Stages that several arms share are trained once,
-    and finished runs are not trained again. If an arm misses its gate, the others go on, and the exit status is 1.
+    and finished runs are not trained again. If an arm fails or misses its gate, the others go on, and the exit status
+    is 1, or 3 where no arm failed.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.sweep import load_sweep
@@ -69,15 +70,24 @@ def sweep(
     from sleuth.cli.train import on_ranks
     from sleuth.report.arm_table import arm_folder, arm_table
     from sleuth.runs.progress import quiet as silence
+    from sleuth.runs.run_folder import RunFolder
 
+    arms = list(product(seeds or resolved.seeds, chosen.items()))
+    for seed, (name, arm) in arms:  # a folder of another run, before the first arm trains and not between two
+        RunFolder.require_same(arm_folder(root, seed, name), _seeded(arm, seed))
     require_sweep_inputs(recipe, chosen)
     stopped: list[str] = []
+    failed: list[str] = []
     with silence(quiet), on_ranks() as ranks:
-        for seed, (name, arm) in product(seeds or resolved.seeds, chosen.items()):
+        for seed, (name, arm) in arms:
             try:
                 _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
-            except StoppedByRule as error:  # the other arms go on
+            except StoppedByRule as error:  # the other arms go on, as they do after a failure
                 stopped.append(str(error))
+            except (SleuthError, RetrievalFailed, OSError) as error:
+                if not ranks.alone:  # whether all ranks go on cannot be known
+                    raise
+                failed.append(f"error: arm {name}, seed {seed}: {error}")
         if not ranks.first:
             return
     rows = arm_table(resolved, root)
@@ -86,10 +96,14 @@ def sweep(
         typer.echo(json.dumps(against | {"arms": {row.name: row.as_json() for row in rows}}))
     else:
         _print(resolved, rows)
-    for line in stopped:
+    for line in (*stopped, *failed):
         typer.echo(line, err=True)
-    if stopped:
-        raise typer.Exit(FAILED)
+    if stopped or failed:
+        raise typer.Exit(FAILED if failed else PAUSED)
+
+
+def _seeded(recipe: Recipe, seed: int) -> Recipe:
+    return recipe.model_copy(update={"seed": seed})
 
 
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
@@ -98,7 +112,7 @@ def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> N
     from sleuth.runs.checkpoints import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
 
-    seeded = recipe.model_copy(update={"seed": seed})
+    seeded = _seeded(recipe, seed)
     with open_on(ranks, places[0], seeded) as folder:
         folder.say(f"arm {recipe.name}, seed {seed}")
         ranks.broadcast(lambda: reuse_checkpoints(folder, places[1:]))
@@ -113,6 +127,9 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
     needed = [f"{row.name} {row.needed:,}" for row in rows if row.needed]
     if needed:
         typer.echo(f"Texts that would show a difference of this size in four of five cases: {', '.join(needed)}.")
+    for row in rows:
+        for seed, steps in row.shorter.items():
+            typer.echo(f"{row.name}: seed {seed} was trained for {steps:,} steps, fewer than others: not in its row.")
     lacking = [arm.name for arm in recipe.arm if arm.name not in {row.name for row in rows}]
     if lacking:
         typer.echo(f"Not measured yet: {', '.join(lacking)}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.app import FAILED, WRONG_INPUT
+from sleuth.cli.app import FAILED, exit_status
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.options import Quiet, RecipeFile
 from sleuth.ranks import Ranks
@@ -149,7 +149,7 @@ def _rank_0_first() -> Iterator[None]:
 
         time.sleep(OTHER_RANK_DELAY)
         if RAISED_BY_FIRST in getattr(error, "__notes__", ()):
-            raise typer.Exit(WRONG_INPUT) from None
+            raise typer.Exit(exit_status(error)) from None
         raise type(error)(*(f"rank {rank}: {problem}" for problem in error.args)) from None
 
 

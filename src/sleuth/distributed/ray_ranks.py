@@ -210,7 +210,7 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
         except Empty:
             continue
         if isinstance(message, UserError):
-            raise SleuthError(message.line)
+            raise message.kind(message.line)
         if isinstance(message, Stopped):
             stopped = message
             continue

@@ -26,9 +26,10 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class UserError:
-    """A SleuthError of a rank that a restart would not fix."""
+    """A SleuthError of a rank that a restart would not fix, and of which kind it is."""
 
     line: str
+    kind: type[SleuthError] = SleuthError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def work_as_rank(config: dict[str, Any]) -> None:
             messages.put(Stopped(str(stopped), stopped.number))
     except SleuthError as error:
         if not isinstance(error, TransientError):
-            messages.put(UserError(str(error)))
+            messages.put(UserError(str(error), type(error)))
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,8 @@ class ArmRow:
     """An arm: `figures` over its finished `seeds`, the trained tokens (mean over seeds), and the difference `over` the
     table's other arm in the first figure. With `needed` texts a difference of that size would be found with a power of
     0.8. `certified` seeds passed the evaluation's certificate; None without certificates. `stopped` has the claim of
-    the gate at which a seed ended; figures of later stages are over the other seeds."""
+    the gate at which a seed ended; figures of later stages are over the other seeds. `shorter` has the steps of seeds
+    that were trained for fewer than another one: they are in no figure."""
 
     name: str
     seeds: tuple[int, ...]
@@ -34,6 +35,7 @@ class ArmRow:
     needed: int | None
     certified: int | None
     stopped: Mapping[int, str]
+    shorter: Mapping[int, int]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -45,6 +47,7 @@ class ArmRow:
             "texts_needed": self.needed,
             "certified": self.certified,
             "stopped": {str(seed): claim for seed, claim in self.stopped.items()},
+            "shorter": {str(seed): steps for seed, steps in self.shorter.items()},
         }
 
 
@@ -61,7 +64,11 @@ def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
     the mean over seeds, with an interval over them. Raises SleuthError for a figure that no evaluation has."""
     wanted = recipe.table
     stages = dict.fromkeys([wanted.evaluation, *(wanted.source_of(figure)[0] for figure in wanted.figures)])
-    by_arm = {arm.name: {stage: _evaluations(recipe, root, arm.name, stage) for stage in stages} for arm in recipe.arm}
+    shorter = {arm.name: _shorter(recipe, root, arm.name) for arm in recipe.arm}
+    by_arm = {
+        arm.name: {stage: _evaluations(recipe, root, arm.name, stage, shorter[arm.name]) for stage in stages}
+        for arm in recipe.arm
+    }
     _require_figures(wanted, list(by_arm.values()))
     first, key = wanted.source_of(wanted.figures[0])
     rows = []
@@ -81,6 +88,7 @@ def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
                 needed=needed,
                 certified=_certified(list(done.values())),
                 stopped=stopped,
+                shorter=shorter[name],
             )
         )
     return rows
@@ -99,9 +107,23 @@ def _require_figures(wanted: ArmTableRecipe, arms: Sequence[ByStage]) -> None:
             raise SleuthError(f"table.figures: no {stage} has {key}; there are {', '.join(sorted(known))}")
 
 
-def _evaluations(recipe: SweepRecipe, root: Path, arm: str, stage: str) -> dict[int, Evaluation]:
+def _shorter(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, int]:
+    """The steps of the seeds that were evaluated after fewer steps than another seed of the arm."""
+    runs = {seed: arm_folder(root, seed, arm) for seed in recipe.seeds}
+    steps = {
+        seed: len({(row["stage"], row["step"]) for row in MetricsFile(run / "metrics.jsonl").rows()})
+        for seed, run in runs.items()
+        if (run / "eval" / f"{recipe.table.evaluation}.json").is_file()
+    }
+    return {seed: of_seed for seed, of_seed in steps.items() if of_seed < max(steps.values())}
+
+
+def _evaluations(
+    recipe: SweepRecipe, root: Path, arm: str, stage: str, without: Container[int]
+) -> dict[int, Evaluation]:
     """The finished evaluations of an arm by seed."""
-    files = {seed: arm_folder(root, seed, arm) / "eval" / f"{stage}.json" for seed in recipe.seeds}
+    seeds = [seed for seed in recipe.seeds if seed not in without]
+    files = {seed: arm_folder(root, seed, arm) / "eval" / f"{stage}.json" for seed in seeds}
     return {seed: read_object(file) for seed, file in files.items() if file.is_file()}
 
 

@@ -67,7 +67,7 @@ from sleuth.user_code.functions import merged_sources
 def run(stage: GrpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = context.saved()
-    if saved and saved.steps >= stage.last_step:
+    if saved and context.is_finished(saved):
         return saved.checkpoint
     with JudgePool(context.folder.verdicts) as judge_pool:
         trainer = GRPOTrainer(stage, context, saved, judge_pool)

@@ -21,8 +21,8 @@ from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import Saved, StageContext
-from sleuth.types import SleuthError
+from sleuth.stage_context import Saved, StageContext, failing
+from sleuth.types import SleuthError, StoppedByRule
 from sleuth.user_code.calls import slow_calls
 
 Figures = dict[str, Any]
@@ -64,12 +64,13 @@ class Trainer(ABC):
         return ""
 
 
+@failing()
 def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved: Saved | None) -> Path:
     """Step after step until the stage's last one; the last checkpoint.
 
     A full disk does not end the run: training continues, and failed writes are retried after each step. Raises
-    SleuthError if an alarm ends the run, and if at its end something is still not written; Interrupted, after a step
-    and its checkpoint, if Ctrl-C or SIGTERM asks for that.
+    StoppedByRule if an alarm ends the run, RunFailed for another reason, such as something that is still not written at
+    its end; Interrupted, after a step and its checkpoint, if Ctrl-C or SIGTERM asks for that.
     """
     begin, end = saved.steps if saved else 0, stage.last_step
     folder, ranks = context.folder, context.ranks
@@ -98,14 +99,14 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                     folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
                 actions = {name: getattr(stage.alarms, name) for name in raised}
                 if "stop" in actions.values():
-                    raise SleuthError(_stopped(context, step, actions, checkpoint))
+                    raise StoppedByRule(_stopped(context, step, actions, checkpoint))
                 pausing = "pause" in actions.values()
                 signalled = request.agreed(ranks)
                 if owed or pausing or signalled or stage.saves_at(step):
                     found = _saved(trainer, context, step, checkpoint)
                     owed, checkpoint = found is None, found or checkpoint
                 if pausing:
-                    raise SleuthError(_paused(context, step, actions, checkpoint))
+                    raise StoppedByRule(_paused(context, step, actions, checkpoint))
                 if signalled:
                     raise Interrupted(_interrupted(step, owed, checkpoint), signalled)
     if checkpoint is None or owed:

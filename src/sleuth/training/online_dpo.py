@@ -51,7 +51,7 @@ MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothin
 def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = context.saved()
-    if saved and saved.steps >= stage.last_step:
+    if saved and context.is_finished(saved):
         return saved.checkpoint
     with JudgePool(context.folder.verdicts) as judge_pool:
         return train(stage, context, DPOTrainer(stage, context, saved, judge_pool), saved)

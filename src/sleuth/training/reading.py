@@ -39,7 +39,7 @@ SAMPLED_QUESTIONS = 200
 def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
     saved = context.saved()
-    if saved and saved.steps >= stage.last_step:
+    if saved and context.is_finished(saved):
         return saved.checkpoint
     return train(stage, context, ReadingTrainer(stage, context, saved), saved)
 

@@ -41,7 +41,7 @@ SHOWN = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix
 def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
     saved = context.saved()
-    if saved and saved.steps >= stage.last_step:
+    if saved and context.is_finished(saved):
         return saved.checkpoint
     return train(stage, context, TextTrainer(stage, context, saved), saved)
 

@@ -47,7 +47,7 @@ Marked = list[tuple[Segment, bool]]
 def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
     saved = context.saved()
-    if saved and saved.steps >= stage.last_step:
+    if saved and context.is_finished(saved):
         return saved.checkpoint
     lesson = Lesson(stage, context, saved)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
