@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,17 @@ def test_a_place_where_no_file_can_be_written_is_refused_before_the_work(tmp_pat
         with pytest.raises(SleuthError, match="is not a folder"):
             prepare_out_file(out)
     assert (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_place_that_takes_no_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(SleuthError, match=r"--out .*: cannot be written \(File name too long\)"):
+        prepare_out_file(tmp_path / f"{'x' * 300}.json")
+    with pytest.raises(SleuthError, match=r"--out /proc/nowhere/a[.]json: cannot be written"):
+        prepare_out_file(Path("/proc/nowhere/a.json"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_printed_commands_can_be_pasted_where_names_have_spaces(tmp_path: Path) -> None:
+    folder = tmp_path / "my world"
+    line = sleuth("world", folder, "--people", "200").stdout.splitlines()[-1]
+    assert shlex.split(line) == ["Next:", "sleuth", "index", str(folder / "corpus.jsonl"), str(folder / "index")]

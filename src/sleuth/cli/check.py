@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,12 +36,12 @@ class CheckCommands(TyperGroup):
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             from sleuth.recipe.shipped import shipped_recipe
 
-            first, *others = args
-            if others and not others[0].startswith("-"):
+            first, *others = map(quote, args)
+            if others and not args[1].startswith("-"):
                 right = f"sleuth check protocols {first} {others[0]}"
-            elif first.endswith(".toml") or shipped_recipe(Path(first)) is not None:
+            elif args[0].endswith(".toml") or shipped_recipe(Path(args[0])) is not None:
                 right = f"sleuth check recipe {first} (of several runs: sleuth check sweep {first})"
-            elif Path(first).is_dir():
+            elif Path(args[0]).is_dir():
                 right = f"sleuth check model {first}"
             else:
                 right = f"sleuth check data {first} (of texts without questions: sleuth check texts {first})"

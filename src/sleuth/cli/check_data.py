@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,7 +51,7 @@ def check_data(
     if not is_questions and not (data.is_dir() and sets_in(data)):
         raise SleuthError(
             f"{data}: not a file of questions ({', '.join(endings)}) and not a folder of test sets; texts are checked "
-            f"by `sleuth check texts {data}`"
+            f"by `sleuth check texts {quote(str(data))}`"
         )
     found = data_check.check_data(data, against, row_counter(f"check {data}"))
     _report(data, against, found, _print_questions, as_json)

@@ -4,6 +4,7 @@ package."""
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -77,6 +78,8 @@ def _train(run: Path, overrides: list[str] | None, quiet: bool) -> None:
         train(shipped("recipes/demo.toml"), overrides, run)
     page, last = write_report(run), latest_checkpoint(run / "checkpoints")
     typer.echo(f"\nThe report:    {page}")
-    typer.echo(f"Talk to it:    sleuth serve {last} --index {WORLD / 'index'}")
-    typer.echo(f"Ask it more:   sleuth eval {last} --questions {WORLD / 'qa_test.jsonl'} --index {WORLD / 'index'}")
+    typer.echo(f"Talk to it:    sleuth serve {quote(str(last))} --index {WORLD / 'index'}")
+    typer.echo(
+        f"Ask it more:   sleuth eval {quote(str(last))} --questions {WORLD / 'qa_test.jsonl'} --index {WORLD / 'index'}"
+    )
     typer.echo(f'Look it up:    sleuth search {WORLD / "index"} "Who founded ..."')

@@ -270,13 +270,11 @@ def _trained_ask_with(model: str) -> AskWith:
 
 
 def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    """Writes everything to `out`; prints all but the records, as a JSON object or a table. Exits with
-    status 1 if no episode has a score."""
+    """Prints all but the records, as a JSON object or a table, and then writes everything to `out`, so that a file that
+    cannot be written loses no figure. Exits with status 1 if no episode has a score."""
     from sleuth.evaluation.evaluate import all_missing, missing_line
     from sleuth.runs.eval_file import write_eval
 
-    if out is not None:
-        write_eval(out, contents)
     figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
     if as_json:
         typer.echo(json.dumps(figures))
@@ -287,5 +285,7 @@ def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
         typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
     if (line := missing_line(contents)) is not None:
         typer.echo(f"note: {line}", err=True)
+    if out is not None:
+        write_eval(out, contents)
     if all_missing(contents):
         raise typer.Exit(FAILED)

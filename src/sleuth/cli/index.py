@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -160,7 +161,7 @@ def _print_card(folder: Path, card: IndexCard, as_json: bool) -> None:
     if card.flat_recall is not None:
         value, low, high = (card.flat_recall[name] for name in ("value", "low", "high"))
         typer.echo(f"vectors {card.storage}: {value:.3f} ({low:.3f} to {high:.3f}) of the exact 10 nearest are found")
-    typer.echo(f'Next: sleuth search {folder} "some words"')
+    typer.echo(f'Next: sleuth search {quote(str(folder))} "some words"')
 
 
 def _local_corpus(corpus: Path, folder: Path) -> Path:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -85,7 +86,9 @@ def init(
     for line in lines:
         typer.echo(f"{folder}/{line}")
     typer.echo(f"{folder}/{_check(folder)}")
-    typer.echo(f"Next: sleuth train {folder / 'recipe.toml'} --run {Path('runs') / folder.resolve().name}")
+    typer.echo(
+        f"Next: sleuth train {quote(str(folder / 'recipe.toml'))} --run {quote(f'runs/{folder.resolve().name}')}"
+    )
 
 
 def _require_new(folder: Path) -> None:
@@ -204,7 +207,7 @@ def _check(folder: Path) -> str:
 
         asked = require_inputs(recipe)
     except SleuthError as error:
-        hint = f"all files are written; change {file}, then run `sleuth check recipe {file}`"
+        hint = f"all files are written; change {file}, then run `sleuth check recipe {quote(str(file))}`"
         raise SleuthError(*error.args, hint) from None
     trained = next(len(asked[at]) for at, stage in enumerate(recipe.stage) if stage.trains)
     return f"recipe.toml: ok: {recipe.steps} steps on {trained:,} prompts"

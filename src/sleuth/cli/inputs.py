@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, get_args
 
+from sleuth.runs.atomic import PARTIAL
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -63,15 +64,21 @@ def require_unset(options: Mapping[str, object], reason: str) -> None:
 
 
 def prepare_out_file(out: Path | None, *, option: str = "--out", example: str = "eval.json") -> None:
-    """Makes the folder of the file of an option before the work. Raises SleuthError where no file can be written."""
+    """Makes the folder of the file of an option before the work, and writes beside it what it removes again. Raises
+    SleuthError where no file can be written."""
     if out is None:
         return
-    if out.is_dir():
-        raise SleuthError(f"{option} {out}: a folder; name a file, such as {out / example}")
     try:
+        if out.is_dir():
+            raise SleuthError(f"{option} {out}: a folder; name a file, such as {out / example}")
         out.parent.mkdir(parents=True, exist_ok=True)
+        trial = out.with_name(out.name + PARTIAL)
+        trial.write_bytes(b"\n")
+        trial.unlink()
     except (FileExistsError, NotADirectoryError) as error:
         raise SleuthError(f"{option} {out}: {error.filename} is not a folder; name another place") from None
+    except OSError as error:
+        raise SleuthError(f"{option} {out}: cannot be written ({error.strerror}); name another place") from None
 
 
 def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:

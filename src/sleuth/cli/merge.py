@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -125,7 +126,7 @@ def merge(
     if protocol is not None:
         typer.echo(f"protocol {protocol.hash[:12]}: dialect {protocol.dialect.name}, prompt {protocol.prompt}")
     index = "" if protocol is None or refines(protocol.dialect) else " --index DIR"
-    typer.echo(f"Next: sleuth eval {out} --questions FILE{index}")
+    typer.echo(f"Next: sleuth eval {quote(str(out))} --questions FILE{index}")
 
 
 def _recipe_like(like: Path | None, overrides: list[str], named: dict[str, object]) -> Recipe | None:

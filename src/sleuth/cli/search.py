@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,7 +41,9 @@ def search(
     also all results, one line each, for trec_eval and its relatives.
     """
     if (query is None) == (questions is None):
-        raise SleuthError(f'give a query or --questions, one of the two: sleuth search {folder} "some words"')
+        raise SleuthError(
+            f'give a query or --questions, one of the two: sleuth search {quote(str(folder))} "some words"'
+        )
     if questions is None:
         require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
     else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -123,7 +124,7 @@ def train(
         if ranks.first:
             if (line := run_headline(read_run(place))) is not None:
                 typer.echo(line)
-            typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {place}`.")
+            typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {quote(str(place))}`.")
 
 
 @contextmanager

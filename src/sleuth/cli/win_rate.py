@@ -51,13 +51,13 @@ def win_rate(
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
         contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)}
-    if out is not None:
-        write_eval(out, contents)
     figures = {name: value for name, value in contents.items() if name != "records"}
     if as_json:
         typer.echo(json.dumps(figures))
     else:
         _print(figures)
+    if out is not None:
+        write_eval(out, contents)
 
 
 def _print(figures: dict[str, Any]) -> None:

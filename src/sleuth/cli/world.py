@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -36,4 +37,4 @@ def world(
         return
     for name, count in card.rows.items():
         typer.echo(f"{folder / name}: {count:,} rows")
-    typer.echo(f"Next: sleuth index {folder / CORPUS} {folder / 'index'}")
+    typer.echo(f"Next: sleuth index {quote(str(folder / CORPUS))} {quote(str(folder / 'index'))}")

@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import ValidationError
@@ -54,7 +55,9 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), loo
     if "resolved_from" in draft.table:
         raise SleuthError(f"{draft.writer_of(('resolved_from',))}: resolved_from is not for setting; leave it out")
     if "arm" in draft.table:
-        raise SleuthError(f"{path}: has arms, which are several runs: train them with `sleuth sweep {path}`")
+        raise SleuthError(
+            f"{path}: has arms, which are several runs: train them with `sleuth sweep {quote(str(path))}`"
+        )
     draft.table = resolve_functions(draft.table, history["files"])
     draft.table["resolved_from"] = history
     return read_table(draft, Recipe, look)

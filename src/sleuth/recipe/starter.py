@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from sleuth.recipe.toml_writer import emit_value
@@ -104,7 +105,7 @@ def starter_recipe(task: StarterTask, folder: Path, model: str | None) -> str:
     paths = {name: emit_value((folder / name).as_posix()) for name in ("train.jsonl", "test.jsonl", "index")}
     numbers: dict[str, object] = {
         "about": ABOUT[task],
-        "file": (folder / "recipe.toml").as_posix(),
+        "file": quote((folder / "recipe.toml").as_posix()),
         "name": emit_value(re.sub("[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._") or "mine"),
         "model": emit_value(model or TINY[task]),
         "of_model": "ships with Sleuth and shows that all works; --model Qwen/Qwen3-0.6B is a real one"

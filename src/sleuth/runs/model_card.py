@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from sleuth import __version__
@@ -192,11 +193,12 @@ def _mechanics(trained: StageRecipe) -> list[str]:
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     writes = trained.writes if trained is not None else "answers"
+    place = quote(str(checkpoint))
     if writes == "continuations":
-        compared = f"sleuth win-rate {checkpoint} RECIPE --against OTHER    # its continuations beside another's"
+        compared = f"sleuth win-rate {place} RECIPE --against OTHER    # its continuations beside another's"
         return ["```", compared, "```", "", "It continues text: any server of plain completions runs it too."]
     if writes == "thoughts":
-        probe = f"sleuth probe-thoughts {checkpoint} RECIPE    # whether its thoughts are of use"
+        probe = f"sleuth probe-thoughts {place} RECIPE    # whether its thoughts are of use"
         return [
             "```",
             probe,
@@ -211,12 +213,12 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageR
             "names it."
         ]
     index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
-    lines = ["```", f"sleuth eval {checkpoint} --questions FILE{index}", "```"]
+    lines = ["```", f"sleuth eval {place} --questions FILE{index}", "```"]
     if index:
-        lines.insert(1, f"sleuth serve {checkpoint}{index}    # a page to talk to it, and OpenAI's API")
+        lines.insert(1, f"sleuth serve {place}{index}    # a page to talk to it, and OpenAI's API")
     if protocol is None:
         return lines
-    served = f"`vllm serve {checkpoint}`, or `python -m sglang.launch_server --model-path {checkpoint}`"
+    served = f"`vllm serve {place}`, or `python -m sglang.launch_server --model-path {place}`"
     if protocol.dialect.frame != "text":
         return [*lines, "", f"A server of chat completions with tools comes near: {served}. {client_part(protocol)}"]
     return [*lines, "", f"Any server of plain completions runs it too: {served}. {client_part(protocol)}"]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 from typing import Literal
 
@@ -249,7 +250,7 @@ def untie_hint(served: str) -> str:
     model = served if Path(served).is_dir() else "MODEL"
     return (
         "; a vLLM for CPUs may keep the output weights of a tied model: serve an untied copy instead, made by "
-        f"sleuth merge {model} {model}-untied --untie"
+        f"sleuth merge {quote(str(model))} {quote(f'{model}-untied')} --untie"
     )
 
 
