@@ -15,6 +15,7 @@ from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
 from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.learn.adapters import require_targets
 from sleuth.learn.heap import release_cached_memory
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
@@ -156,6 +157,9 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
         with _named(inputs.index, stage):
             if inputs.index in training and inputs.resolution is not None:
                 loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
+            lora = training[inputs.index].lora if inputs.index in training else None
+            if lora is not None and inputs.linear_layers is not None:
+                require_targets(lora.targets, inputs.linear_layers)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
     return questions

@@ -36,7 +36,7 @@ from sleuth.factories import (
     trial_group,
     weights_sha256,
 )
-from sleuth.learn.adapters import add_adapters, load_adapters
+from sleuth.learn.adapters import adaptable_layers, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
 from sleuth.learn.heap import release_cached_memory
 from sleuth.learn.policy import frozen_copy
@@ -190,8 +190,13 @@ class StageContext:
         return model, tokenizer
 
     def starting_weights(self, model: PreTrainedModel, saved: Saved | None) -> PreTrainedModel:
-        """A frozen model with the weights that the stage starts from; a copy of `model`, unless that is of `saved`."""
-        return frozen_copy(self.load(self.model)[0] if saved else model)
+        """A frozen model with the weights that the stage starts from, under the names of `model`, of which it is a copy
+        unless that is of `saved`."""
+        if saved is None:
+            return frozen_copy(model)
+        first = self.load(self.model)[0]
+        self.adapt(first)
+        return frozen_copy(first)
 
     def load_teacher(
         self, path: str, tokenizer: PreTrainedTokenizerFast, saved: Saved | None
@@ -460,14 +465,15 @@ class StageContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInputs:
     """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
-    `positions` of the model that the run starts from, and which updates can change its weights. A model with random
-    weights does not exist yet: it has no `tokenizer` and no `resolution`."""
+    `positions` of the model that the run starts from, which updates can change its weights, and the layers that can
+    have adapters. A model with random weights does not exist yet: it has none of these but `positions`."""
 
     recipe: Recipe
     index: int
     tokenizer: PreTrainedTokenizerFast | None
     positions: int
     resolution: UpdateResolution | None
+    linear_layers: Sequence[str] | None
 
     @property
     def stage_tokenizer(self) -> PreTrainedTokenizerFast | None:
@@ -502,10 +508,20 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
     """What each stage of a recipe is checked against. Loads the model; raises SleuthError if that fails."""
     if recipe.init is not None:
         PROCESS.fit(recipe.init.layer_weights)
-        known: dict[str, Any] = {"tokenizer": None, "positions": recipe.init.context, "resolution": None}
+        known: dict[str, Any] = {
+            "tokenizer": None,
+            "positions": recipe.init.context,
+            "resolution": None,
+            "linear_layers": None,
+        }
     else:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
-        known = {"tokenizer": tokenizer, "positions": context_of(model), "resolution": UpdateResolution(model)}
+        known = {
+            "tokenizer": tokenizer,
+            "positions": context_of(model),
+            "resolution": UpdateResolution(model),
+            "linear_layers": adaptable_layers(model),
+        }
     return [StageInputs(recipe=recipe, index=index, **known) for index in range(len(recipe.stage))]
 
 

@@ -108,8 +108,23 @@ def test_adapters_that_do_not_match_the_recipe_are_refused(make_model, tmp_path:
 
 
 def test_a_missing_layer_is_refused_with_the_existing_ones(make_model):
-    with pytest.raises(SleuthError, match=r"no layer 'c_attn'; it has q_proj, k_proj"):
+    with pytest.raises(SleuthError, match=r"no layer 'c_attn' that can have adapters; it has q_proj, k_proj"):
         add_adapters(make_model(), Adapters(rank=4, alpha=8.0, targets=("c_attn",)), seed=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])  # an untied and a tied head
+def test_the_output_head_whose_adapters_would_never_be_called_is_refused(make_model, family: str):
+    with pytest.raises(SleuthError, match=r"no layer 'lm_head' .* has (?!.*lm_head)"):
+        add_adapters(make_model(family), Adapters(rank=4, alpha=8.0, targets=("lm_head",)), seed=0)
+
+
+def test_muon_trains_adapters_and_continues(make_model, make_rows):
+    settings = Optimisation(steps=5, learning_rate=1e-3, name="muon")
+    policy = Policy(adapted(make_model()), settings)
+    assert policy.update(collate(make_rows()), PolicyLoss(), budget=100).changed_weights_fraction > 0
+    again = Policy(adapted(make_model()), settings)
+    again.load_state_dict(policy.state_dict())
+    assert again.state_dict()["optimiser"]["steps"] == 1
 
 
 def test_16_bit_adapters_keep_masters(make_model, make_rows):

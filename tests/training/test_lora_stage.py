@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 
@@ -54,8 +55,15 @@ def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
         ("stage.1.engine.urls=['http://127.0.0.1:1']", "needs the in-process engine"),
         ("stage.1.lora.targets=[]", "targets"),
         ("stage.1.lora.rank=0", "rank"),
+        ("stage.1.embedding_learning_rate=1e-3", "embedding_learning_rate has no effect with lora"),
     ],
 )
 def test_what_lora_cannot_do_is_told_before_the_run(recipe_file: Path, setting: str, reason: str) -> None:
     with pytest.raises(SleuthError, match=reason):
         load_recipe(recipe_file, [*LORA, setting])
+
+
+def test_layers_that_can_have_no_adapters_are_refused_before_the_run(recipe_file: Path) -> None:
+    recipe = load_recipe(recipe_file, [*LORA, 'stage.1.lora.targets=["lm_head"]'])
+    with pytest.raises(SleuthError, match=r"stage.1 \(grpo\): lora.targets: the model has no layer 'lm_head' that can"):
+        require_inputs(recipe)

@@ -85,11 +85,14 @@ def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, reci
 SHRINKING = ("stage.0.reward.0.scorer=policy", "stage.0.reward.0.decay=0.5", "stage.0.env.least_thought_tokens=4")
 
 
-@pytest.mark.parametrize("asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING])
+ADAPTERS = (*SHRINKING, "stage.0.lora={ rank = 2 }")
+
+
+@pytest.mark.parametrize("asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING, ADAPTERS])
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, recipe: Path, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    """Also where the policy's average is the baseline, and the budget of a thought follows the steps."""
+    """Also where the policy's average is the baseline, adapters train, and the budget of a thought follows the steps."""
     whole = run(recipe, tmp_path / "whole", *asked)
     run(recipe, tmp_path / "parts", *asked, "stage.0.stop_after=2")
     resumed = run(recipe, tmp_path / "parts", *asked)

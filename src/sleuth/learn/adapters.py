@@ -6,7 +6,7 @@ model, which any loader reads, and the adapters separately in peft's format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,7 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
     except ImportError:
         raise SleuthError('lora needs peft: pip install "sleuth[lora]"') from None
     config = LoraConfig(r=adapters.rank, lora_alpha=adapters.alpha, target_modules=[*adapters.targets])  # type: ignore[arg-type]
-    names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if missing := [target for target in adapters.targets if target not in names]:
-        layers = ", ".join(dict.fromkeys(names))
-        raise SleuthError(f"lora.targets: {type(model).__name__} has no layer {missing[0]!r}; it has {layers}")
+    require_targets(adapters.targets, adaptable_layers(model))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
@@ -59,6 +56,22 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
         if weight.requires_grad:
             weight.data = weight.data.to(model.device, model.dtype)
     model.eval()
+
+
+def adaptable_layers(model: PreTrainedModel) -> list[str]:
+    """The names of the linear layers that can have adapters: all but the output head, whose logits are computed without
+    calling it."""
+    head = model.get_output_embeddings()
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in linear))
+
+
+def require_targets(targets: Sequence[str], layers: Sequence[str]) -> None:
+    """Raises SleuthError for a target that is not among the layers of a model that can have adapters."""
+    if missing := [target for target in targets if target not in layers]:
+        raise SleuthError(
+            f"lora.targets: the model has no layer {missing[0]!r} that can have adapters; it has {', '.join(layers)}"
+        )
 
 
 def has_adapters(model: PreTrainedModel) -> bool:

@@ -131,9 +131,10 @@ class Optimiser:
             groups[1]["params"] = [tensor for name, tensor in adamw.items() if roles[name] == "vector"]
             relative = settings.embedding_learning_rate / settings.learning_rate
             groups.append({"params": embeddings, "weight_decay": 0.0, "relative_rate": relative})
-        self.parts: dict[str, torch.optim.Optimizer] = {
-            "adamw": torch.optim.AdamW([group for group in groups if group["params"]], betas=settings.betas)
-        }
+        groups = [group for group in groups if group["params"]]
+        self.parts: dict[str, torch.optim.Optimizer] = {}
+        if groups:  # adapters are all matrices: Muon may step every one
+            self.parts["adamw"] = torch.optim.AdamW(groups, betas=settings.betas)
         if by_muon:
             self.parts["muon"] = Muon(
                 [weights[name] for name in weights if name in by_muon],

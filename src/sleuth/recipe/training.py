@@ -288,3 +288,5 @@ class TrainingRecipe(StageFields):
             value = getattr(self, key)
             if value is not None and value > self.steps:
                 yield f"{key} = {value} is beyond steps = {self.steps}"
+        if self.lora is not None and self.embedding_learning_rate is not None:
+            yield "embedding_learning_rate has no effect with lora, which freezes the embeddings; remove one of them"
