@@ -196,6 +196,17 @@ def test_a_protocol_that_cannot_be_written_is_one_line_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_that_is_merged_keeps_its_protocol_and_card(tmp_path: Path) -> None:
+    ours, out = ROOT / "models" / "tiny-real", tmp_path / "out"
+    result = sleuth("merge", ours, out, "--dtype", "float32")
+    assert "protocol " in result.stdout
+    for name in ("protocol.json", "README.md"):
+        assert (out / name).read_bytes() == (ours / name).read_bytes()
+    other = tmp_path / "other"
+    assert sleuth("merge", ours, other, "--dialect", "search_r1", "--prompt", "plain").exit_code == 0
+    assert (other / "protocol.json").read_bytes() != (ours / "protocol.json").read_bytes()
+
+
 @pytest.mark.parametrize("arguments", [("gone", "out"), ("actor", "actor"), ("actor", "out", "--max-shard-size", "x")])
 def test_a_mistake_is_one_line_and_status_2(
     actor: Path, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

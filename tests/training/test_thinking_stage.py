@@ -92,7 +92,7 @@ ADAPTERS = (*SHRINKING, "stage.0.lora={ rank = 2 }")
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, recipe: Path, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
-    """Also where the policy's average is the baseline, adapters train, and the budget of a thought follows the steps."""
+    """Also where the policy's average is the baseline, adapters train and the budget of thoughts follows the steps."""
     whole = run(recipe, tmp_path / "whole", *asked)
     run(recipe, tmp_path / "parts", *asked, "stage.0.stop_after=2")
     resumed = run(recipe, tmp_path / "parts", *asked)

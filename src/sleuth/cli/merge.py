@@ -64,7 +64,8 @@ def merge(
     """Convert FSDP shards to a Hugging Face folder.
 
     SHARDS may be such a folder too, to cast or untie it. Names and shapes are checked against the model's config.json
-    before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained.
+    before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained: the
+    one that --like or --dialect gives, or else that of SHARDS, whose card is kept too.
     """
     from sleuth.convert.sources import files_of_weights
 
@@ -87,23 +88,29 @@ def merge(
     from sleuth.dialects.refine import refines
     from sleuth.factories.models import load_outline
     from sleuth.memory import parse_size
+    from sleuth.runs.checkpoints import CARD
     from sleuth.runs.disk import shown
     from sleuth.runs.model_card import converted_card
+    from sleuth.runs.protocol import ProtocolCard
 
-    protocol = None
+    home = config_folder(shards, config)
+    protocol, card = None, None
     if recipe is not None:
-        protocol = protocol_of_recipe(recipe, load_outline(str(config_folder(shards, config))))
+        protocol = protocol_of_recipe(recipe, load_outline(str(home)))
         prepare_card(recipe.model)
     elif dialect is not None and prompt is not None:
         protocol = protocol_of_names(
-            load_outline(str(config_folder(shards, config))),
+            load_outline(str(home)),
             dialect=dialect,
             prompt=prompt,
             prompt_role=prompt_role or "raw",
             context=context,
             scorer=scorer or "strict",
         )
-    card = converted_card(out, source=shards, protocol=protocol, recipe=recipe) if protocol else None
+    elif (protocol := ProtocolCard.read(home)) is not None and (home / CARD).is_file():
+        card = (home / CARD).read_text(encoding="utf-8")
+    if protocol is not None and card is None:
+        card = converted_card(out, source=shards, protocol=protocol, recipe=recipe)
     with progress_bar("merge") as progress:
         merged = merge_shards(
             shards,
