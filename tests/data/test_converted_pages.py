@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from sleuth.data.pages import MAX_DEPTH, files_below, read_page, split_text
+from sleuth.data.documents import read_documents
+from sleuth.data.pages import MAX_DEPTH, Page, files_below, pages_and_rows, read_page, split_text
 from sleuth.types import SleuthError
 
 HTML = (
@@ -94,6 +96,14 @@ def test_sizes_and_depths_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     deep.mkdir(parents=True)
     with pytest.raises(SleuthError, match=f"more than {MAX_DEPTH} folders within folders"):
         files_below(tmp_path)
+
+
+def test_bytes_of_a_name_that_are_no_text_are_escaped(tmp_path: Path) -> None:
+    for name in (b"caf\xe9.txt", b"caf\xe8.txt"):
+        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))).write_text(f"Tarn has a cafe, {name!r}.")
+    pages = [(name, page.title) for _, name, page in pages_and_rows(tmp_path, {}) if isinstance(page, Page)]
+    assert pages == [("caf\\xe8.txt", "caf\\xe8"), ("caf\\xe9.txt", "caf\\xe9")]
+    assert {document.id for document in read_documents(tmp_path)} == {"caf\\xe8.txt", "caf\\xe9.txt"}
 
 
 def test_links_and_hidden_files_are_left_out(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         ("stage.1.betas=[0.9]", "stage.1.betas.1 is missing"),
         ("stage.1.env=3", "stage.1.env = 3: should be a table"),
         ("stage.1.env.index=3", "stage.1.env.index = 3: should be a path"),
+        ('stage.1.env.index=""', 'stage.1.env.index = "": should name a file or a folder'),
         ("stage.1.env.forced_search=1", "stage.1.env.forced_search = 1: should be a valid boolean"),
         (
             "stage.1.reward.0.scorer=serch_r1",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sleuth.data.hub import HubLocation, files_below, local_file
+from sleuth.data.pages import name_as_text
 from sleuth.data.rows import ENDINGS, Row, checked_text, read_rows, rows_and_faults, text_of, texts_of
 from sleuth.data.splicing import split_copy
 from sleuth.recipe.text import Part
@@ -62,7 +63,7 @@ def documents_and_faults(path: Path) -> Iterator[tuple[str, Document | SleuthErr
     """(where, document or error) for every row: as `read_documents`, but continues after errors and keeps repeats."""
     files = files_in(path)
     for file in files:
-        name = str(file.relative_to(path)) if file != path else file.name
+        name = name_as_text(str(file.relative_to(path)) if file != path else file.name)
         if file.name.endswith(PLAIN):
             yield str(file), _plain(local_file(file), name)
             continue

@@ -58,11 +58,16 @@ def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, 
     """(place, name, what is there) for each page and each row of a file, local or on the hub, or of a folder. The name
     of a page is its path in the folder, and of a row what its id begins with. `names` adds names of columns."""
     if not path.is_dir():
-        yield from _of_file(local_file(path), path.name, "", names)
+        yield from _of_file(local_file(path), name_as_text(path.name), "", names)
         return
     for file in files_below(path):
-        name = file.relative_to(path).as_posix()
+        name = name_as_text(file.relative_to(path).as_posix())
         yield from _of_file(file, name, f"{name}:", names)
+
+
+def name_as_text(name: str) -> str:
+    """The name of a file with its bytes that are no UTF-8 escaped, for ids are text: `caf\\xe9.txt`."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def is_of_pages(path: Path) -> bool:
@@ -92,7 +97,7 @@ def read_page(file: Path) -> Page:
         raise SleuthError(f"{file}: has no text{reason}")
     if len(text) > ROW.bytes:
         raise SleuthError(f"{file}: its text is {ROW.exceeded()}")
-    return Page(title=" ".join(title.split()) or file.stem, text=text)
+    return Page(title=" ".join(title.split()) or name_as_text(file.stem), text=text)
 
 
 def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
 Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
@@ -17,7 +18,14 @@ NO_KIND = "none"
 TEXT = "text"
 """The tag for an entry that is text, in a list of texts and tables."""
 
-FilePath = Annotated[Path, Field(strict=False)]
+
+def _not_empty(path: Any) -> Any:
+    if path == "":  # which Path would read as the current folder
+        raise PydanticCustomError("empty_path", "should name a file or a folder")
+    return path
+
+
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_not_empty)]
 """A path; relative to the working directory, as on a command line."""
 
 Row = Annotated[tuple[Item, ...], Field(strict=False)]

@@ -117,7 +117,7 @@ def read_card(folder: Path) -> IndexCard:
     try:
         text = (folder / FILE_NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        if is_index(old := folder.with_name(folder.name + OLD)):
+        if is_index(old := folder.absolute().with_name(folder.absolute().name + OLD)):
             raise SleuthError(f"{folder}: a killed build left its index as {old}; rename that to {folder}") from None
         raise SleuthError(f"{folder}: no index here; {how}") from None
     try:
