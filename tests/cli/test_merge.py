@@ -18,7 +18,7 @@ from sleuth.evaluation.eval_session import EvalOverrides, resolve_protocol
 from sleuth.runs.checkpoints import of_model
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.protocol import ProtocolCard
-from sleuth.types import Task
+from sleuth.types import RetrieverIdentity, Task
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Qwen3Config(
@@ -126,6 +126,7 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
     (tmp_path / "mine.txt").write_text("Look it up: {question}")
     out = tmp_path / "out"
     like = ("--like", tmp_path / "theirs.toml", "--set", f"stage.0.env.prompt={tmp_path / 'mine.txt'}")
+    like += ("--set", 'stage.0.env.required_retriever={kind="dense", encoder="intfloat/e5-base-v2"}')
     result = sleuth("merge", actor_with_tokenizer, out, *like, "--set", "stage.0.env.top_k=2")
     assert result.exit_code == 0, result.stderr
     protocol = ProtocolCard.read(out)
@@ -138,6 +139,7 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
         "prompt",
     )
     assert (protocol.dialect.top_k, protocol.context, protocol.scorer) == (2, 48, "verl")
+    assert protocol.retriever == RetrieverIdentity(kind="dense", encoder="e5-base-v2")
     assert protocol.reward is not None
     card = (out / "README.md").read_text()
     assert 'base_model: "OWNER/BASE"\nlicense: apache-2.0\n' in card

@@ -33,8 +33,8 @@ def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
         env = env.without_retriever()
     ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
     setting = replace(setting_of(env, model.tokenizer, []), ask_with=ask_with)
-    if setting.retriever_identity is None and isinstance(env, SearchEnvRecipe) and env.required_retriever:
-        setting = replace(setting, retriever_identity=env.required_retriever.identity)
+    if setting.retriever_identity is None:
+        setting = replace(setting, retriever_identity=env.required_identity)
     return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))
 
 

@@ -13,7 +13,7 @@ from sleuth.envs.mcp_server import tool_server
 from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.draft import Key
-from sleuth.recipe.envs import SearchEnvRecipe, ToolServerRecipe
+from sleuth.recipe.envs import EnvFields, ToolServerRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
@@ -86,7 +86,7 @@ def require_suite(suite: Path) -> None:
 def require_index(folder: Path, env: StrictModel | None = None) -> None:
     """Raises SleuthError if there is no such index, its encoder is missing, or `env` requires another retriever."""
     card = read_card(folder)
-    if isinstance(env, SearchEnvRecipe):
+    if isinstance(env, EnvFields):
         env.require_retriever(card.retriever)
     if card.encoder is not None:
         from sleuth.retrieval.encoder import require_encoder

@@ -29,6 +29,14 @@ class EnvFields(StrictModel):
         """The environment for a machine without the index or the servers that it searches."""
         return self
 
+    @property
+    def required_identity(self) -> RetrieverIdentity | None:
+        """What its retriever has to be; None if any will do."""
+        return None
+
+    def require_retriever(self, identity: RetrieverIdentity) -> None:
+        """Raises SleuthError unless the retriever is one that the recipe requires."""
+
     def functions(self) -> tuple[str, ...]:
         """The user's functions that it calls, `MODULE:NAME`."""
         return ()
@@ -115,10 +123,12 @@ class SearchEnvRecipe(EnvFields):
         """Every search returns nothing."""
         return self.model_copy(update={"retriever": "empty", "index": None, "urls": ()})
 
+    @property
+    def required_identity(self) -> RetrieverIdentity | None:
+        return self.required_retriever.identity if self.required_retriever else None
+
     def require_retriever(self, identity: RetrieverIdentity) -> None:
-        """Raises SleuthError unless the retriever is one that the recipe requires."""
-        required = self.required_retriever.identity if self.required_retriever else None
-        if required is None:
+        if (required := self.required_identity) is None:
             return
         problem = "does not say what it is" if identity == UNKNOWN_RETRIEVER else identity.difference(required)
         if problem:
