@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import REFINERS
 from sleuth.evaluation.evaluate import question_record
+from sleuth.factories import computes_score, leads_with_score
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
-from sleuth.metrics.metrics import CITING, episode_figures
+from sleuth.metrics.failures import failure_mode
+from sleuth.metrics.metrics import CITING, episode_figures, outcome_counts
 from sleuth.metrics.paired import FIGURES, by_question, question_means
+from sleuth.recipe.rewards import AnswerRewardRecipe, FunctionRewardRecipe, RubricRecipe
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
 
@@ -45,3 +50,32 @@ def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
         [means] = question_means(key, list(run), [run])
         present = [value for value in means if value is not None]
         assert (sum(present) / len(present), len(present)) == (figures[key].value, figures[key].n), key
+
+
+def test_a_stages_own_score_is_the_verdict_and_is_missing_even_where_the_answer_was_read() -> None:
+    scored = Score(value=0.5, parts={"score": 0.5, "em": 0.0, "score_f": 0.5, "score_f/turns": 2.0}, note="wrong")
+    missing = Score(value=None, parts={"em": 0.0}, note="f.py:3: f: no", notes={"f": "f.py:3: f: no"})
+    played = [(episode("a", ()), scored), (episode("b", ()), missing)]
+    records = [(one.task, one.trajectory, score) for one, score in played]
+    figures = episode_figures(records, is_scored=True)
+    run = by_question(question_record(one, score, is_scored=True) for one, score in played)
+    for key, value, n in (("missing", 0.5, 2), ("score", 0.5, 1), ("score_f/turns", 2.0, 1)):
+        [means] = question_means(key, list(run), [run])
+        present = [one for one in means if one is not None]
+        assert (figures[key].value, figures[key].n) == (sum(present) / len(present), len(present)) == (value, n)
+    assert [failure_mode(record) for [record] in run.values()] == ["scored", "missing"]
+    assert outcome_counts(records, is_scored=True) == {"answered": 1, "f.py:3: f: no": 1}
+    assert run["b"][0]["notes"] == missing.notes
+
+
+def test_what_heads_an_evaluation_depends_on_the_rewards() -> None:
+    """A judge is not asked in evaluations: then the functions come first, without a score."""
+    own = FunctionRewardRecipe(kind="python", function="mine:f")
+    judged = RubricRecipe.model_validate({"kind": "rubric", "judge": "lexical"})
+    answer, dialect = AnswerRewardRecipe(kind="answer"), DIALECTS["sleuth"]
+    found = [
+        (leads_with_score(rewards, dialect), computes_score(rewards, dialect))
+        for rewards in ((own,), (own, judged), (own, answer), ())
+    ]
+    assert found == [(True, True), (True, False), (False, False), (False, False)]
+    assert not leads_with_score((own,), REFINERS["answer_only"])

@@ -52,7 +52,10 @@ def complaint(*places: object) -> str:
 
 def test_scores_and_their_parts_are_compared_and_lead(tmp_path: Path) -> None:
     def scored(name: str, value: float, reward: str = "f") -> Path:
-        records = [record(random.Random(at), at, 0.5) | {"score": value, "score_f/turns": 3.0} for at in range(20)]
+        records = [
+            record(random.Random(at), at, 0.5) | {"verdict": "score", "score": value, "score_f/turns": 3.0}
+            for at in range(20)
+        ]
         led = {"headline": ["score", "score_f/turns"], "reward": reward}
         file = write_file(tmp_path / f"{name}.json", 0.5, records=records, **led)
         return file

@@ -44,7 +44,7 @@ def test_the_verdict_says_greedy_only_of_temperature_zero() -> None:
 def test_a_run_that_compares_no_answers_is_led_by_its_score() -> None:
     def scored(value: float, **more: Any) -> dict[str, Any]:
         found = evaluation([0.0] * 40)
-        records = [{**record, "score": value, "score_f/turns": 1.0} for record in found["records"]]
+        records = [{**record, "verdict": "score", "score": value, "score_f/turns": 1.0} for record in found["records"]]
         one = {"value": value, "low": value, "high": value, "n": 40}
         led = {"headline": ["score", "score_f/turns"], "reward": "f", "score": one, "score_f/turns": one}
         return {**found, **led, "records": records, "outcomes": {"turns": 40}} | more

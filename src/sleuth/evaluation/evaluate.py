@@ -17,7 +17,7 @@ from sleuth.data.questions import select_tasks
 from sleuth.data.suites import QuestionSet, Suite, eval_tasks, load_suite
 from sleuth.dialects.refine import refines
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.factories import answer_scorer_of, leads_with_score, pays, reward_spec_of, setting_of
+from sleuth.factories import answer_scorer_of, computes_score, leads_with_score, reward_spec_of, setting_of
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.citation_figures import citation_figures, citation_value
 from sleuth.metrics.headline import evaluation_line
@@ -186,9 +186,12 @@ def evaluation(
     reasons = missing_reasons(records)
     protocol = session.protocol()
     dialect = session.setting.dialect
-    paid = pays(session.rewards, dialect)
+    paid = computes_score(session.rewards, dialect)
+    is_scored = paid and not any(reward.compares_answers for reward in session.rewards)
     figures = (
-        citation_figures(records) if refines(dialect) else episode_figures(records, cites=dialect.cites, is_scored=paid)
+        citation_figures(records)
+        if refines(dialect)
+        else episode_figures(records, cites=dialect.cites, is_scored=is_scored)
     )
     scores = sorted(filter(is_score, figures), key=lambda key: key != SCORE)
     leads = scores if leads_with_score(session.rewards, dialect) else []
@@ -198,12 +201,12 @@ def evaluation(
         **({"headline": leads} if leads else {}),
         **({"reward": reward_spec_of(session.rewards).hash} if paid else {}),
         **{key: figures[key].as_json() for key in _led(figures, leads)},
-        "outcomes": outcome_counts(records, is_scored=paid),
+        "outcomes": outcome_counts(records, is_scored=is_scored),
         **({"missing_because": reasons} if reasons else {}),
         "temperature": session.temperature,
         **({"engine": session.server.as_json()} if session.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
-        "records": [question_record(episode, score, is_scored=paid) for episode, score in answered],
+        "records": [question_record(episode, score, is_scored=is_scored) for episode, score in answered],
     }
 
 
@@ -223,7 +226,7 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
         "golden_answers": list(episode.task.golden_answers),
         "gold_passages": list(episode.task.gold_passages),
         "kind": episode.task.kind,
-        **({SCORE: score.value} if is_scored else {}),
+        **({"verdict": SCORE, SCORE: score.value} if is_scored else {}),
         "em": score.parts.get("em"),
         **compatible_scores(score),
         **{name: score.parts[name] for name in ("well_formed", *CITING) if name in score.parts},

@@ -255,10 +255,10 @@ def eval_reward_of(
 ) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
     whether they are well formed; or, of a refiner, its citations by `judge`; and, as further parts, what the user's
-    functions among the `rewards` give. If evaluations `pay` these rewards, their sum is the score, and the part
-    `score`."""
+    functions among the `rewards` give. If it `computes_score`, the value and the part `score` are the sum of
+    the rewards."""
     others: list[Reward] = []
-    if paid := pays(rewards, dialect):
+    if paid := computes_score(rewards, dialect):
         measured = reward_of(rewards, dialect, tokenizer)
     else:
         others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
@@ -269,12 +269,11 @@ def eval_reward_of(
 
 
 def leads_with_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
-    """Whether exact match is beside the point of a stage with these rewards: none compares an answer with a golden
-    one. Then the score and its parts lead its evaluations."""
+    """Whether a stage pays something else than right answers; then the score and its parts lead its evaluations."""
     return bool(rewards) and not refines(dialect) and all(reward.answer_scorer is None for reward in rewards)
 
 
-def pays(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
+def computes_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
     """Whether evaluations compute the score of such a stage: no judge has to be asked for it."""
     at_once = all(not reward.judges() and not reward.is_scored_late for reward in rewards)
     return at_once and leads_with_score(rewards, dialect)

@@ -57,7 +57,7 @@ def failure_mode(record: Record) -> Mode:
     """
     if "citation_f1" in record:
         return _refined(record)
-    if "score" in record:
+    if record.get("verdict") == "score":
         return "missing" if record["score"] is None else "scored"
     if record.get("em") is None or record.get("stop") == "failed":
         return "missing"

@@ -78,7 +78,7 @@ def question_value(key: str, record: Record) -> float | None:
         case "response_tokens_mean":
             return _response_tokens(record) if finished else None
         case "missing":
-            known = record.get(SCORE, em)  # a stage's own score, if it is the verdict
+            known = record.get(SCORE) if record.get("verdict") == SCORE else em
             return float(known is None and "citation_f1" not in record)
     return record.get(key) if is_score(key) or key in (*CITING, *CITATION_FIGURES) else None
 

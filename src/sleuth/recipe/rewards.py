@@ -40,6 +40,8 @@ class RewardFields(StrictModel):
     """The kinds of episodes that it can score."""
     is_scored_late: ClassVar[bool] = False
     """Whether its scores are known only after all episodes of a step have ended."""
+    compares_answers: ClassVar[bool] = False
+    """Whether it compares answers with golden ones, so that an episode is right or wrong."""
     methods: ClassVar[tuple[str, ...]] = ()
     """Published methods that it follows, by their names in `sleuth.runs.methods`."""
     figures: ClassVar[Mapping[str, str]] = {}
@@ -154,6 +156,7 @@ class AnswerRewardRecipe(RewardFields):
         "cited_holds_answer": "What a right answer quotes from a passage contains it; 0 if it cites none.",
         "cited_gold": "The passage that a right answer quotes is one that the question names; 0 if it cites none.",
     }
+    compares_answers: ClassVar[bool] = True
     kind: Literal["answer"]
     scorer: Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"] = (
         "strict"
@@ -170,6 +173,7 @@ class SubMatchRecipe(RewardFields):
     """1 if the answer contains a golden answer."""
 
     figures: ClassVar[Mapping[str, str]] = {"sub_match": "The answer contains a golden one."}
+    compares_answers: ClassVar[bool] = True
     kind: Literal["sub_match"]
 
 
@@ -177,6 +181,7 @@ class TokenF1Recipe(RewardFields):
     """F1 of the words of the answer against those of a golden answer."""
 
     figures: ClassVar[Mapping[str, str]] = {"token_f1": "F1 of the words that the answer shares with a golden one."}
+    compares_answers: ClassVar[bool] = True
     kind: Literal["token_f1"]
 
 
@@ -219,6 +224,7 @@ class CitedAnswerRecipe(RewardFields):
     figures: ClassVar[Mapping[str, str]] = {
         "cited_answer": "The answer is a golden one, and what it quotes from a passage contains it."
     }
+    compares_answers: ClassVar[bool] = True
     kind: Literal["cited_answer"]
 
     def misfit(self, env: EnvFields) -> str | None:
