@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 import sys
 import time
@@ -223,3 +224,64 @@ def test_more_than_the_total_leaves_no_time_rather_than_less_than_none(
     monkeypatch.setattr("time.monotonic", lambda: later)
     bar.advance(12)
     assert capsys.readouterr().err == "fuzz 12/10, 0:01:00 elapsed, 0:00:00 left\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["import", "rollout", "destructor", "stuck"])
+def test_two_signals_at_once_end_a_program_in_one_line(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    """As a launcher sends them: while a verb is imported, in an event loop whose tasks wait for each other, where
+    Python drops what is raised, and where a task refuses to end."""
+    script = f"""
+import asyncio, os, sys
+from sleuth.runs import interruption
+from sleuth import cli
+interruption.ENDING_SECONDS = 1.0
+def twice():
+    os.kill(os.getpid(), {number:d})
+    os.kill(os.getpid(), {number:d})
+class Dropped:
+    def __del__(self):
+        twice()
+async def asked():
+    twice()
+async def waiting(other):
+    await other
+async def refusing():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+async def rollout():
+    first = asyncio.ensure_future(asked())
+    await asyncio.gather(*(asyncio.ensure_future(waiting(first)) for _ in range(20)))
+async def stuck():
+    tasks = [asyncio.ensure_future(one) for one in (refusing(), asyncio.sleep(60))]
+    await asyncio.sleep(0.01)
+    twice()
+    await asyncio.gather(*tasks)
+def app(prog_name):
+    from typer import Typer
+    from sleuth.cli.app import Verbs
+    verbs = Typer(cls=Verbs, pretty_exceptions_enable=False)
+    def go():
+        if "{moment}" == "destructor":
+            Dropped()
+        else:
+            asyncio.run(rollout() if "{moment}" == "rollout" else stuck())
+    verbs.command("go")(go)
+    verbs.command("other")(lambda: None)
+    verbs(["go"])
+if "{moment}" == "import":
+    class Finder:
+        def find_spec(self, name, *_):
+            if name == "sleuth.cli.app":
+                twice()
+    sys.meta_path.insert(0, Finder())
+else:
+    import sleuth.cli.app
+    sleuth.cli.app.app, app = app, None
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + number, "interrupted\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
@@ -339,6 +340,49 @@ def test_an_opening_pool_is_awaited_and_an_unreachable_one_fails(server: Server)
     server.health = (503, {"status": "failed", "detail": "damaged index"})
     with pytest.raises(SleuthError, match="could not open its index: damaged index"):
         wait_until_ready([server.url])
+
+
+def test_an_unpaired_surrogate_in_a_served_passage_is_a_question_mark(server: Server) -> None:
+    document = {"id": "1\ud800", "contents": '"T\udfff"\nabout \ud800 seas'}
+    server.answer = lambda body: (200, {"result": [[{"document": document, "score": 1}] for _ in body["queries"]]})
+    [[passage]] = searched(Remote([server.url], timeout=5), "sea")
+    assert (passage.id, passage.title, passage.text) == ("1?", "T?", "about ? seas")
+
+
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{"])
+def test_a_health_that_drips_bytes_does_not_hold_the_start(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.retrieval.remote.HEALTH_SECONDS", 0.5)
+    ended = Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            client, _ = listener.accept()
+            with client, suppress(OSError):
+                client.sendall(begun)
+                while not ended.wait(0.05):
+                    client.sendall(b"a")
+
+        thread = Thread(target=drip, daemon=True)
+        thread.start()
+        started = time.monotonic()
+        with pytest.raises(SleuthError, match=r"does not answer \(no answer within 0.5 seconds\); start it with"):
+            wait_until_ready([f"http://127.0.0.1:{listener.getsockname()[1]}"])
+        assert time.monotonic() - started < 5
+        ended.set()
+        thread.join(5)
+
+
+@pytest.mark.parametrize("nested", ["health", "answer"])
+def test_deeply_nested_json_is_one_line(server: Server, nested: str) -> None:
+    deep = b"[" * 100_000
+    if nested == "health":
+        server.health = (200, deep)
+        assert wait_until_ready([server.url]) is None  # it answers as a retriever does
+    else:
+        server.answer = lambda body: (200, deep)
+        with pytest.raises(SleuthError, match="does not answer POST /retrieve with scores like") as told:
+            wait_until_ready([server.url])
+        assert "\n" not in str(told.value)
 
 
 def test_the_connections_of_one_event_loop_are_not_used_in_another(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,23 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
     Filler(disk).empty()
     save_checkpoint(second, model, tokenizer, card="", state=state)
     AutoModelForCausalLM.from_pretrained(second)
+
+
+@pytest.mark.parametrize("limit", [100_000, 2_000_000], ids=["weights", "state"])
+def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path: Path, limit: int) -> None:
+    base = ROOT / "models" / "tiny-base"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
+    state = {"moments": torch.ones(2_500_000)}
+    save_checkpoint(tmp_path / "step-000001", model, tokenizer, card="")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            save_checkpoint(tmp_path / "step-000002", model, tokenizer, card="", state=state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert is_full(caught.value)
+    assert [place.name for place in tmp_path.iterdir()] == ["step-000001"]
 
 
 def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:

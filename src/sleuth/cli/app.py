@@ -152,10 +152,15 @@ class Verbs(TyperGroup):
             raise
         except OSError as error:  # a full disk, a folder that may not be written
             raise _exit_after(FAILED, f"error: {error.filename or 'system'}: {error.strerror or error}") from None
-        except Interrupted as error:
-            raise _exit_after(error.status, *filter(None, [str(error)])) from None
-        except KeyboardInterrupt:
-            raise _exit_after(INTERRUPTED, "interrupted") from None
+        except KeyboardInterrupt as error:
+            raise _exit_after_signal(error) from None
+
+    def make_context(self, *arguments: Any, **more: Any) -> Any:
+        """See typer, which ends without a line when a signal comes here."""
+        try:
+            return super().make_context(*arguments, **more)
+        except KeyboardInterrupt as error:
+            raise _exit_after_signal(error) from None
 
 
 class LazyVerbs(Verbs):
@@ -202,6 +207,13 @@ def _exit_after(status: int, *lines: str) -> typer.Exit:
     for line in lines:
         typer.echo(line.replace("\n", " "), err=True)
     return typer.Exit(status)
+
+
+def _exit_after_signal(error: KeyboardInterrupt) -> typer.Exit:
+    """The same for Ctrl-C and SIGTERM."""
+    if isinstance(error, Interrupted):
+        return _exit_after(error.status, *filter(None, [str(error)]))
+    return _exit_after(INTERRUPTED, "interrupted")
 
 
 WHOLE: dict[str, Any] = SETTINGS | {"add_completion": True}

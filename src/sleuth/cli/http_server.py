@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import gc
+import signal
 import socket
 from contextlib import suppress
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -114,4 +116,6 @@ def run(server: Any, listening: socket.socket) -> None:
     """Serves until the process is stopped."""
     gc.collect()
     freeze_loaded()  # scanning them would halt every request for 50 ms
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # uvicorn stops first and then lets it end the process
     server.run(sockets=[listening])

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import httpx
-
-from sleuth.retrieval.connections import RequestFailedError, ask, bounded_client, key_headers
+from sleuth.retrieval.connections import Answer, RequestFailedError, ask, key_headers
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher
@@ -24,6 +22,8 @@ REQUESTS_AT_ONCE = 64
 HEALTH_SECONDS = 5.0
 PROBE_SECONDS = 60.0  # the first query may be slow
 BUSY = 429
+OTHER_SHAPES = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading an answer of another shape raises."""
 
 
 class Remote:
@@ -97,8 +97,7 @@ class Remote:
         return replica
 
     async def _post(self, replica: Replica, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        texts = [query.encode(errors="replace").decode() for query in queries]  # unpaired surrogates
-        body = {"queries": texts, "topk": k, "return_scores": True}
+        body = {"queries": list(map(_text, queries)), "topk": k, "return_scores": True}
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await ask("POST", f"{replica.url}/retrieve", body=body, headers=self._headers)
@@ -114,7 +113,7 @@ class Remote:
             raise _AttemptError(f"status {answer.status}: {answer.detail()}")
         try:
             return [[_passage(row) for row in ranked][:k] for ranked in _rankings(answer.json(), len(queries))]
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except OTHER_SHAPES as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
 
     def _slots(self) -> asyncio.Semaphore:
@@ -202,13 +201,12 @@ def wait_until_ready(
 
 def _health(url: str) -> dict[str, Any]:
     try:
-        with bounded_client(headers=key_headers(), timeout=HEALTH_SECONDS) as client:
-            response = client.get(f"{url}/health")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        answer = _ask_within(HEALTH_SECONDS, "GET", f"{url}/health")
+    except (RequestFailedError, TimeoutError, ValueError) as error:
         raise SleuthError(f"urls: {url} does not answer ({error}); start it with `sleuth retriever DIR`") from None
     try:
-        health = response.json()
-    except ValueError:
+        health = answer.json()
+    except (ValueError, RecursionError):
         return {}
     if isinstance(health, dict) and health.get("status") == "failed":
         raise SleuthError(f"urls: {url} could not open its index: {health.get('detail')}")
@@ -219,14 +217,13 @@ def _probe(url: str) -> None:
     """Sends one query, so that a wrong address fails now and not as missing scores. Raises SleuthError."""
     body = {"queries": ["anything"], "topk": 1, "return_scores": True}
     try:
-        with bounded_client(headers=key_headers(), timeout=PROBE_SECONDS) as client:
-            response = client.post(f"{url}/retrieve", json=body)
-        if response.status_code != httpx.codes.OK:
-            raise ValueError(f"status {response.status_code}")
-        [ranked] = _rankings(response.json(), 1)
+        answer = _ask_within(PROBE_SECONDS, "POST", f"{url}/retrieve", body)
+        if answer.status != HTTPStatus.OK:
+            raise ValueError(f"status {answer.status}")
+        [ranked] = _rankings(answer.json(), 1)
         for row in ranked:
             _passage(row)
-    except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RequestFailedError, TimeoutError, *OTHER_SHAPES) as error:
         raise SleuthError(
             f"urls: {url} does not answer POST /retrieve with scores like a retriever "
             f"({type(error).__name__}: {error}); start one with `sleuth retriever DIR`"
@@ -244,5 +241,24 @@ def _passage(row: dict[str, Any]) -> Passage:
     document, score = row["document"], float(row["score"])
     if not math.isfinite(score):
         raise ValueError("a score that is not finite")
-    plain = parse_contents(str(document["id"]), document["contents"])
+    plain = parse_contents(_text(str(document["id"])), _text(document["contents"]))
     return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
+
+
+def _text(text: str) -> str:
+    """`text` with a question mark for each unpaired surrogate, which no request, tokenizer and file can hold."""
+    return text.encode(errors="replace").decode()
+
+
+def _ask_within(seconds: float, method: str, url: str, body: Mapping[str, Any] | None = None) -> Answer:
+    """The answer to a request outside of an event loop. Raises RequestFailedError and ValueError as `ask` does, and
+    TimeoutError if it is not there, to its last byte, within `seconds`."""
+
+    async def answer() -> Answer:
+        async with asyncio.timeout(seconds):
+            return await ask(method, url, body=body, headers=key_headers())
+
+    try:
+        return asyncio.run(answer())
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds:g} seconds") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sleuth.runs.disk import is_full
+from sleuth.runs.disk import is_full, lack
 from sleuth.types import SleuthError
 
 MAX_WAITING = 64
@@ -44,7 +44,7 @@ class Backlog:
             except OSError as error:
                 if not is_full(error):
                     raise
-                self._report_full(f"no room on the disk for {what}: it waits, and the run goes on")
+                self._report_full(f"{lack(error)} for {what}: it waits, and the run goes on")
                 return False
             self._waiting.popleft()
         if self._reported_full:

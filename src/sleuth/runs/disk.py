@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from pathlib import Path
 
 from sleuth.types import SleuthError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a quota, and a file at the limit of its size (`ulimit -f`)."""
 SLACK = 2**20
 """Bytes of a checkpoint's small files beside its tensors: tokenizer, cards, configuration."""
 
@@ -85,11 +87,14 @@ def require_free(place: Path, needed: int) -> None:
 
 @contextmanager
 def recognising_full_disk(place: Path) -> Iterator[None]:
-    """Converts what libraries raise when the disk of `place` is full into OSError (ENOSPC)."""
+    """Converts what libraries raise when the disk of `place` is full into OSError (ENOSPC), and where a file in `place`
+    has the size that files may have into OSError (EFBIG)."""
     try:
         yield
     except Exception as error:
         text = str(error)
+        if not is_full(error) and (f"os error {errno.EFBIG}" in text or _holds_largest_file(place)):
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(place)) from error
         names_it = "os error 28" in text or os.strerror(errno.ENOSPC) in text
         if is_full(error) or not (names_it or free_bytes(place) < SLACK):
             raise
@@ -97,8 +102,23 @@ def recognising_full_disk(place: Path) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the error is a full disk or an exhausted quota."""
+    """Whether the error is a full disk, an exhausted quota or a file at the limit of its size."""
     return isinstance(error, OSError) and error.errno in FULL
+
+
+def lack(error: OSError) -> str:
+    """What `is_full` found missing, in words."""
+    if error.errno != errno.EFBIG:
+        return "no room on the disk"
+    return "no larger file is allowed here (`ulimit -f`): no room"
+
+
+def _holds_largest_file(place: Path) -> bool:
+    """Whether a file in `place` has grown to the limit of this process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return False
+    return any(path.stat().st_size >= limit for path in place.rglob("*") if path.is_file())
 
 
 def shown(count: float) -> str:

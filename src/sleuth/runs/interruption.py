@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,6 +21,9 @@ from sleuth.ranks import Ranks
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SAME_REQUEST_SECONDS = 0.5
 """A signal that follows so soon is the same request: `timeout` and some launchers send each signal twice."""
+
+ENDING_SECONDS = 20.0
+"""How long a program may take to end by itself after a signal, with what it cancels, closes and removes on its way."""
 
 _FORWARDED: ContextVar[Path | None] = ContextVar("forwarded", default=None)
 
@@ -60,14 +66,16 @@ class StopRequest:
         self._handlers.enter_context(handling(SIGNALS, self._receive))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, Interrupted):
+            _PROGRAM.begin_to_end(self.number or signal.SIGTERM)
         self._handlers.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.number is not None:
             if now - self._at > SAME_REQUEST_SECONDS:
-                raise Interrupted("interrupted", number)
+                interrupt(number)
             return
         self.number, self._at = number, now
         line = f"{signal.Signals(number).name}: finishing the step, then saving; a second one ends at once"
@@ -88,12 +96,75 @@ def forwarded_to(file: Path) -> Iterator[None]:
 @contextmanager
 def ending_at_sigterm() -> Iterator[None]:
     """In this context SIGTERM raises Interrupted, as Ctrl-C raises KeyboardInterrupt."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise Interrupted("interrupted", number)
-
-    with handling((signal.SIGTERM,), end):
+    with handling((signal.SIGTERM,), interrupt):
         yield
+
+
+def end_at_signals() -> None:
+    """From now on SIGINT and SIGTERM end this process, whatever it does: for the main function of a program.
+
+    The first one raises Interrupted. What fails on the way out because of it prints nothing. A second one within
+    SAME_REQUEST_SECONDS is the same request; a later one ends the process as it is, and so do ENDING_SECONDS. Nothing
+    is lost then: files are written whole or not at all."""
+    _PROGRAM.runs = True
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+def ignore_signals() -> None:
+    """From now on SIGINT and SIGTERM do nothing: this process ends, and has said why."""
+    _PROGRAM.silent = True
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def interruption() -> Interrupted | None:
+    """The Interrupted that ends this program; None before its first signal."""
+    return None if _PROGRAM.number is None else Interrupted("interrupted", _PROGRAM.number)
+
+
+def interrupt(number: int, frame: FrameType | None = None) -> None:
+    """Handles a signal: raises Interrupted, in a program once (see `end_at_signals`)."""
+    if _PROGRAM.began is not None:
+        if time.monotonic() - _PROGRAM.began > SAME_REQUEST_SECONDS:
+            _PROGRAM.end(number)
+        return
+    _PROGRAM.begin_to_end(number)
+    raise Interrupted("interrupted", number)
+
+
+class _Program:
+    """How far this process is on its way out. `began` is None before its first signal, and for ever where no program of
+    ours `runs`, such as in a notebook. Once `silent`, its last line is printed."""
+
+    def __init__(self) -> None:
+        self.runs = self.silent = False
+        self.began: float | None = None
+        self.number: int | None = None
+
+    def begin_to_end(self, number: int) -> None:
+        if not self.runs or self.began is not None:
+            return
+        self.began, self.number = time.monotonic(), number
+        sys.unraisablehook = lambda raised: self.end(number) if isinstance(raised.exc_value, Interrupted) else None
+        threading.excepthook = lambda _: None
+        if "asyncio" in sys.modules:  # it would log the exceptions of tasks that nobody waits for any more
+            sys.modules["asyncio"].log.logger.disabled = True
+        _thread.start_new_thread(self._end_late, (number,))  # `Thread` takes locks that this thread may hold
+
+    def end(self, number: int) -> None:
+        """Ends the process as it is."""
+        if not self.silent and (line := str(Interrupted("interrupted", number))):
+            os.write(2, f"{line}\n".encode())
+        os._exit(128 + number)
+
+    def _end_late(self, number: int) -> None:
+        time.sleep(ENDING_SECONDS)
+        self.end(number)
+
+
+_PROGRAM = _Program()
 
 
 @contextmanager

@@ -148,8 +148,8 @@ class RunFolder:
     def full_disk(self) -> str:
         """The error message of a run that ends while writes wait for room on the disk."""
         return (
-            f"{self.path}: the disk is full, and some files could not be written; make room and run the same "
-            "command again: it continues from the last checkpoint"
+            f"{self.path}: the disk is full or allows no larger file, and some files could not be written; make room "
+            "and run the same command again: it continues from the last checkpoint"
         )
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from sleuth.learn.update_resolution import UpdateResolution, path_length, step_d
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
-from sleuth.runs.disk import SLACK, DiskPlan, is_full, require_room
+from sleuth.runs.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import Saved, StageContext, failing
@@ -194,14 +194,16 @@ def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: T
 
 def _saved(trainer: Trainer, context: StageContext, step: int, last: Path | None) -> Path | None:
     """The checkpoint of this step; None, and a line, if the disk has no room for it or for earlier files."""
+    missing = "no room on the disk"
     try:
         if context.ranks.broadcast(context.folder.backlog.flush):
             return trainer.save(step)
     except OSError as error:
         if not is_full(error):
             raise
+        missing = lack(error)
     context.folder.say(
-        f"step {step}: no room on the disk for a checkpoint; the last good one is {last or 'none yet'}, "
+        f"step {step}: {missing} for a checkpoint; the last good one is {last or 'none yet'}, "
         "the run goes on, and the next step tries again"
     )
     return None
