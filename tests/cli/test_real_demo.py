@@ -108,7 +108,8 @@ def test_a_question_is_answered_in_the_terminal_with_the_sentence_that_is_cited(
 
 def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    right = {"Who built the first railway steam locomotive?": "Richard Trevithick", "Where was Beyoncé born?": "Houston"}
+    locomotive = "Who built the first railway steam locomotive?"
+    right = {locomotive: "Richard Trevithick", "Where was Beyoncé born?": "Houston"}
     pages = [ROOT / "README.md", ROOT / "docs/how-to/real_demo.md"]
     asked = re.findall(r'--ask "([^"]+)"', "".join(page.read_text() for page in pages))
     assert len(asked) == len(pages)
