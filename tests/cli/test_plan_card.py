@@ -119,3 +119,13 @@ def test_check_says_whether_a_recipe_fits_the_card_it_names(recipe: Path) -> Non
     warned = sleuth("check", "recipe", recipe)
     assert warned.exit_code == 0
     assert warned.stdout.splitlines()[1].startswith("warning: does not fit 1 x 0.9 GB by the plan: ")
+
+
+def test_the_page_of_one_card_shows_the_plan_that_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    root = Path(__file__).parents[2]
+    page = (root / "docs/how-to/one_card.md").read_text()
+    shown = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    result = sleuth("plan", root / "recipes/search_0.6b_single_gpu.toml", "--card", "a100-40")
+    printed = [line.rstrip() for line in result.stdout.splitlines()]
+    assert [line for line in shown if line != "..." and line.rstrip() not in printed] == []
