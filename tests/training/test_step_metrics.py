@@ -45,6 +45,13 @@ def test_the_probe_says_what_to_do_where_nothing_can_be_learned() -> None:
     assert "all wrong" in level
 
 
+def test_the_probe_takes_right_for_what_the_scorer_calls_right() -> None:
+    half = Score(value=0.5, parts={"correct": 1.0})  # a right answer of a reward whose weight is a half
+    played = group((SEARCHED, half), (SEARCHED, half))
+    assert "too easy" in probe_lines([played], right=lambda score: score.parts["correct"])[-1]
+    assert "all wrong" in probe_lines([played])[-1]
+
+
 def test_the_probe_of_a_refiner_asks_for_no_searches() -> None:
     answered = Trajectory(segments=())
     [line] = probe_lines([group((answered, RIGHT), (answered, WRONG))], searches=False)

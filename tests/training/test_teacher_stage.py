@@ -11,11 +11,13 @@ import pytest
 from transformers import AutoTokenizer
 from verb import sleuth
 
-from sleuth.recipe.grpo import PolicyTeacherRecipe
+from sleuth.factories import rightness
+from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.training.minibatches import guidance_of
-from sleuth.types import Score
+from sleuth.types import Score, SleuthError
 
 Run = Callable[..., Path]
+SUB_MATCH = 'stage.1.reward=[{ kind = "sub_match" }]'
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1", "stage.1.prompts_per_step=2")
 
 
@@ -45,10 +47,51 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
         ("wrong", None, 0.0),
     ],
 )
-def test_a_missing_score_is_never_a_wrong_answer(when: str, value: float | None, weight: float) -> None:
-    recipe = PolicyTeacherRecipe(model="m", when=when, weight=0.5)  # type: ignore[arg-type]
-    assert guidance_of(Score(value=value), teacher=recipe) == weight
-    assert guidance_of(Score(value=value), teacher=None) == 0.0
+def test_a_missing_score_is_never_a_wrong_answer(
+    recipe_file: Path, when: str, value: float | None, weight: float
+) -> None:
+    stage = stage_of(recipe_file, f'stage.1.teacher={{ model = "m", when = "{when}", weight = 0.5 }}', SUB_MATCH)
+    assert guidance_of(Score(value=value), stage=stage) == weight
+    assert guidance_of(Score(value=value), stage=stage.model_copy(update={"teacher": None})) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("reward", "score", "right"),
+    [
+        ('{ kind = "answer", weight = 0.5 }', Score(value=0.5, parts={"em": 1.0, "correct": 1.0}), 1.0),
+        ('{ kind = "answer", weight = 0.5 }', Score(value=0.0, parts={"em": 0.0, "wrong": 1.0}), 0.0),
+        (
+            '{ kind = "answer" }, { kind = "format", weight = 0.2 }',
+            Score(value=1.0, parts={"correct": 1.0, "format": 0.0}),
+            1.0,
+        ),
+        (
+            '{ kind = "answer", scorer = "search_r1_format" }',
+            Score(value=0.2, parts={"correct": 1.0, "score_search_r1_format": 0.2}),
+            0.2,
+        ),
+        ('{ kind = "sub_match", weight = 2 }, { kind = "format", weight = 2 }', Score(value=2.0), 0.5),
+        ('{ kind = "sub_match", weight = 2 }', Score(value=None), None),
+    ],
+)
+def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(
+    recipe_file: Path, reward: str, score: Score, right: float | None
+) -> None:
+    stage = stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', f"stage.1.reward=[{reward}]")
+    assert rightness(score, stage.reward) == right
+    assert guidance_of(score, stage=stage) == (0.0 if right in (1.0, None) else 1.0)
+
+
+def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file: Path) -> None:
+    reward = 'stage.1.reward=[{ kind = "python", function = "my_rewards:brevity" }]'
+    with pytest.raises(SleuthError, match=r"teacher.right is missing: what a right episode scores is not known"):
+        stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', reward)
+    stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong", right = 0.5 }', reward)
+
+
+def stage_of(recipe_file: Path, *overrides: str) -> GrpoRecipe:
+    [stage] = load_recipe(recipe_file, overrides).stages_of(GrpoRecipe).values()
+    return stage
 
 
 @pytest.mark.slow

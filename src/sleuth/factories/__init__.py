@@ -74,6 +74,7 @@ from sleuth.factories.rewards import (
     require_judges,
     reward_of,
     reward_spec_of,
+    rightness,
     scorer_warnings,
 )
 from sleuth.factories.servers import RunServers, program_of
@@ -175,6 +176,7 @@ __all__ = [
     "retriever_of",
     "reward_of",
     "reward_spec_of",
+    "rightness",
     "rubric_writer_of",
     "scorer_warnings",
     "search_setting",

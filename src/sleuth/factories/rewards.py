@@ -50,7 +50,7 @@ from sleuth.rewards.scorers.scorer import STRICT, correct_answer_score
 from sleuth.rewards.thoughts import CaseBuilder, SuffixReward, equivalence_case, known_ending_case
 from sleuth.rewards.total import TotalReward, WithParts
 from sleuth.runs.protocol import RewardPart, RewardSpec
-from sleuth.types import Episode, Group, Judge, Reward, SleuthError, Task
+from sleuth.types import Episode, Group, Judge, Reward, Score, SleuthError, Task
 from sleuth.user_code.functions import load_function
 
 CITATION_VERSION = 2
@@ -233,6 +233,21 @@ def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identit
 def criteria_of(reward: RubricRecipe) -> Criteria:
     """The criteria of a rubric reward."""
     return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
+
+
+def rightness(score: Score, rewards: Sequence[RewardRecipe]) -> float | None:
+    """How right an episode is, from 0 to 1: what the scorer of answers says, or, without one, its score as a share of
+    the highest that the rewards can give. Where that is not known it is the score itself. None for a missing score."""
+    if score.value is None:
+        return None
+    if any(reward.answer_scorer for reward in rewards):
+        scorer = answer_scorer_of(rewards)
+        said = score.parts.get("correct" if scorer == STRICT.name else f"score_{scorer}", 0.0)
+        return min(max(said, 0.0), 1.0)
+    attainable = [reward.highest and reward.weight * reward.highest for reward in rewards]
+    if not attainable or None in attainable:
+        return score.value
+    return min(max(score.value / sum(filter(None, attainable)), 0.0), 1.0)
 
 
 def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:

@@ -55,10 +55,11 @@ class PolicyTeacherRecipe(StrictModel):
     """Timeout of an answer of the server in seconds; after three the episode's verdict is missing, and it follows
     nobody. Above `max_missing_fraction` of a step's guided episodes the run stops with an error."""
     when: Literal["always", "wrong"] = "always"
-    """Episodes that are guided: all, or only those that score below `right` (arXiv:2508.20324), while the reward trains
-    all of them. An episode without a score is never guided."""
+    """Episodes that are guided: all, or only those that are not right (arXiv:2508.20324), while the reward trains all
+    of them. An episode without a score is never guided."""
     right: float | None = None
-    """With when = "wrong": the lowest score of a right episode; absent: 1."""
+    """With when = "wrong": the lowest score of a right episode; absent: the scorer of answers says whether one is
+    right, or, without an `answer` reward, it has the highest score that the rewards can give."""
     weight: PositiveFloat = 1.0
     """Weight of the KL divergence, in units of the advantage."""
     top_k: PositiveInt | None = None
@@ -291,6 +292,10 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
             yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
         if teacher is not None and teacher.when == "always" and teacher.right is not None:
             yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
+        if teacher is not None and teacher.when == "wrong" and teacher.right is None:
+            unknown = [reward.kind for reward in self.reward if reward.highest is None]
+            if unknown and not any(reward.answer_scorer for reward in self.reward):
+                yield f'teacher.right is missing: what a right episode scores is not known of a reward "{unknown[0]}"'
         if teacher is not None and teacher.top_k is not None:
             whole = {
                 "ratio": self.loss.ratio == "sequence",

@@ -53,6 +53,11 @@ class RewardFields(StrictModel):
     """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
 
     @property
+    def highest(self) -> float | None:
+        """The highest score that it gives, before its weight; None where that is not known."""
+        return 1.0
+
+    @property
     def asks_sheets(self) -> bool:
         """Whether one call of the judge asks for several verdicts."""
         return False
@@ -412,6 +417,10 @@ class GainRecipe(RewardFields):
     """Lower bound of the gain; absent: -clip. With 0, harmful thoughts score as much as empty ones, so that the policy
     has no reason to prefer empty thoughts while most of its thoughts are still wrong."""
 
+    @property
+    def highest(self) -> None:
+        """No thought is right or wrong."""
+
     @combination
     def _decay_and_floor_have_effect(self) -> Iterator[str]:
         if self.scorer == "frozen" and self.decay is not None:
@@ -454,6 +463,10 @@ class FunctionRewardRecipe(FunctionFields, RewardFields):
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner", "thought")
     kind: Literal["python"]
+
+    @property
+    def highest(self) -> None:
+        """Only its author knows."""
 
 
 RewardRecipe = (

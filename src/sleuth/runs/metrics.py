@@ -29,6 +29,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "clip_fraction": "Share of trained tokens whose ratio was outside the bounds; null where every ratio is 1.",
         "kl": "KL divergence to the stage's first weights, in nats a token; null without one in the loss.",
         "teacher_kl": "KL divergence from the policy to its teacher on the sampled tokens, in nats a token.",
+        "guided_fraction": "Share of the episodes that follow a teacher.",
         "teacher_missing_fraction": "Share of guided trajectories on which a teacher on a server gave no verdict; "
         "null where none was guided.",
         "sampler_learner_kl": "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
@@ -60,6 +61,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "`online_dpo`, of pools with a pair.",
         "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
         "dropped_groups": "Groups with fewer scores than `min_siblings`.",
+        "drawn_rate": "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
     },
     "Parts of the score (means over the episodes that have them)": {

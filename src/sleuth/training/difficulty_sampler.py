@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.types import Group, SleuthError, Task
+from sleuth.types import Group, Score, SleuthError, Task
 
 QUESTION_WINDOW = 2
 """Times that a question was played over which its rate is averaged: the policy changes between them."""
@@ -30,7 +30,8 @@ class DifficultySampler:
     its sequence is then followed to the next task that is drawn, each with its `probability`. So no task is drawn twice
     in one epoch of its source, and each of those within the bounds once. What is drawn is a function of the seed, the
     state and the number of the draw; without a mix, and until a rate is out of bounds, it is what `InfiniteSampler`
-    draws. Raises SleuthError if the sources of the tasks are not those of `mix`.
+    draws. The rate of a task is the mean of how `right` its episodes are. Raises SleuthError if the sources of the
+    tasks are not those of `mix`.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class DifficultySampler:
         *,
         seed: tuple[int, ...],
         state: Mapping[str, Any] | None = None,
+        right: Callable[[Score], float | None] = lambda score: score.value,
     ) -> None:
+        self.right = right
         require_sources(data, tasks)
         self.items, self.seed, self.floor = tasks, seed, data.floor
         self.low, self.high = data.rate_bounds
@@ -68,15 +71,19 @@ class DifficultySampler:
         """What `take` would return."""
         return self._drawn(count, dict(self.places))
 
-    def observe(self, groups: Sequence[Group]) -> None:
-        """Takes the scores of played groups into the rates. Missing scores are left out."""
+    def observe(self, groups: Sequence[Group]) -> float | None:
+        """Takes into the rates how right the episodes of played groups are; the mean of these groups' rates. Missing
+        scores are left out."""
+        seen = []
         for group in groups:
-            values = [score.value for score in group.scores if score.value is not None]
+            values = [value for score in group.scores if (value := self.right(score)) is not None]
             if values:
                 rate, task = fmean(values), group.task
+                seen.append(rate)
                 self.rates[task.id] = updated(self.rates.get(task.id), rate, QUESTION_WINDOW)
                 if task.kind:
                     self.kinds[kind_of(task)] = updated(self.kinds.get(kind_of(task)), rate, KIND_WINDOW)
+        return fmean(seen) if seen else None
 
     def probability(self, task: Task) -> float:
         """The probability that a task is drawn when its turn comes: 1, or the floor if its own rate is out of bounds

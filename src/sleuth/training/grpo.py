@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
@@ -31,6 +32,7 @@ from sleuth.factories import (
     require_teacher,
     reward_of,
     reward_spec_of,
+    rightness,
     scorer_warnings,
     served_teacher_of,
     setting_of,
@@ -56,7 +58,7 @@ from sleuth.training.difficulty_sampler import DifficultySampler, require_source
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, Trainer, figures_of, train
-from sleuth.training.minibatches import batches_of_step, update_on
+from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
 from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.training.teacher_verdicts import ask_teacher
@@ -180,7 +182,9 @@ class GRPOTrainer(Trainer):
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
             groups, _ = self._score(0, self.worker.probe(self.stage.probe_prompts))
-            lines += probe_lines(groups, searches=self.stage.env.kind == "search")
+            lines += probe_lines(
+                groups, searches=self.stage.env.kind == "search", right=partial(rightness, rewards=self.stage.reward)
+            )
         return lines
 
     def continuing(self, checkpoint: Path) -> list[str]:
@@ -216,6 +220,9 @@ class GRPOTrainer(Trainer):
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}
         self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
+        if self.stage.teacher is not None:
+            guided = [guidance_of(score, stage=self.stage) > 0 for group in groups for score in group.scores]
+            figures["guided_fraction"] = fmean(guided)
         figures |= scores | update | seconds | self.engine.figures()
         if self.stage.engine is not None and not self.stage.engine.max_policy_lag:
             figures["seconds_client"] = worked
@@ -302,7 +309,7 @@ def order_of(
     """The order in which a stage plays its tasks, from where `saved` left it."""
     state, data = saved.state if saved else {}, stage.data
     if isinstance(data, PlayedQuestionsRecipe) and data.draw == "by_difficulty":
-        return DifficultySampler(tasks, data, seed=key, state=state)
+        return DifficultySampler(tasks, data, seed=key, state=state, right=partial(rightness, rewards=stage.reward))
     return InfiniteSampler(tasks, seed=key, taken=state.get("asked", 0))
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from sleuth.factories import rightness
 from sleuth.learn.batch import Advantages, Batch, Verdicts, batch_of_groups, has_gradient
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import Policy, Update
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe.grpo import GrpoRecipe, PolicyTeacherRecipe
+from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.training.step_metrics import mean_of
 from sleuth.types import Group, Score
 
@@ -39,7 +40,7 @@ def batch_of_step(
 ) -> Batch | None:
     """The episodes of these groups for the loss; None if none of them has a gradient. `verdicts` are those of a teacher
     on a server."""
-    loss, guidance = stage.loss, partial(guidance_of, teacher=stage.teacher)
+    loss, guidance = stage.loss, partial(guidance_of, stage=stage)
     if not loss.beta and not has_gradient(groups, advantages, guidance):
         return None
     batch = batch_of_groups(
@@ -49,12 +50,13 @@ def batch_of_step(
     return batch if loss.beta or followed or batch.advantages.any() else None
 
 
-def guidance_of(score: Score, *, teacher: PolicyTeacherRecipe | None) -> float:
-    """The weight with which an episode of this score follows the teacher."""
-    if teacher is None or score.value is None:
+def guidance_of(score: Score, *, stage: GrpoRecipe) -> float:
+    """The weight with which an episode of this score follows the stage's teacher."""
+    teacher, right = stage.teacher, rightness(score, stage.reward)
+    if teacher is None or score.value is None or right is None:
         return 0.0
-    right = 1.0 if teacher.right is None else teacher.right
-    return teacher.weight if teacher.when == "always" or score.value < right else 0.0
+    is_wrong = right < 1 if teacher.right is None else score.value < teacher.right
+    return teacher.weight if teacher.when == "always" or is_wrong else 0.0
 
 
 def update_on(

@@ -72,7 +72,8 @@ class RolloutWorker:
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
         if isinstance(self.order, DifficultySampler):
-            self.order.observe(played.groups)
+            rate = self.order.observe(played.groups)
+            played = replace(played, figures=played.figures | {"drawn_rate": rate})
         self.order_state = self.order.state_dict()
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)

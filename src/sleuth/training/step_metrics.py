@@ -86,8 +86,14 @@ def sampled_entropy(groups: Sequence[Group]) -> float | None:
     return -fmean(logprobs) if logprobs else None
 
 
-def probe_lines(groups: Sequence[Group], *, searches: bool = True) -> list[str]:
-    """Whether there is anything to learn from, and what to do if not; `searches` if there is a tool to search with."""
+def probe_lines(
+    groups: Sequence[Group],
+    *,
+    searches: bool = True,
+    right: Callable[[Score], float | None] = lambda score: score.value,
+) -> list[str]:
+    """Whether there is anything to learn from, and what to do if not; `searches` if there is a tool to search with.
+    `right` says how right the episode of a score is."""
     episodes = _whole_episodes(groups)
     values = [value for group in groups for value in values_of(group) if value is not None]
     if not episodes or not values:
@@ -106,7 +112,8 @@ def probe_lines(groups: Sequence[Group], *, searches: bool = True) -> list[str]:
             "or fine-tune on a few hundred searching episodes first"
         )
     if signal < FEW:
-        all_right = fmean(values) > 0.5
+        shares = [share for group in groups for score in group.scores if (share := right(score)) is not None]
+        all_right = fmean(shares) > 0.5
         lines.append(
             "almost every group is all right: the questions are too easy to teach anything; take harder ones"
             if all_right

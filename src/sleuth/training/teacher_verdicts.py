@@ -19,7 +19,7 @@ def ask_teacher(
     guided = [
         trajectory
         for episode, score, _ in in_loss(groups, advantages)
-        if guidance_of(score, teacher=stage.teacher)
+        if guidance_of(score, stage=stage)
         for trajectory in episode.trajectories
     ]
     asked = {
