@@ -75,4 +75,6 @@ def play_groups(engine: LocalEngine, episodes: Sequence[Episode], library: Libra
     )
     tasks = [Task(id=str(at), question="", golden_answers=()) for at in range(len(episodes) // SIBLINGS)]
     waiting = {task.id: iter(episodes[at * SIBLINGS : (at + 1) * SIBLINGS]) for at, task in enumerate(tasks)}
-    return asyncio.run(rollout.groups(tasks, lambda task: TwoTurns(next(waiting[task.id]), library), samples=SIBLINGS))
+    return asyncio.run(
+        rollout.groups(tasks, lambda task, *_: TwoTurns(next(waiting[task.id]), library), samples=SIBLINGS)
+    )

@@ -28,7 +28,7 @@ from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import load_tokenizer
 from sleuth.runs.methods import method_citations, method_tags
-from sleuth.types import Env, Episode, Piece, Reply, StopReason, Task
+from sleuth.types import Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(sleuth.__file__).parent
@@ -78,7 +78,7 @@ class EchoEnvRecipe(EnvFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EchoSetting(Setting):
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return EchoEnv(task)
 
 

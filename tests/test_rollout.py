@@ -17,6 +17,7 @@ from sleuth.types import (
     Chunk,
     Completion,
     Env,
+    EpisodeKey,
     Group,
     Passage,
     RetrievalFailed,
@@ -50,7 +51,7 @@ def diligent(text: str, sampling: Sampling) -> str:
 
 
 def groups(shelf: Shelf, context: int = 400, samples: int = 2, answer=diligent) -> list[Group]:
-    def env(task: Task) -> SearchEnv:
+    def env(task: Task, key: EpisodeKey) -> SearchEnv:
         return SearchEnv(task, DIALECTS["sleuth"], "Question: {question}\n", shelf)
 
     return asyncio.run(rollout(answer, context).groups(TASKS, env, samples=samples))
@@ -202,7 +203,7 @@ def test_a_group_is_scored_while_others_are_still_played() -> None:
             scored.set()
             return [Score(value=float(group.task.id))] * len(group.episodes)
 
-        def env(task: Task) -> Env:
+        def env(task: Task, key: EpisodeKey) -> Env:
             return SearchEnv(
                 task, DIALECTS["sleuth"], "Question: {question}\n", Shelf() if task.id == "1" else Patient()
             )

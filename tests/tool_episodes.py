@@ -13,7 +13,7 @@ from sleuth.envs.tools import AnyTool, ToolEnv
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rewards.answer import AnswerReward
 from sleuth.rollout import Rollout
-from sleuth.types import Group, Task
+from sleuth.types import EpisodeKey, Group, Task
 
 DIALECT = replace(TOOLS_TEXT, searches=9, hints=9)
 
@@ -35,7 +35,7 @@ def played(task: Task, tools: Mapping[str, AnyTool], *turns: str) -> Group:
         key=(0,),
     )
 
-    def env(asked: Task) -> ToolEnv:
+    def env(asked: Task, key: EpisodeKey) -> ToolEnv:
         return ToolEnv(asked, DIALECT, "{question}", tools)
 
     [group] = asyncio.run(rollout.groups([task], env, samples=1, reward=AnswerReward(DIALECT)))

@@ -240,7 +240,7 @@ class Environments:
     tokenizer: Any
     retriever: SharedWords
 
-    def open(self, task: Task) -> SearchEnv:
+    def open(self, task: Task, *_: object) -> SearchEnv:
         """The environment of one episode."""
         table = self.table
         dialect = dataclasses.replace(dialect_of(table["dialect"]), turn_tokens=table["turn_tokens"])

@@ -16,6 +16,7 @@ from sleuth.types import (
     Engine,
     Env,
     Episode,
+    EpisodeKey,
     Group,
     Reward,
     Sampling,
@@ -72,12 +73,15 @@ async def play(
         full = reply.done is None and room <= 0
         if full and turn == 0:
             raise _prompt_too_long(segments, context)
+        parsed = [] if reply.action is None else [*reply.earlier, reply.action]
+        parsed = [replace(action, same_turn=at > 0) for at, action in enumerate(parsed)]
+        unseen = [replace(action, passages=()) for action in parsed]  # for a trajectory that does not show the passages
         if reply.restarts and not full:
-            yield TrajectoryEnd(actions=(*actions, *_without_passages(reply.action)), stop="rewritten")
+            yield TrajectoryEnd(actions=(*actions, *unseen), stop="rewritten")
             tokens = []
-        if reply.action is not None:
-            actions += _without_passages(reply.action) if full else [reply.action]
-            yield actions[-1]
+        for action in unseen if full else parsed:
+            actions.append(action)
+            yield action
         for segment in segments if not full else ():
             tokens.extend(segment.tokens)
             yield segment
@@ -128,7 +132,7 @@ class Rollout:
     async def groups(
         self,
         tasks: Sequence[Task],
-        make_env: Callable[[Task], Env],
+        make_env: Callable[[Task, EpisodeKey], Env],
         *,
         samples: int,
         first_prompt: int = 0,
@@ -137,8 +141,9 @@ class Rollout:
         ranks: Ranks = ALONE,
     ) -> list[Group]:
         """`samples` episodes of every task, as groups in the order of the tasks; `finished` is called after each
-        episode. Prompts are numbered from `first_prompt`. With a `reward` each group is scored as soon as its last
-        episode has ended, while others are still being played. The first error ends all.
+        episode. Prompts are numbered from `first_prompt`; an environment is made for its task and (prompt, sample).
+        With a `reward` each group is scored as soon as its last episode has ended, while others are still being played.
+        The first error ends all.
 
         Several `ranks` play a share of the tasks each, with the draws that one process would make, and all return all
         groups; only the first rank has the `reward`, and scores them (see `scored`)."""
@@ -153,7 +158,8 @@ class Rollout:
 
         async def episode_of(prompt: int, task: Task, sample: int) -> Episode:
             async with semaphore:
-                episode = await self.episode(make_env(task), task, first_prompt + prompt, sample)
+                env = make_env(task, (first_prompt + prompt, sample))
+                episode = await self.episode(env, task, first_prompt + prompt, sample)
             finished()
             return episode
 
@@ -195,11 +201,6 @@ def _result(found: list[Group] | Exception) -> list[Group]:
 
 async def _scored(group: Group, reward: Reward) -> Group:
     return replace(group, scores=tuple(await reward(group)))
-
-
-def _without_passages(action: Action | None) -> list[Action]:
-    """The action for a trajectory in which the policy did not see its passages."""
-    return [] if action is None else [replace(action, passages=())]
 
 
 def _first_error(errors: BaseExceptionGroup) -> BaseException:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
@@ -15,6 +16,10 @@ part of a prompt template, part of a source text (ground truth), or written by a
 
 StopReason = Literal["stop", "eos", "length"]
 """Why a completion ended: a stop string, the end-of-text token, or the token budget."""
+
+
+EpisodeKey = tuple[int, int]
+"""The episode of a step or an evaluation: the number of its prompt, and of its sample."""
 
 
 class SleuthError(Exception):
@@ -195,7 +200,8 @@ class Action:
     `Action(kind="search", text="Ada Voss", passages=(Passage(...),))`; the text is the query, the call of a
     tool, the answer, or, if "invalid", the text that was none of them. `failure` says why a search got no answer.
     `result` is all that a called tool returned, before a budget cut it:
-    `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`.
+    `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`. `same_turn`: it was parsed from the
+    turn of the action before it.
     """
 
     kind: Literal["search", "call", "answer", "invalid"]
@@ -203,6 +209,7 @@ class Action:
     passages: tuple[Passage, ...] = ()
     failure: str = ""
     result: str | None = None
+    same_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +244,11 @@ class Trajectory:
     def passages(self) -> tuple[Passage, ...]:
         """Every passage that the model saw, in order."""
         return tuple(passage for action in self.actions for passage in action.passages)
+
+    @property
+    def action_turns(self) -> tuple[int, ...]:
+        """The turn of each action, counted from 0; turns that a chat template rewrote into the prompt included."""
+        return tuple(turn - 1 for turn in accumulate(int(not action.same_turn) for action in self.actions))
 
     @property
     def searches(self) -> int:
@@ -387,12 +399,14 @@ class Reply:
     """An environment's turn: pieces to append, then either the end (`done` is the stop reason) or the next turn's
     limits.
 
-    `action` is what it parsed from the policy's last turn. `restarts`: the pieces rewrite the whole history and start a
+    `action` is what it parsed from the policy's last turn, and `earlier` what it parsed before that from the same turn,
+    if a message had several calls. `restarts`: the pieces rewrite the whole history and start a
     new trajectory. `response_tokens`, read from the first reply only, limits all tokens after it; None is no limit.
     """
 
     pieces: tuple[Piece, ...] = ()
     action: Action | None = None
+    earlier: tuple[Action, ...] = ()
     done: str | None = None
     max_tokens: int = 0
     stops: tuple[str, ...] = ()

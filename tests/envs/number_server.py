@@ -7,8 +7,9 @@ import os
 import sys
 import time
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from mcp.server.fastmcp import FastMCP, Image
+from mcp.server.fastmcp import Context, FastMCP, Image
 
 PORT = int(sys.argv[1]) if len(sys.argv) > 1 else None
 server = FastMCP("numbers", port=PORT or 0, log_level="ERROR")
@@ -72,6 +73,16 @@ def blocks() -> str:
     """Blocks the server."""
     time.sleep(60)
     return "late"
+
+
+COUNTS = WeakKeyDictionary[object, int]()
+
+
+@server.tool()
+def counts(context: Context) -> int:
+    """Counts the calls of a session."""
+    COUNTS[context.session] = COUNTS.get(context.session, 0) + 1
+    return COUNTS[context.session]
 
 
 if __name__ == "__main__":

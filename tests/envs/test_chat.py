@@ -15,6 +15,7 @@ from sleuth.envs.chat_template import ChatTemplate, Message
 from sleuth.envs.frames import frame_of
 from sleuth.envs.search import SearchEnv
 from sleuth.render import Renderer
+from sleuth.rewards.search_results import shown_passages
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Passage, Piece, RetrievalFailed, Sampling, SleuthError, Task
 
@@ -167,6 +168,47 @@ def test_an_invalid_call_gets_the_hint_and_a_message_without_a_call_is_the_last(
     assert f"<tool_response>\n{DIALECTS['chat'].hint}\n</tool_response>" in episode.trajectory.text
     assert [action.kind for action in episode.trajectory.actions] == ["invalid", "invalid"]
     assert episode.trajectory.stop == "turns"
+
+
+def both(second: str = CALL, first: str = CALL) -> str:
+    """A message of two calls."""
+    return first.removesuffix("<|im_end|>") + second
+
+
+@pytest.mark.parametrize("template", [KEEPS, STRIPS])
+def test_all_searches_of_a_message_are_made_and_each_has_its_results(template: str) -> None:
+    other = CALL.replace("Ada", "Tarn")
+    episode = played(template, "<think>both</think>" + both(other), ANSWER, searches=2)
+    actions = episode.trajectory.actions
+    assert [(action.kind, action.text) for action in actions] == [
+        ("search", "Ada"),
+        ("search", "Tarn"),
+        ("answer", "Tarn"),
+    ]
+    assert [(search, rank) for search, rank, *_ in shown_passages(episode.trajectory)] == [(1, 1), (2, 1)]
+    assert all("Ada was born in Tarn." in shown for *_, shown in shown_passages(episode.trajectory))
+    assert episode.trajectory.text.count("<tool_response>") == 2
+    limited = played(KEEPS, both(other), ANSWER, searches=1).trajectory
+    assert [action.kind for action in limited.actions] == ["search", "invalid", "answer"]
+    assert "error: this call was not made: none is left" in limited.text
+
+
+def test_verl_makes_the_first_call_of_a_message_as_it_is_published() -> None:
+    call = CALL.replace('"query": "Ada"', '"query_list": ["Ada"]')
+    trajectory = played(KEEPS, both(call, call), ANSWER, dialect="verl").trajectory
+    assert [action.kind for action in trajectory.actions] == ["search", "answer"]
+
+
+def test_a_template_that_renders_one_answer_of_a_tool_gets_the_results_of_two_calls_in_it() -> None:
+    fussy = KEEPS.replace(
+        "{%- for",
+        "{%- if messages | selectattr('role', 'equalto', 'tool') | list | length > 1 %}"
+        "{{ raise_exception('one tool at a time') }}{%- endif %}{%- for",
+        1,
+    )
+    text = played(fussy, both(), ANSWER).trajectory.text
+    assert text.count("[1] Ada | Ada was born in Tarn.") == 2
+    assert text.count("<tool_response>") == 1
 
 
 def test_a_call_takes_precedence_over_an_answer_in_one_message() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tool_episodes import call, played
 
 from sleuth.envs import mcp_server
+from sleuth.envs.calls import EpisodeCalls
 from sleuth.envs.mcp_server import ServerTool, tool_server, tools_sha256
 from sleuth.factories import setting_of
 from sleuth.factories.own_code import env_code_in
@@ -37,7 +38,7 @@ def tools_at(address: str, seconds: float = 20) -> dict[str, ServerTool]:
 
 
 def called(tools: dict[str, ServerTool], name: str, **arguments: object) -> str:
-    return asyncio.run(tools[name](arguments))
+    return asyncio.run(tools[name](arguments, EpisodeCalls(TASK)))
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,49 @@ def test_a_server_over_http_is_spoken_to_and_its_end_noticed(address: str) -> No
     assert score.note.startswith(f"{address}: the tool server ")
 
 
+def counted(address: str, *, shared: bool) -> list[list[str]]:
+    """What the tool `counts` returns in two episodes that call it in turn."""
+    server = tool_server(address)
+    [tool] = (ServerTool(server, tool, seconds=20, shared=shared) for tool in server.offered(["counts"]))
+
+    async def played() -> list[list[str]]:
+        episodes = [EpisodeCalls(TASK) for _ in range(2)]
+        found = [[await tool({}, episode) for episode in episodes] for _ in range(2)]
+        return [list(of_episode) for of_episode in zip(*found, strict=True)]
+
+    return asyncio.run(played())
+
+
+def test_each_episode_has_a_session_of_its_own_of_a_server_at_a_url(address: str) -> None:
+    assert counted(address, shared=False) == [["1", "2"], ["1", "2"]]
+    assert counted(address, shared=False) == [["1", "2"], ["1", "2"]]
+    assert counted(address, shared=True) == [["1", "3"], ["2", "4"]]
+
+
+def test_episodes_share_the_one_process_of_a_command_and_a_line_says_so_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = f"{COMMAND}  "
+    table, tokenizer = {"mcp": command, "only": ["counts"]}, load_tokenizer("models/tiny-base")
+    setting_of(recipe(table | {"shared": True}), tokenizer, [TASK])
+    assert "one process" not in capsys.readouterr().err
+    for _ in range(2):
+        setting_of(recipe(table), tokenizer, [TASK])
+    assert capsys.readouterr().err == (
+        f"{command}: one process of this tool server serves all episodes, which share what it remembers: set shared = "
+        "true if it remembers nothing, or serve it at a URL: each episode has a session of its own\n"
+    )
+    assert counted(command, shared=False) == [["1", "3"], ["2", "4"]]
+
+
+def test_an_episode_whose_session_is_lost_has_no_score(address: str) -> None:
+    """The server could be asked again, but would have forgotten the episode's first call."""
+    tools = tools_at(address, seconds=3)
+    [score] = played(TASK, tools, call("counts"), call("ends"), "<answer>6</answer>").scores
+    assert score.value is None
+    assert score.note.startswith(f"{address}: the tool server lost the session of an episode at a call of ends")
+
+
 def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "more.py").write_text(
         'def halve(x: float) -> float:\n    """Halves.\n\n    Args:\n        x: It.\n    """\n'
@@ -173,3 +217,24 @@ def test_a_folder_for_a_url_and_a_table_without_a_server_are_refused(tmp_path: P
         load_recipe(file)
     assert "folder has no effect for a URL" in str(refusal.value)
     assert "mcp" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        ({}, "mcp or function: name one of them"),
+        ({"mcp": COMMAND, "function": "a:b"}, "mcp or function: name one of them"),
+        ({"function": "a:b", "only": ["b"]}, "folder and only are for a server"),
+    ],
+)
+def test_a_table_names_a_server_or_a_function(table: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        recipe(table)
+
+
+def test_a_function_in_a_table_may_be_shared(tmp_path: Path) -> None:
+    (tmp_path / "asked.py").write_text('def now() -> str:\n    """Tells the time."""\n')
+    name = f"{tmp_path}/asked.py:now"
+    assert recipe({"function": name}).functions() == recipe(name).functions() == (name,)
+    setting = setting_of(recipe({"function": name, "shared": True}), load_tokenizer("models/tiny-base"), [TASK])
+    assert setting.tools["now"].shared

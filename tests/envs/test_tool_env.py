@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,24 @@ from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
 from sleuth.dialects.tools import TOOLS_TEXT
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.tools import RESULT_CHARACTERS, CallRecord, FunctionTool, ToolEnv
+from sleuth.envs.calls import CallRecord, EpisodeCalls
+from sleuth.envs.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
 from sleuth.factories import setting_of
 from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.types import Action, Episode, Passage, Reply, RetrievalFailed, SleuthError, Task
+from sleuth.types import (
+    Action,
+    Episode,
+    EpisodeKey,
+    Group,
+    Passage,
+    Reply,
+    RetrievalFailed,
+    SleuthError,
+    Task,
+    Trajectory,
+)
 from sleuth.user_code.functions import UserCodeError, load_function
 
 TASK = Task(id="q", question="how many?", golden_answers=("6",))
@@ -184,27 +197,107 @@ def test_after_the_last_call_there_is_one_more_turn(tools: dict[str, FunctionToo
     assert end == Reply(action=Action(kind="answer", text="6"), done="answered")
 
 
-def test_siblings_get_one_result_for_the_same_call_and_another_question_its_own(
-    tools: dict[str, FunctionTool], tmp_path: Path
-) -> None:
-    calls = tool("add", tmp_path)._call.function.module.CALLS
-    record = CallRecord()
+STATEFUL = '''
+MADE = []
+PAGE = 0
 
-    async def siblings() -> list[Reply]:
-        tasks = (TASK, TASK, replace(TASK, id="other"))
-        envs = [ToolEnv(task, DIALECT, "{question}", tools, record=record) for task in tasks]
-        return await asyncio.gather(*(env.reply(call("add", a=5, b=6), "stop") for env in envs))
+def next_page() -> str:
+    """Turns the page."""
+    global PAGE
+    PAGE += 1
+    return f"page {PAGE}"
 
-    before = len(calls)
-    assert [reply.action.result for reply in asyncio.run(siblings()) if reply.action] == ["11"] * 3
-    assert len(calls) == before + 2
+class Pages:
+    def __init__(self, task):
+        MADE.append(task.id)
+        self.page = 0
+
+    def next_page(self) -> str:
+        """Turns the page."""
+        self.page += 1
+        return f"page {self.page}"
+
+    async def go_to(self, page: int) -> str:
+        """Opens a page.
+
+        Args:
+            page: Its number.
+        """
+        self.page = page
+        return f"page {page}"
+'''
 
 
-def test_a_recorded_call_is_not_made_again(tools: dict[str, FunctionTool]) -> None:
-    text = json.dumps({"name": "add", "arguments": {"a": 1, "b": 1}})
-    record = CallRecord(recorded={("q", text): "what it was"})
-    [reply] = play(ToolEnv(TASK, DIALECT, "{question}", tools, record=record), f"<tool_call>{text}</tool_call>")
-    assert reply.action == Action(kind="call", text=text, result="what it was")
+def paging(folder: Path, *names: str, shared: bool = False) -> dict[str, FunctionTool]:
+    (folder / "paging.py").write_text(STATEFUL)
+    made = [FunctionTool(load_function(f"{folder}/paging.py:{name}"), seconds=5, shared=shared) for name in names]
+    return {one.name: one for one in made}
+
+
+def read_by(tools: dict[str, FunctionTool], keys: Sequence[EpisodeKey], record: CallRecord, *turns: str) -> list[list]:
+    """The results of episodes that make the same calls, turn by turn."""
+
+    async def played() -> list[list]:
+        dialect = replace(DIALECT, searches=9)
+        envs = [ToolEnv(TASK, dialect, "{question}", tools, calls=EpisodeCalls(TASK, key, record)) for key in keys]
+        rounds = [await asyncio.gather(*(env.reply(turn, "stop") for env in envs)) for turn in turns]
+        return [[replies[at].action.result for replies in rounds] for at in range(len(envs))]
+
+    return asyncio.run(played())
+
+
+TURN = call("next_page")
+
+
+def test_each_episode_has_an_object_of_its_own_of_a_class_of_tools(tmp_path: Path) -> None:
+    tools = paging(tmp_path, "Pages.next_page", "Pages.go_to")
+    assert tools["go_to"].schema["function"]["parameters"]["required"] == ["page"]
+    found = read_by(tools, [(0, 0), (0, 1)], CallRecord({}), TURN, TURN, call("go_to", page=7), TURN)
+    assert found == [["page 1", "page 2", "page 7", "page 8"]] * 2
+    assert load_function(f"{tmp_path}/paging.py:Pages").module.MADE == ["q", "q"]
+
+
+def test_a_call_is_made_as_often_as_it_is_written_unless_episodes_share_it(tmp_path: Path) -> None:
+    """A global variable belongs to the process: the episodes of a step and all later ones count on."""
+    tools = paging(tmp_path, "next_page")
+    made = read_by(tools, [(0, 0), (0, 1)], CallRecord({}), TURN, TURN)
+    assert sorted(made[0] + made[1]) == ["page 1", "page 2", "page 3", "page 4"]
+    shared = paging(tmp_path, "next_page", shared=True)
+    made = read_by(shared, [(0, 0), (0, 1), (1, 0)], CallRecord({}), TURN, TURN)
+    assert made == [["page 5", "page 5"]] * 3
+
+
+def played_before(*results: str) -> CallRecord:
+    """The record of an episode, (4, 1), that turned pages."""
+    text = json.dumps({"name": "next_page", "arguments": {}})
+    actions = tuple(Action(kind="call", text=text, result=result) for result in results)
+    episode = Episode(task=TASK, sample=1, trajectories=(Trajectory(segments=(), actions=actions),))
+    return CallRecord({4: Group(task=TASK, episodes=(episode,))})
+
+
+def test_recorded_calls_are_not_made_again_and_belong_to_their_episode_in_their_order(tmp_path: Path) -> None:
+    tools = paging(tmp_path, "Pages.next_page")
+    [found] = read_by(tools, [(4, 1)], played_before("one", "two"), TURN, TURN)
+    assert found == ["one", "two"]
+    assert load_function(f"{tmp_path}/paging.py:Pages").module.MADE == []
+    [other] = read_by(tools, [(5, 1)], played_before("one", "two"), TURN, TURN)
+    assert other == ["page 1", "page 2"]
+
+
+def test_an_episode_that_leaves_its_record_finds_its_tools_where_the_record_left_them(tmp_path: Path) -> None:
+    tools = paging(tmp_path, "Pages.next_page", "Pages.go_to")
+    [found] = read_by(tools, [(4, 1)], played_before("one", "two"), TURN, call("go_to", page=7), TURN)
+    assert found == ["one", "page 7", "page 8"]
+    [found] = read_by(tools, [(4, 1)], played_before("one", "two"), TURN, TURN, TURN)
+    assert found == ["one", "two", "page 3"]
+
+
+def test_a_class_that_does_not_take_the_task_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text(
+        'class Bare:\n    def read(self) -> str:\n        """Reads."""\n        return ""\n'
+    )
+    with pytest.raises(UserCodeError, match=r"bare.py:1: Bare: takes 0 arguments; expected Bare\(task\)"):
+        FunctionTool(load_function(f"{tmp_path}/bare.py:Bare.read"), seconds=5)
 
 
 class Library:
@@ -262,6 +355,21 @@ def test_a_chat_template_shows_the_tools_and_gets_results_as_messages(tmp_path: 
         "<|im_start|>user\n<tool_response>\n6\n</tool_response><|im_end|>\n<|im_start|>assistant\n" in trajectory.text
     )
     assert (trajectory.stop, len(episode.trajectories)) == ("answered", 1)
+
+
+def test_all_calls_of_a_message_are_made_in_their_order_as_far_as_the_limit_allows(tmp_path: Path, tools: dict) -> None:
+    one, two, three = (call("add", a=a, b=b) for a, b in ((2, 4), (1, 1), (9, 9)))
+    episode = chat_episode(KEEPS, tmp_path, f"{one}\n{two}<|im_end|>", "<answer>6</answer><|im_end|>")
+    actions = episode.trajectory.actions
+    assert [(action.kind, action.result) for action in actions] == [("call", "6"), ("call", "2"), ("answer", None)]
+    assert episode.trajectory.action_turns == (0, 0, 1)
+    answers = "<tool_response>\n6\n</tool_response>", "<tool_response>\n2\n</tool_response>"
+    assert episode.trajectory.text.index(answers[0]) < episode.trajectory.text.index(answers[1])
+    read = chat_episode(KEEPS, tmp_path, f"{one}{two}{one}{two}{three}<|im_end|>", "<answer>6</answer><|im_end|>")
+    assert [action.result for action in read.trajectory.actions] == [
+        "6", "2", "6", "2", "error: this call was not made: none is left", None
+    ]  # fmt: skip
+    assert "none is left" in read.trajectory.text
 
 
 def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:

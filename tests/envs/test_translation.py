@@ -56,6 +56,7 @@ def test_a_translated_turn_keeps_its_white_space() -> None:
         ("<search> Ada", "sleuth"),
         ("<answer>Tarn, without a box</answer>", "research"),
         ("<tool_call>no json</tool_call>", "chat"),
+        ('<tool_call>{"name": "search", "arguments": {"query": "one"}}</tool_call>' * 2, "chat"),
         ('<tool_call>{"name": "search", "arguments": {"query_list": ["one", "two"]}}</tool_call>', "verl"),
     ],
 )

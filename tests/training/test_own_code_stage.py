@@ -361,15 +361,14 @@ def now(what: str) -> str:
 
 
 class CallingEngine(ScriptedEngine):
-    """In its first turn every episode calls the tool `now`, each sample with its own argument; then it answers."""
+    """In its first two turns every episode makes the same call of the tool `now`; then it answers."""
 
     def __init__(self, tokenizer) -> None:
         super().__init__(tokenizer, self.turn)
 
     def turn(self, text: str, sampling: Sampling) -> str:
-        *_, sample, turn = sampling.key
-        call = {"name": "now", "arguments": {"what": str(sample % 4)}}
-        return f"<tool_call>{json.dumps(call)}</tool_call>" if turn == 0 else "<answer>late</answer>"
+        call = {"name": "now", "arguments": {"what": "all"}}
+        return f"<tool_call>{json.dumps(call)}</tool_call>" if sampling.key[-1] < 2 else "<answer>late</answer>"
 
     def publish(self, version: int) -> None: ...
 
@@ -394,10 +393,9 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     run(recipe, tmp_path / "run", *overrides)
     file = tmp_path / "run/rollouts/step-000002.parquet"
     before = read_rollouts(file)
-    [results] = {tuple(one.trajectory.actions[0].result for one in group.episodes) for group in before[:1]}
-    assert results[:4] == results[4:]  # siblings with the same call have the same result
-    assert len(set(results)) == 4
-    assert rows(tmp_path / "run")[1]["calls_mean"] == 1.0
+    results = [action.result for group in before for one in group.episodes for action in one.trajectory.actions[:2]]
+    assert len(set(results)) == len(results) == 2 * 2 * 8  # every call is made, whatever was called before
+    assert rows(tmp_path / "run")[1]["calls_mean"] == 2.0
     reported = sleuth("report", tmp_path / "run")
     assert reported.exit_code == 0, reported.stderr
     made = len((tmp_path / "answers.txt").read_text())

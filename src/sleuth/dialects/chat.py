@@ -1,8 +1,8 @@
 """A native tool call through the model's own chat template, in the format of Hermes, Qwen2.5 and Qwen3.
 
 The template renders the tool's schema; the policy calls it with JSON in `<tool_call>` tags and ends its message. The
-passages are returned as a tool message. A message without a call is the last, with the answer in answer tags. Of
-several calls in one message only the first is executed.
+passages are returned as a tool message. A message without a call is the last, with the answer in answer tags. Several
+calls in one message are executed in their order, each with a tool message; those beyond the limit are refused there.
 
 The conversation is rendered again at every turn, so thoughts are kept or dropped as the template does. If rendering
 only appends, the sampled tokens stay and the rest is added after them. If it changes earlier text (drops earlier

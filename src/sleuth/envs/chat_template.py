@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -58,6 +59,7 @@ class ChatTemplate:
         self.flags = dict(flags or {})
         self.tools = [dict(tool) for tool in tools]
         self.end = str(tokenizer.eos_token)
+        self.several_answers = False  # whether it renders two messages of tools in a row
         for flag in self.flags:
             if not re.search(rf"\b{re.escape(flag)}\b", self.source):
                 raise SleuthError(f"template_flags.{flag}: the chat template has no such flag; remove it")
@@ -120,6 +122,11 @@ class ChatTemplate:
             raise SleuthError("the chat template changes the text of a tool's answer")
         if turn not in opaque:
             raise SleuthError("the chat template does not render earlier assistant messages")
+        answers = [Piece(text="1"), Piece(text="2")]
+        two = [Message(role="tool", content=(answer,)) for answer in answers]
+        with suppress(SleuthError):
+            rendered = self.pieces([question, Message(role="assistant", content=(turn,)), *two])
+            self.several_answers = [piece for piece in rendered if piece in answers] == answers
         after = opaque[opaque.index(turn) + 1].text
         if not after.startswith(self.end):
             raise SleuthError(

@@ -29,8 +29,8 @@ class Frame(Protocol):
         """The prompt filled with the question."""
         ...
 
-    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
-        """The results of the search in `turn`, which may be empty."""
+    def results(self, turn: str, stop: StopReason, *results: Sequence[Piece]) -> Framed:
+        """The results of each call in `turn`, which may be empty. Only a message of a chat has several."""
         ...
 
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
@@ -55,16 +55,20 @@ class TextFrame:
             return self.template.pieces(first_messages(prompt, question, self.role))
         return fill_prompt(prompt, question)
 
-    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
+    def results(self, turn: str, stop: StopReason, *results: Sequence[Piece]) -> Framed:
         """The tags are separate pieces, so that no budget cuts them."""
-        dialect = self.dialect
-        margin = dialect.margin if results else ""
+        dialect, [of_call] = self.dialect, results
+        margin = dialect.margin if of_call else ""
         opening = Piece(text=f"{dialect.before_results}{dialect.information.open}{dialect.margin}")
         closing = Piece(text=f"{margin}{dialect.information.close}{dialect.after_results}")
-        return Framed(pieces=(opening, *results, closing, *self.again))
+        return Framed(pieces=(opening, *of_call, closing, *self.again))
 
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
         return Framed(pieces=(Piece(text=text),))
+
+
+LINE = (Piece(text="\n"),)
+"""Between the results of two calls in one message of a tool."""
 
 
 class ChatFrame:
@@ -86,20 +90,23 @@ class ChatFrame:
         self.messages = first_messages(prompt, question, self.role)
         return list(self._framed(self.template.pieces(self.messages)).pieces)
 
-    def results(self, turn: str, stop: StopReason, results: Sequence[Piece]) -> Framed:
-        return self._tool_answer(turn, stop, tuple(results))
+    def results(self, turn: str, stop: StopReason, *results: Sequence[Piece]) -> Framed:
+        return self._tool_answers(turn, stop, results)
 
     def hint(self, turn: str, stop: StopReason, text: str) -> Framed:
-        return self._tool_answer(turn, stop, (Piece(text=text),))
+        return self._tool_answers(turn, stop, [(Piece(text=text),)])
 
-    def _tool_answer(self, turn: str, stop: StopReason, answer: tuple[Piece, ...]) -> Framed:
+    def _tool_answers(self, turn: str, stop: StopReason, answers: Sequence[Sequence[Piece]]) -> Framed:
         end = self.template.end if stop == "eos" else ""
+        if not self.template.several_answers:
+            answers = [[piece for at, of_call in enumerate(answers) for piece in (*LINE[:at], *of_call)]]
+        tools = [Message(role="tool", content=tuple(answer)) for answer in answers]
         if self.dialect.frame == "messages":
             written = Piece(text=turn)
-            self.messages += [Message(role="assistant", content=(written,)), Message(role="tool", content=answer)]
+            self.messages += [Message(role="assistant", content=(written,)), *tools]
             return self._framed(_without_prefix(end, _pieces_after(written, self.template.pieces(self.messages))))
         written = _turn_pieces(turn, self.dialect)
-        self.messages += [Message(role="assistant", content=written), Message(role="tool", content=answer)]
+        self.messages += [Message(role="assistant", content=written), *tools]
         history = self.template.pieces(self.messages)
         seen = self.text + turn + end
         if _text(history).startswith(seen):

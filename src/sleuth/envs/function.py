@@ -60,7 +60,8 @@ class FunctionEnv:
             raise error(f"{method} returned done = {reply.done!r}: expected None, {', '.join(map(repr, ENDS[1:]))}")
         if not isinstance(reply.max_tokens, int) or (reply.done is None and reply.max_tokens < 1):
             raise error(f"{method} returned a reply that allows the policy no token: set max_tokens, or done")
-        if reply.action is not None and not isinstance(reply.action, Action):
+        actions = (*reply.earlier, reply.action) if reply.action is not None else reply.earlier
+        if not all(isinstance(action, Action) for action in actions):
             raise error(f"{method} returned an action that is not a sleuth.types.Action")
         if method == "open" and not reply.pieces and reply.done is None:
             raise error("open returned no pieces, so that the policy would have no prompt")

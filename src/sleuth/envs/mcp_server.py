@@ -10,19 +10,20 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from weakref import finalize
 
-from sleuth.envs.calls import ERROR
+from sleuth.envs.calls import ERROR, EpisodeCalls
 from sleuth.retrieval.connections import key_headers
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
-from sleuth.user_code.calls import background_loop, delaying_engine
+from sleuth.user_code.calls import SIDE_BY_SIDE, background_loop, delaying_engine, timed
 from sleuth.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -43,20 +44,39 @@ class ToolServerFailed(Exception):  # noqa: N818
 
 
 class ToolServer:
-    """A server of tools. It is started, or connected to, at its first use, and used by the whole process.
+    """A session of a server of tools. It is started, or connected to, at its first use.
 
     `address` is a command, which runs in `folder` and talks over stdin and stdout (`python` is the Python of this
-    process), or the URL of a server that speaks streamable HTTP. A server that is lost is started again, once a call.
+    process), or the URL of a server that speaks streamable HTTP. A server that is lost is started again, once a call;
+    but a session `of_episode` fails when the server may have forgotten earlier calls.
     """
 
-    def __init__(self, address: str, folder: Path | None = None) -> None:
+    def __init__(self, address: str, folder: Path | None = None, *, of_episode: bool = False) -> None:
         self.address = address
         self.folder = folder
+        self.of_episode = of_episode
+        self._session_id: Callable[[], str | None] = lambda: None
+        self._remembers = False
         self.listed: list[Tool] = []
         self._session: ClientSession | None = None
         self._connection: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._warned = False
+        self._said = False
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether several sessions of one process can be opened: those of a command would each be a process."""
+        return self.address.startswith(("http://", "https://"))
+
+    def say_what_is_shared(self) -> None:
+        """Prints once that episodes share the server, if they cannot have sessions of their own."""
+        if not self.has_sessions and not self._said:
+            self._said = True
+            to_stderr(
+                f"{self.address}: one process of this tool server serves all episodes, which share what it remembers: "
+                "set shared = true if it remembers nothing, or serve it at a URL: each episode has a session of its own"
+            )
 
     def offered(self, only: Sequence[str]) -> list[Tool]:
         """Its tools with these names; all of them if `only` is empty. Raises SleuthError if it lacks one."""
@@ -86,12 +106,16 @@ class ToolServer:
             await self.open()
             session = cast("ClientSession", self._session)
             try:
-                return await session.call_tool(name, dict(arguments), timedelta(seconds=seconds))
+                result = await session.call_tool(name, dict(arguments), timedelta(seconds=seconds))
+                self._remembers = self.of_episode and self._session_id() is not None
+                return result
             except Exception as error:  # of the SDK, of its streams, or of its validation
                 reason, late = str(_first(error)) or type(error).__name__, _is_timeout(error)
             if not await _answers(session):
                 if self._session is session:  # else another call has closed it, and may have opened the next
                     await self.close()
+                if self._remembers:
+                    raise self._failed(f"lost the session of an episode at a call of {name}: {reason}")
                 if not late:
                     continue
                 await self.open()  # the call has blocked the server; the next one finds a new server
@@ -115,7 +139,8 @@ class ToolServer:
                 ClientSession(read, write, message_handler=self._on_message) as session,
             ):
                 await session.initialize()
-                self.listed = [tool async for tool in _tools_of(session)]
+                if not self.of_episode:
+                    self.listed = [tool async for tool in _tools_of(session)]
                 self._session = session
                 opened.set_result(None)
                 await asyncio.Event().wait()
@@ -138,11 +163,18 @@ class ToolServer:
         from mcp import StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
-        if self.address.startswith(("http://", "https://")):
+        async def answer_calls_only(request: httpx.Request) -> None:
+            if request.method == "GET" and "last-event-id" not in request.headers:
+                raise httpx.RequestError("an episode's session needs no stream for what a server sends unasked")
+
+        if self.has_sessions:
+            hooks = {"request": [answer_calls_only]} if self.of_episode else {}
             async with (
-                httpx.AsyncClient(headers=key_headers(), timeout=None) as client,  # `call` and `open` limit the time
-                streamable_http_client(self.address, http_client=client) as (read, write, _),
+                # `call` and `open` limit the time
+                httpx.AsyncClient(headers=key_headers(), timeout=None, event_hooks=hooks) as client,
+                streamable_http_client(self.address, http_client=client) as (read, write, session_id),
             ):
+                self._session_id = session_id
                 yield read, write
             return
         program, *arguments = shlex.split(self.address)
@@ -163,25 +195,41 @@ class ToolServer:
 
 
 class ServerTool:
-    """A tool of a server. `schema` is its OpenAI schema, as the server describes it."""
+    """A tool of a server. `schema` is its OpenAI schema, as the server describes it. Each episode has a session of its
+    own, unless it is `shared` or the server has only one."""
 
-    def __init__(self, server: ToolServer, tool: Tool, *, seconds: float) -> None:
+    def __init__(self, server: ToolServer, tool: Tool, *, seconds: float, shared: bool = False) -> None:
         self.server = server
+        self.shared = shared
         self.name = tool.name
         self.seconds = seconds
         function = {"name": tool.name, "description": tool.description or "", "parameters": tool.inputSchema}
         self.schema = {"type": "function", "function": function}
 
-    async def __call__(self, arguments: Mapping[str, Any]) -> str:
+    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str:
         """The text of the result, or the reason why the call failed, after `error: ` and the name of the tool. Raises
         ToolServerFailed."""
-        with delaying_engine():
-            made = self.server.call(self.name, arguments, self.seconds)
+        with timed(self.server.address, SIDE_BY_SIDE), delaying_engine():
+            made = self._session(episode).call(self.name, arguments, self.seconds)
             result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, _loop()))
         if isinstance(result, str):
             return f"{ERROR}{self.name}: {result}"
         text = "\n".join(block.text if block.type == "text" else f"[{block.type}]" for block in result.content)
         return f"{ERROR}{self.name}: {text}" if result.isError else text
+
+    def _session(self, episode: EpisodeCalls) -> ToolServer:
+        server = self.server
+        if self.shared or not server.has_sessions:
+            return server
+        if server not in episode.objects:
+            opened = ToolServer(server.address, server.folder, of_episode=True)
+            finalize(episode, _close_later, opened).atexit = False
+            episode.objects[server] = opened
+        return episode.objects[server]
+
+
+def _close_later(server: ToolServer) -> None:
+    asyncio.run_coroutine_threadsafe(server.close(), _loop())
 
 
 def tools_sha256(tools: Sequence[Tool]) -> str:

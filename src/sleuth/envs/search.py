@@ -10,18 +10,22 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from sleuth.dialects import Dialect
-from sleuth.envs.calls import queries_of
+from sleuth.envs.calls import ERROR, calls_in, queries_of
 from sleuth.envs.frames import Frame, Framed, TextFrame
 from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
+
+NONE_LEFT = "this call was not made: none is left"
+"""What the policy reads of a call beyond the limit; one more turn follows."""
 
 
 class SearchEnv:
     """The environment of one episode in a dialect; `frame` formats its replies as text or chat messages.
 
-    After the dialect's number of searches there is one last turn; a search in it, or in the last of the dialect's
-    turns, ends the episode with the stop reason `turns`. With `forced_search` the environment starts the first turn
-    with an opening search tag; with `closed_book` it starts it with an opening answer tag, and allows no search. If the
-    retriever fails, the episode ends as `failed`, with the query in its last action.
+    All calls of a message are made, in their order. After the dialect's number of searches there is one last turn; a
+    search in it, or in the last of the dialect's turns, ends the episode with the stop reason `turns`. With
+    `forced_search` the environment starts the first turn with an opening search tag; with `closed_book` it starts it
+    with an opening answer tag, and allows no search. If the retriever fails, the episode ends as `failed`, with the
+    query in its last action.
     """
 
     call_kind: ClassVar[Literal["search", "call"]] = "search"
@@ -68,12 +72,38 @@ class SearchEnv:
             return self._invalid(turn, stop, may_retry=self.dialect.frame == "text")
         if match["kind"] == "answer":
             return self._answer(match["text"].strip(), turn, stop)
-        queries = queries_of(match["text"].strip(), self.dialect.tool)
-        if not queries:
+        calls = calls_in(turn, match, self.dialect)
+        queries = [queries_of(call, self.dialect.tool) for call in calls]
+        if not any(queries):
             return self._invalid(turn, stop)
         if self._searches_left() <= 0:
-            return Reply(action=Action(kind=self.call_kind, text="\n".join(queries)), done="turns")
-        return await self._search(queries, turn, stop)
+            *earlier, last = (Action(kind=self.call_kind, text="\n".join(query)) for query in queries if query)
+            return Reply(earlier=tuple(earlier), action=last, done="turns")
+        return await self._reply_to(calls, queries, turn, stop)
+
+    async def _reply_to(
+        self, calls: Sequence[str], queries: Sequence[Sequence[str]], turn: str, stop: StopReason
+    ) -> Reply:
+        """The results of the calls of a turn, in their order."""
+        actions, shown = list[Action](), list[Sequence[Piece]]()
+        for call, query in zip(calls, queries, strict=True):
+            if not query:
+                action, pieces = Action(kind="invalid", text=call), [Piece(text=self.dialect.hint)]
+            elif self._searches_left() <= 0:
+                action, pieces = self._beyond_limit(query)
+            else:
+                self.searches += 1
+                action, pieces = await self._search(query)
+            actions.append(action)
+            if pieces is None:
+                return Reply(earlier=tuple(actions[:-1]), action=action, done="failed")
+            shown.append(pieces)
+        reply = self._next(self.frame.results(turn, stop, *shown), actions[-1])
+        return replace(reply, earlier=tuple(actions[:-1]))
+
+    def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
+        """The action of a call for which the earlier ones of its message left no room, and what the policy reads."""
+        return Action(kind="invalid", text="\n".join(queries)), [Piece(text=f"{ERROR}{NONE_LEFT}")]
 
     def _answer(self, content: str, turn: str, stop: StopReason) -> Reply:
         if self.dialect.answer_inner is not None:
@@ -83,15 +113,15 @@ class SearchEnv:
             content = inner["text"].strip()
         return Reply(action=Action(kind="answer", text=content), done="answered")
 
-    async def _search(self, queries: Sequence[str], turn: str, stop: StopReason) -> Reply:
-        self.searches += 1
+    async def _search(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece] | None]:
+        """The action of a search and the pieces of its results; no pieces if it failed."""
         action = Action(kind="search", text="\n".join(queries))
         try:
             results = await self.retriever.search(queries, self.dialect.top_k)
         except RetrievalFailed as error:
-            return Reply(action=replace(action, failure=str(error)), done="failed")
+            return replace(action, failure=str(error)), None
         action = replace(action, passages=tuple(passage for passages in results for passage in passages))
-        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, results))), action)
+        return action, list(result_pieces(self.dialect, results))
 
     def _invalid(self, turn: str, stop: StopReason, *, may_retry: bool = True) -> Reply:
         """The dialect's hint if one is left, else the end. A chat message without a call is always the last."""

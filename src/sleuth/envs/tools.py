@@ -2,47 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from sleuth.dialects import Dialect
-from sleuth.envs.calls import ERROR, parsed
+from sleuth.envs.calls import ERROR, EpisodeCalls, parsed
 from sleuth.envs.frames import Frame
 from sleuth.envs.mcp_server import ToolServerFailed
-from sleuth.envs.search import SearchEnv, result_pieces
+from sleuth.envs.search import NONE_LEFT, SearchEnv
 from sleuth.judges.forms import replace_surrogates
 from sleuth.retrieval.control import EmptyRetriever
-from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
-from sleuth.user_code.calls import Caller
-from sleuth.user_code.functions import NAMED, UserCodeError, UserFunction
+from sleuth.types import Action, Piece, Retriever, Task
+from sleuth.user_code.calls import THREADS, Caller
+from sleuth.user_code.functions import NAMED, UserCodeError, UserFunction, require_arguments
 
 SEARCH = "search"
 """The name of the tool that searches an index."""
 
 
 class FunctionTool:
-    """A user's function as a tool. `schema` is its OpenAI schema, from the type hints and the docstring.
+    """A user's function as a tool, or a method of a user's class, of which each episode gets an object `CLASS(task)`.
+    `schema` is its OpenAI schema, from the type hints and the docstring.
 
     The constructor raises UserCodeError for a function without a type hint or a description of an argument.
     """
 
-    def __init__(self, function: UserFunction, *, seconds: float) -> None:
+    def __init__(self, function: UserFunction, *, seconds: float, shared: bool = False) -> None:
         self.name = function.short_name.rpartition(".")[2]
+        self.shared = shared
+        self._class = _class_of(function)
+        if self._class is not None:
+            require_arguments(self._class, 1, {}, f"{self._class.short_name}(task)")
+            if shared:
+                raise function.error("shared = true: each episode has an object of its own; make it a function")
+            function = replace(function, call=MethodType(function.call, object()))
         self.schema = _schema_of(function)
         self._signature = inspect.signature(function.call)
         if odd := [one.name for one in self._signature.parameters.values() if one.kind not in NAMED]:
             raise function.error(f"takes {odd[0]} without a name; each argument of a tool needs one")
         self._adapters = _adapters_of(function)
-        self._call = Caller(function, seconds=seconds, delays_engine=True)
+        at_once = 1 if self._class is None else THREADS
+        self._call = Caller(function, seconds=seconds, delays_engine=True, at_once=at_once)
 
-    async def __call__(self, arguments: Mapping[str, Any]) -> str:
+    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str:
         """What the function returns, as text or JSON; what is wrong with the arguments or went wrong, after `ERROR`."""
         try:
             self._signature.bind(**arguments)
@@ -55,7 +64,7 @@ class FunctionTool:
             except ValidationError as error:
                 return f"{ERROR}{self.name}: {name}: {error.errors()[0]['msg']}"
         try:
-            result = await self._call(**checked)
+            result = await self._call.run(await self._function(episode), **checked)
         except UserCodeError as error:
             return ERROR + str(error).partition(": ")[2]  # the policy has no use for file and line
         try:
@@ -63,24 +72,12 @@ class FunctionTool:
         except Exception as error:  # the user's objects may raise anything when they are written
             return f"{ERROR}{self.name}: the result is not JSON: {type(error).__name__}: {error}"
 
-
-@dataclass(kw_only=True)
-class CallRecord:
-    """The results of one step's calls. The episodes of a question that make the same call get the same result, and the
-    calls that were `recorded` when the step was played before are not made again."""
-
-    recorded: dict[tuple[str, str], str] = field(default_factory=dict)
-    _running: dict[tuple[str, str], asyncio.Future[str]] = field(default_factory=dict)
-
-    async def result(self, task: Task, call: str, make: Callable[[], Awaitable[str]]) -> str:
-        """The result of a call in an episode of the task."""
-        key = (task.id, call)
-        if key in self.recorded:
-            return self.recorded[key]
-        if key not in self._running:
-            self._running[key] = asyncio.ensure_future(make())
-        self.recorded[key] = await asyncio.shield(self._running[key])
-        return self.recorded[key]
+    async def _function(self, episode: EpisodeCalls) -> Callable[..., Any]:
+        if self._class is None:
+            return self._call.function.call
+        if self._class.name not in episode.objects:
+            episode.objects[self._class.name] = await self._call.run(self._class.call, episode.task)
+        return getattr(episode.objects[self._class.name], self.name)
 
 
 RESULT_CHARACTERS = 1_000_000
@@ -92,8 +89,9 @@ class AnyTool(Protocol):
 
     name: str
     schema: dict[str, Any]
+    shared: bool
 
-    async def __call__(self, arguments: Mapping[str, Any]) -> str: ...
+    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str: ...
 
 
 class ToolEnv(SearchEnv):
@@ -111,32 +109,32 @@ class ToolEnv(SearchEnv):
         tools: Mapping[str, AnyTool],
         *,
         retriever: Retriever | None = None,
-        record: CallRecord | None = None,
+        calls: EpisodeCalls | None = None,
         frame: Frame | None = None,
     ) -> None:
         super().__init__(task, dialect, prompt, retriever or EmptyRetriever(), frame=frame)
         self.tools = tools
         self.searches_index = retriever is not None
-        self.record = record
+        self.calls = calls or EpisodeCalls(task)
 
-    async def _search(self, queries: Sequence[str], turn: str, stop: StopReason) -> Reply:
+    async def _search(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece] | None]:
         [text] = queries
-        self.searches += 1
         name, arguments = _call_in(text)
         if name == SEARCH and self.searches_index:
-            return await self._search_index(text, arguments, turn, stop)
+            return await self._search_index(text, arguments)
+        shared = name is not None and name in self.tools and self.tools[name].shared
         try:
-            if self.record is not None:
-                result = await self.record.result(self.task, text, lambda: self._result(name, arguments))
-            else:
-                result = await self._result(name, arguments)
+            result = await self.calls.result(text, lambda: self._result(name, arguments), shared=shared)
         except ToolServerFailed as error:
-            return Reply(action=Action(kind="call", text=text, failure=str(error)), done="failed")
-        return self._called(Action(kind="call", text=text, result=result), turn, stop)
+            return Action(kind="call", text=text, failure=str(error)), None
+        return self._called(text, result)
 
-    def _called(self, action: Action, turn: str, stop: StopReason) -> Reply:
-        pieces = [Piece(text=action.result, quoted=True, budget=self.dialect.results_tokens)] if action.result else []
-        return self._next(self.frame.results(turn, stop, pieces), action)
+    def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
+        return self._called("\n".join(queries), f"{ERROR}{NONE_LEFT}")
+
+    def _called(self, text: str, result: str) -> tuple[Action, Sequence[Piece]]:
+        pieces = [Piece(text=result, quoted=True, budget=self.dialect.results_tokens)] if result else []
+        return Action(kind="call", text=text, result=result), pieces
 
     async def _result(self, name: str | None, arguments: Any) -> str:
         if name is None or not isinstance(arguments, dict):
@@ -145,19 +143,13 @@ class ToolEnv(SearchEnv):
             names = [*self.tools, *([SEARCH] if self.searches_index else [])]
             called = replace_surrogates(name)
             return f"{ERROR}there is no tool {called}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
-        return replace_surrogates((await self.tools[name](arguments))[:RESULT_CHARACTERS])
+        return replace_surrogates((await self.tools[name](arguments, self.calls))[:RESULT_CHARACTERS])
 
-    async def _search_index(self, text: str, arguments: Any, turn: str, stop: StopReason) -> Reply:
+    async def _search_index(self, text: str, arguments: Any) -> tuple[Action, Sequence[Piece] | None]:
         query = arguments.get("query") if isinstance(arguments, dict) else None
         if not isinstance(query, str) or not query.strip():
-            return self._called(Action(kind="call", text=text, result=f"{ERROR}search: query: a text"), turn, stop)
-        action = Action(kind="search", text=replace_surrogates(query.strip()))
-        try:
-            [found] = await self.retriever.search([action.text], self.dialect.top_k)
-        except RetrievalFailed as error:
-            return Reply(action=replace(action, failure=str(error)), done="failed")
-        action = Action(kind="search", text=action.text, passages=tuple[Passage, ...](found))
-        return self._next(self.frame.results(turn, stop, list(result_pieces(self.dialect, [found]))), action)
+            return self._called(text, f"{ERROR}search: query: a text")
+        return await super()._search([replace_surrogates(query.strip())])
 
 
 def _call_in(text: str) -> tuple[str | None, Any]:
@@ -167,6 +159,17 @@ def _call_in(text: str) -> tuple[str | None, Any]:
         return None, None
     arguments = call.get("arguments", {})
     return call["name"], parsed(arguments) if isinstance(arguments, str) else arguments
+
+
+def _class_of(function: UserFunction) -> UserFunction | None:
+    """The class of which `my_tools:Pages.next_page` is a method; None for functions and the methods of objects."""
+    *path, name = function.short_name.split(".")
+    owner: Any = function.module
+    for part in path:
+        owner = getattr(owner, part)
+    if not isinstance(owner, type) or not inspect.isfunction(inspect.getattr_static(owner, name)):
+        return None
+    return replace(function, name=function.name.rpartition(".")[0], call=owner)
 
 
 def _schema_of(function: UserFunction) -> dict[str, Any]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 
 from sleuth.dialects import Dialect
-from sleuth.envs.calls import call_of, queries_of
+from sleuth.envs.calls import call_of, calls_in, queries_of
 
 
 def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
     """A turn of `source` written in `into`: its thoughts, then its search or answer, with the same white space.
 
-    None if it has no action, a call that cannot be parsed, or several queries where `into` allows one.
+    None if it has no action, a call that cannot be parsed, several calls, or several queries where `into` allows one.
     """
     match = re.search(source.action, turn)
     if match is None:
         return None
     answers = match["kind"] == "answer"
+    if not answers and len(calls_in(turn, match, source)) > 1:
+        return None
     opened = turn.rindex((source.answer if answers else source.search).open, 0, match.start("text"))
     thoughts = turn[:opened].replace(source.think.open, into.think.open).replace(source.think.close, into.think.close)
     action = _answer(match["text"], source, into) if answers else _search(match["text"], source, into)

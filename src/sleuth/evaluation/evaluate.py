@@ -247,6 +247,7 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
                 "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in action.passages],
                 **({"failure": action.failure} if action.failure else {}),
                 **({} if action.result is None else {"result": action.result}),
+                **({"same_turn": True} if action.same_turn else {}),
             }
             for action in trajectory.actions
         ],

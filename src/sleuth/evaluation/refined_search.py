@@ -13,7 +13,7 @@ from sleuth.metrics.refiner_rows import reasoning_before
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tagged
 from sleuth.rollout import Rollout
-from sleuth.types import Action, Env, Evidence, Passage, Reply, Retriever, SleuthError, StopReason, Task
+from sleuth.types import Action, Env, EpisodeKey, Evidence, Passage, Reply, Retriever, SleuthError, StopReason, Task
 
 FIRST_ID = 10
 """Ids of two digits replace those of the corpus, which may be long."""
@@ -99,7 +99,7 @@ class RefinedSetting(SearchSetting):
 
     refiner: Refiner
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchSetting)}
         return RefinedSearch(SearchSetting(**plain), self.refiner, task)
 

@@ -13,11 +13,12 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialects import DIALECTS, Dialect, Tool, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
 from sleuth.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
+from sleuth.envs.calls import CallRecord, EpisodeCalls
 from sleuth.envs.function import FunctionEnv
 from sleuth.envs.mcp_server import ServerTool, tool_server
 from sleuth.envs.refine import RefineEnv
 from sleuth.envs.search import SearchEnv
-from sleuth.envs.tools import SEARCH, AnyTool, CallRecord, FunctionTool, ToolEnv
+from sleuth.envs.tools import SEARCH, AnyTool, FunctionTool, ToolEnv
 from sleuth.factories.own_code import env_code_in
 from sleuth.factories.setting import Setting, asked_with, changes_of_card, template_of
 from sleuth.factories.thoughts import thought_setting
@@ -28,7 +29,7 @@ from sleuth.recipe.envs import (
     RefineEnvRecipe,
     SearchEnvRecipe,
     ToolEnvRecipe,
-    ToolServerRecipe,
+    ToolTableRecipe,
     TrainedEnvRecipe,
 )
 from sleuth.retrieval.control import EmptyRetriever, GoldRetriever, ShuffledRetriever
@@ -36,7 +37,7 @@ from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
-from sleuth.types import Env, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
+from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
 from sleuth.user_code.calls import THREADS, Caller
 from sleuth.user_code.functions import load_function, require_arguments
 
@@ -55,7 +56,7 @@ class SearchSetting(Setting):
     gold: Mapping[str, Sequence[Passage]] | None = None
     asks_servers: bool = False
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return SearchEnv(
             task,
             self.dialect,
@@ -66,13 +67,13 @@ class SearchSetting(Setting):
             frame=self.frame(),
         )
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> SearchSetting:
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> SearchSetting:
         """With servers, the setting in which the groups `played` before find what they found."""
         if not self.asks_servers:
             return self
         found = {
             action.text: action.passages
-            for group in played()
+            for group in played().values()
             for episode in group.episodes
             for action in episode.trajectory.actions
             if action.kind == "search" and action.passages  # none: the search may not have been made
@@ -84,7 +85,7 @@ class SearchSetting(Setting):
 class RefineSetting(Setting):
     """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
 
     def protocol(
@@ -105,7 +106,7 @@ class FunctionSetting(Setting):
     longest_answer_is: ClassVar[str] = "an answer of at least "
     longest_answer_key: ClassVar[str] = "what the environment's `open` writes"
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return FunctionEnv(task, self.make, self.parameters)
 
     @property
@@ -131,14 +132,14 @@ class ToolSetting(Setting):
     retriever: Retriever | None = None
     record: CallRecord | None = None
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return ToolEnv(
             task,
             self.dialect,
             self.asked_prompt(),
             self.tools,
             retriever=self.retriever,
-            record=self.record,
+            calls=EpisodeCalls(task, key, self.record),
             frame=self.frame(),
         )
 
@@ -149,16 +150,9 @@ class ToolSetting(Setting):
         shown = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
         return Setting.asked_prompt(self).replace(TOOLS, shown)
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> ToolSetting:
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ToolSetting:
         """The setting with a record of the results that the groups `played` before got."""
-        results = {
-            (group.task.id, action.text): action.result
-            for group in played()
-            for episode in group.episodes
-            for action in episode.trajectory.actions
-            if action.kind == "call" and action.result is not None
-        }
-        return dataclasses.replace(self, record=CallRecord(recorded=results))
+        return dataclasses.replace(self, record=CallRecord(played()))
 
 
 class EnvKind(NamedTuple):
@@ -333,11 +327,14 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
     )
 
 
-def _tools_of(named: str | ToolServerRecipe, seconds: float) -> list[FunctionTool | ServerTool]:
-    if isinstance(named, str):
-        return [FunctionTool(load_function(named), seconds=seconds)]
-    server = tool_server(named.mcp, named.folder)
-    return [ServerTool(server, tool, seconds=seconds) for tool in server.offered(named.only)]
+def _tools_of(named: str | ToolTableRecipe, seconds: float) -> list[FunctionTool | ServerTool]:
+    table = ToolTableRecipe(function=named) if isinstance(named, str) else named
+    if table.function is not None:
+        return [FunctionTool(load_function(table.function), seconds=seconds, shared=table.shared)]
+    server = tool_server(table.mcp or "", table.folder)
+    if not table.shared:
+        server.say_what_is_shared()
+    return [ServerTool(server, tool, seconds=seconds, shared=table.shared) for tool in server.offered(table.only)]
 
 
 def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]]:

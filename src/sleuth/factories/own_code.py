@@ -30,8 +30,9 @@ def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
     code = own_code_of(env.functions(), getattr(env, "parameters", {}))
     servers: dict[str, str] = {}
     for server in env.tool_servers():
-        name = f"{server.mcp} in {server.folder}" if server.folder is not None else server.mcp
-        servers[name] = tools_sha256(tool_server(server.mcp, server.folder).offered(server.only))
+        address = server.mcp or ""
+        name = f"{address} in {server.folder}" if server.folder is not None else address
+        servers[name] = tools_sha256(tool_server(address, server.folder).offered(server.only))
     return OwnCode(
         functions=(*code.functions, *servers),
         parameters=code.parameters,

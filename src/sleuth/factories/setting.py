@@ -26,6 +26,7 @@ from sleuth.types import (
     UNKNOWN_RETRIEVER,
     Env,
     Episode,
+    EpisodeKey,
     Group,
     Piece,
     RetrieverIdentity,
@@ -58,8 +59,8 @@ class Setting(ABC):
     """How an error message calls `longest_answer`, and the recipe key that sets it."""
 
     @abstractmethod
-    def env(self, task: Task) -> Env:
-        """A fresh environment for one episode."""
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        """A fresh environment for one episode, (prompt, sample)."""
 
     @property
     def longest_answer(self) -> int:
@@ -75,9 +76,9 @@ class Setting(ABC):
         """The text before the policy's first token, with a question mark as the question."""
         return "".join(piece.text for piece in self.frame().open(self.asked_prompt(), Piece(text="?")))
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> Setting:
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> Setting:
         """The setting for one of a stage's `steps`, given the groups that it `played` in an earlier part of the run, if
-        any."""
+        any, by the numbers of their prompts."""
         return self
 
     def frame(self) -> Frame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar
@@ -22,7 +22,7 @@ from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe
 from sleuth.render import Renderer, check_writable, decode
-from sleuth.types import Continuation, Document, Env, Group, Piece, Segment, SleuthError, Task
+from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +159,10 @@ class ThoughtSetting(Setting):
     longest_answer_is: ClassVar[str] = "the thought and suffix of "
     longest_answer_key: ClassVar[str] = "env.thought_tokens"
 
-    def env(self, task: Task) -> Env:
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return ThoughtEnv(task, self.limits, self.opening_tag, self.closing_tag)
 
-    def for_step(self, step: int, steps: int, played: Callable[[], Sequence[Group]]) -> ThoughtSetting:
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ThoughtSetting:
         """The setting with the token budget of this step, if that shrinks."""
         if self.least_thought_tokens is None:
             return self

@@ -99,8 +99,9 @@ def _search_rows(episode: Episode, dialect: Dialect) -> Iterator[Row]:
         return
     task, trajectory = episode.task, episode.trajectory
     turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
-    for number, (turn, action) in enumerate(zip(turns, trajectory.actions, strict=False)):
+    for number, (at, action) in enumerate(zip(trajectory.action_turns, trajectory.actions, strict=True)):
         if action.kind == "search" and action.passages:
+            turn = turns[at]
             texts = [f"{passage.title}\n{passage.text}" for passage in action.passages]
             yield {
                 "id": f"{task.id}/{episode.sample}/{number}",

@@ -13,7 +13,7 @@ from sleuth.envs.mcp_server import tool_server
 from sleuth.model_path import require_model
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.draft import Key
-from sleuth.recipe.envs import EnvFields, ToolServerRecipe
+from sleuth.recipe.envs import EnvFields, ToolTableRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
@@ -110,7 +110,7 @@ def _require_searched(folder: Path, env: StrictModel) -> None:
         require_index(folder, env)
 
 
-def _require_tools(tools: Sequence[str | ToolServerRecipe], env: StrictModel) -> None:
+def _require_tools(tools: Sequence[str | ToolTableRecipe], env: StrictModel) -> None:
     for tool in tools:
         if isinstance(tool, str):
             load_function(tool)

@@ -41,7 +41,7 @@ class EnvFields(StrictModel):
         """The user's functions that it calls, `MODULE:NAME`."""
         return ()
 
-    def tool_servers(self) -> tuple[ToolServerRecipe, ...]:
+    def tool_servers(self) -> tuple[ToolTableRecipe, ...]:
         """The servers whose tools it offers."""
         return ()
 
@@ -247,32 +247,42 @@ class FunctionEnvRecipe(EnvFields):
         return (self.function,)
 
 
-class ToolServerRecipe(StrictModel):
-    """A server of tools that speaks the Model Context Protocol."""
+class ToolTableRecipe(StrictModel):
+    """A function, or a server of tools that speaks the Model Context Protocol."""
 
-    named: ClassVar[Mapping[str, str]] = {"mcp": "server"}
-    mcp: str
+    named: ClassVar[Mapping[str, str]] = {"mcp": "server", "function": "function"}
+    function: str | None = None
+    """`MODULE:NAME`, as without a table."""
+    mcp: str | None = None
     """The command that starts it and talks over its stdin and stdout, such as "python -m my_server", with the Python
     that runs Sleuth; or its URL."""
     folder: FilePath | None = None
     """Folder in which the command runs; absent: the current folder."""
     only: Row[str] = ()
-    """Names of the tools that the policy may call; empty: all."""
+    """Names of the tools of a server that the policy may call; empty: all."""
+    shared: bool = False
+    """Whether a call has the same result in every episode, so that in a training step those of a question that make the
+    same call make it once, and all episodes use one session of a server. Else each call is made, and each episode has
+    its own session of a server at a URL; the one process of a command serves all."""
 
     @combination
-    def _server_is_named(self) -> Iterator[str]:
-        if not self.mcp.strip():
+    def _tool_is_named(self) -> Iterator[str]:
+        if self.mcp is not None and not self.mcp.strip():
             yield "mcp is empty: name a command or a URL"
-        if self.folder is not None and self.mcp.startswith(("http://", "https://")):
+        elif (self.mcp is None) == (self.function is None):
+            yield "mcp or function: name one of them"
+        if self.folder is not None and (self.mcp or "").startswith(("http://", "https://")):
             yield "folder has no effect for a URL; remove it"
+        elif self.function is not None and (self.folder is not None or self.only):
+            yield "folder and only are for a server; remove them"
 
 
 def _tag_of(tool: Any) -> str:
     return NO_KIND if isinstance(tool, Mapping | StrictModel) else TEXT
 
 
-ToolRecipe = Annotated[Annotated[str, Tag(TEXT)] | Annotated[ToolServerRecipe, Tag(NO_KIND)], Discriminator(_tag_of)]
-"""A function, `MODULE:NAME`, or a server of tools."""
+ToolRecipe = Annotated[Annotated[str, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(NO_KIND)], Discriminator(_tag_of)]
+"""A function, `MODULE:NAME`, or a table of one or of a server of tools."""
 
 
 class ToolEnvRecipe(EnvFields):
@@ -282,8 +292,10 @@ class ToolEnvRecipe(EnvFields):
     kind: Literal["tools"]
     tools: Annotated[Row[ToolRecipe], Field(min_length=1)]
     """Functions, `MODULE:NAME`, with type hints and a docstring that describes each argument; a module is looked for
-    beside the recipe, in the current folder and among the installed packages. And servers of tools: `{ mcp = "python
-    -m my_server" }`, `{ mcp = "http://127.0.0.1:8000/mcp" }`."""
+    beside the recipe, in the current folder and among the installed packages. Of a method, `MODULE:CLASS.NAME`, each
+    episode has an object of its own. And servers of tools: `{ mcp = "python -m my_server" }`, `{ mcp =
+    "http://127.0.0.1:8000/mcp" }`. With `shared = true` episodes share results: `{ function = "MODULE:NAME", shared =
+    true }`."""
     index: FilePath | None = None
     """Folder of an index; adds the tool `search`, which takes a `query`."""
     top_k: PositiveInt = 3
@@ -305,10 +317,10 @@ class ToolEnvRecipe(EnvFields):
     """Results are truncated to this number of tokens each."""
 
     def functions(self) -> tuple[str, ...]:
-        return tuple(tool for tool in self.tools if isinstance(tool, str))
+        return tuple(name for tool in self.tools if (name := tool if isinstance(tool, str) else tool.function))
 
-    def tool_servers(self) -> tuple[ToolServerRecipe, ...]:
-        return tuple(tool for tool in self.tools if not isinstance(tool, str))
+    def tool_servers(self) -> tuple[ToolTableRecipe, ...]:
+        return tuple(tool for tool in self.tools if not isinstance(tool, str) and tool.mcp is not None)
 
     @combination
     def _flags_have_a_template(self) -> Iterator[str]:

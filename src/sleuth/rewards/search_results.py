@@ -42,9 +42,11 @@ def shown_passages(trajectory: Trajectory) -> Iterator[tuple[int, int, Passage, 
     Actions are matched to policy turns from the end: after a chat template rewrote the history in mid-episode, earlier
     actions have no turn of their own and their results are in the text before the first turn."""
     before, *replies = _replies(trajectory)
-    rewritten = len(trajectory.actions) - len(replies)
+    turns = trajectory.action_turns
+    shown = [before] * (turns[-1] + 1 - len(replies) if turns else 0) + replies
     search = 0
-    for action, reply in zip(trajectory.actions, [before] * rewritten + replies, strict=False):
+    for action, turn in zip(trajectory.actions, turns, strict=True):
+        reply = shown[turn]
         search += action.kind == "search"
         yield from ((search, rank, passage, reply) for rank, passage in enumerate(action.passages, start=1))
 

@@ -43,6 +43,7 @@ _ACTION = pa.struct(
         ("passages", pa.list_(_PASSAGE)),
         ("failure", pa.string()),  # null: none, or an older file
         ("result", pa.string()),  # null: no call, or an older file
+        ("same_turn", pa.bool_()),  # null: as false, or an older file
     ]
 )
 _SEGMENT = pa.struct(
@@ -215,6 +216,7 @@ def _action_row(action: Action) -> dict[str, Any]:
         "passages": [_passage_row(item) for item in action.passages],
         "failure": action.failure or None,
         "result": action.result,
+        "same_turn": action.same_turn or None,
     }
 
 
@@ -287,5 +289,5 @@ def _segment(row: Mapping[str, Any]) -> Segment:
 
 def _action(row: Mapping[str, Any]) -> Action:
     passages = tuple(Passage(**passage) for passage in row["passages"])
-    said = {"failure": row["failure"] or "", "result": row["result"]}
+    said = {"failure": row["failure"] or "", "result": row["result"], "same_turn": bool(row["same_turn"])}
     return Action(kind=row["kind"], text=row["text"], passages=passages, **said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -104,21 +104,29 @@ class RolloutWorker:
 
     async def _play(self, step: int) -> Played:
         """If the recipe asks for it, groups without signal are replaced in the update by those of other prompts."""
-        groups = await self._fresh(step, self.stage.prompts_per_step)
+        first = self.order.taken
+        groups = await self._fresh(step, self.stage.prompts_per_step, first)
         replaced: set[int] = set()
         for _ in range(self.stage.replace_no_signal):
             no_signal = {at for at, group in enumerate(groups) if not has_signal(values_of(group))} - replaced
             if not no_signal:
                 break
             replaced |= no_signal
-            groups += await self._fresh(step, len(no_signal))
+            groups += await self._fresh(step, len(no_signal), first)
         return Played(groups=groups, replaced=replaced, figures=self.judge_pool.figures())
 
-    async def _fresh(self, step: int, count: int) -> list[Group]:
-        first = self.order.taken
-        return await self._groups(self.order.take(count), step=step, first_prompt=first)
+    async def _fresh(self, step: int, count: int, first_of_step: int) -> list[Group]:
+        first, played = self.order.taken, partial(self._played_before, step, first_of_step)
+        return await self._groups(self.order.take(count), step=step, first_prompt=first, played=played)
 
-    async def _groups(self, tasks: Sequence[Task], *, step: int, first_prompt: int) -> list[Group]:
+    async def _groups(
+        self,
+        tasks: Sequence[Task],
+        *,
+        step: int,
+        first_prompt: int,
+        played: Callable[[], Mapping[int, Group]] = dict,
+    ) -> list[Group]:
         stage, key = self.stage, (*self.context.key, step)
         rollout = Rollout(
             engine=self.engine,
@@ -129,7 +137,7 @@ class RolloutWorker:
         )
         groups = await rollout.groups(
             tasks,
-            self.setting.for_step(step, stage.steps, partial(self._played_before, step)).env,
+            self.setting.for_step(step, stage.steps, played).env,
             samples=stage.samples_per_prompt,
             first_prompt=first_prompt,
             reward=self.reward,
@@ -139,13 +147,13 @@ class RolloutWorker:
             return shuffled_scores(groups, key)
         return groups
 
-    def _played_before(self, step: int) -> list[Group]:
-        """The groups of a step that was played before, if its rollouts were written and are whole; none if a change of
-        the user's code, which may be that of a tool, was accepted since."""
+    def _played_before(self, step: int, first_prompt: int) -> dict[int, Group]:
+        """The groups of a step that was played before, by the numbers of their prompts, if its rollouts were written
+        and are whole; none if a change of the user's code, which may be that of a tool, was accepted since."""
         file = self.context.rollouts_of(step)
-        if not step or self.context.folder.accepted_reward is not None:
-            return []
-        return read_rollouts(file) if file.exists() and is_whole(file) else []
+        if self.context.folder.accepted_reward is not None or not (file.exists() and is_whole(file)):
+            return {}
+        return dict(enumerate(read_rollouts(file), first_prompt))
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:
