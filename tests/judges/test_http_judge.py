@@ -7,14 +7,17 @@ import random
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
 
+from sleuth.factories import JudgePool
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.pool import base_url, same_model
 from sleuth.judges.served import wait_until_served
+from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.types import Case, Pair, SleuthError, Verdict
 
 SUPPORTED = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")
@@ -184,6 +187,15 @@ def test_no_more_is_asked_than_the_budget(server: ChatServer) -> None:
     verdicts = judged(judge, *[SUPPORTED] * 5)
     assert [verdict.score for verdict in verdicts].count(1.0) == len(server.asked) == 3
     assert {verdict.reason for verdict in verdicts if verdict.score is None} == {"the budget of 3 judge calls is spent"}
+
+
+def test_the_budget_of_a_run_is_spent_once_however_often_it_is_resumed(server: ChatServer, tmp_path: Path) -> None:
+    recipe = HttpJudgeRecipe(kind="http", urls=(server.url,), model=MODEL, budget=3)
+    for asked, given in ((2, 2), (2, 1), (2, 0)):
+        with JudgePool(tmp_path / "verdicts.sqlite") as pool:
+            verdicts = asyncio.run(pool.open(recipe).judge.judge([SUPPORTED] * asked))
+        assert [verdict.score for verdict in verdicts].count(1.0) == given
+    assert len(server.asked) == 3
 
 
 def test_of_many_questions_that_fail_in_every_way_none_is_lost_and_none_is_guessed(server: ChatServer) -> None:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -212,10 +213,13 @@ class JudgePool:
         return self._verdicts.parent
 
     def open(self, recipe: AnyJudge) -> OpenJudge:
-        """The judge without its cache."""
+        """The judge without its cache. A budget of calls goes on from what earlier processes of the run have spent."""
         key = recipe.model_dump_json()
         if key not in self._opened:
-            self._opened[key] = open_judge(recipe)
+            opened = self._opened[key] = open_judge(recipe)
+            if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
+                file, judge = self._file(self._verdicts), opened.identity
+                opened.ledger.calls, opened.ledger.count = file.calls(judge), partial(file.count_call, judge)
         return self._opened[key]
 
     def identity(self, recipe: AnyJudge) -> str:

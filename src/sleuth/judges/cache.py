@@ -40,6 +40,7 @@ class VerdictCache:
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, judge TEXT NOT NULL, verdict TEXT NOT NULL)"
             )
+            self._file.execute("CREATE TABLE IF NOT EXISTS calls (judge TEXT PRIMARY KEY, calls INTEGER NOT NULL)")
             self._file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._file.execute(f"PRAGMA user_version = {FORMAT}")
         except sqlite3.Error as error:
@@ -58,6 +59,20 @@ class VerdictCache:
             self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
             raise SleuthError(f"{self._path}: a verdict could not be stored: {error}; free disk space") from None
+
+    def calls(self, judge: str) -> int:
+        """The calls of a judge that `count_call` has counted."""
+        row = self._file.execute("SELECT calls FROM calls WHERE judge = ?", (judge,)).fetchone()
+        return row[0] if row else 0
+
+    def count_call(self, judge: str) -> None:
+        """Counts a call of a judge, durably. Raises SleuthError if the disk is full."""
+        try:
+            self._file.execute(
+                "INSERT INTO calls VALUES (?, 1) ON CONFLICT (judge) DO UPDATE SET calls = calls + 1", (judge,)
+            )
+        except sqlite3.Error as error:
+            raise SleuthError(f"{self._path}: a call could not be counted: {error}; free disk space") from None
 
     def close(self) -> None:
         """Closes the file; every stored verdict is in it already."""

@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -267,7 +267,8 @@ class BudgetSpentError(Exception):
 @dataclass(slots=True, kw_only=True)
 class Ledger:
     """Counts of `calls`, of those that `failed` without an answer, and of questions `asked_again` after an invalid
-    answer. Every question ends as `scored`, `missing` or `invalid`. `budget` limits the calls; None is no limit."""
+    answer. Every question ends as `scored`, `missing` or `invalid`. `budget` limits the calls; None is no limit.
+    `count` is called with each call, to count it where it outlives the process."""
 
     budget: int | None = None
     calls: int = 0
@@ -276,12 +277,14 @@ class Ledger:
     scored: int = 0
     missing: int = 0
     invalid: int = 0
+    count: Callable[[], None] = lambda: None
 
     def spend(self) -> None:
         """Counts a call. Raises BudgetSpentError if none is left."""
         if self.budget is not None and self.calls >= self.budget:
             raise BudgetSpentError(f"the budget of {self.budget:,} judge calls is spent")
         self.calls += 1
+        self.count()
 
     def enter(self, verdict: Verdict) -> Verdict:
         """Counts how a question ended and returns its verdict."""
