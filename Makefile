@@ -16,13 +16,14 @@ LLAMA_CPP := 0.3.36
 LLAMA := .venv-llama/llama-cpp-python-$(LLAMA_CPP)-installed
 TRITON := 3.9.0
 KERNELS := .venv-kernels/triton-$(TRITON)-installed
+NEWEST := .venv-newest
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core and one more (tests/conftest.py), for tiny models gain nothing from a second thread. Each begins with
 # its part of the tests, in their order, so that few fixtures are made twice, and who is done takes from the others. Tests
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo twins test test-fast test-long test-ranks test-kernels test-slow test-costs servers trainers llama lint docs base reader real bench gpu
+.PHONY: demo twins test test-fast test-long test-ranks test-kernels test-slow test-costs servers trainers llama lint docs newest base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -78,6 +79,11 @@ trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python envi
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
 	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py
+
+newest:  ## the newest libraries that pyproject.toml allows, CUDA builds included (6 GB): first commands without a warning
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --upgrade --upgrade-strategy eager .
+	$(NEWEST)/bin/python tools/quiet.py
 
 test-costs: $(DEV)  ## all but the learning runs, on a machine with nothing else to do: tests/costs.json again
 	$(PYTEST) --record-costs

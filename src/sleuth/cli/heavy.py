@@ -30,7 +30,7 @@ def freeze_loaded() -> None:
 
 
 def _unfreeze() -> None:
-    """Includes them in the interpreter's last collection if Triton is imported, whose bindings print 30 lines about what
-    that collection leaves of them. It frees all of torch one by one, which takes a second."""
+    """Includes them in the interpreter's last collection if Triton is imported: its bindings print 30 lines about what
+    is left of them. Freeing all of torch takes a second."""
     if "triton" in sys.modules:
         gc.unfreeze()
