@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
 
-from sleuth.factories import random_model
+from sleuth.factories import load_model, random_model
+from sleuth.factories.models import require_teacher
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy
+from sleuth.model_check.examine import findings_of
 from sleuth.pipeline import STAGES, require_inputs, run_recipe
+from sleuth.plan.fit import plan_for_cpu
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
 from sleuth.recipe.recipe import StageRecipe
+from sleuth.render import load_tokenizer
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer
@@ -72,6 +82,89 @@ def test_every_kind_of_stage_has_a_row_in_the_table() -> None:
 
 def test_a_recipe_with_all_its_inputs_passes(folder: Path) -> None:
     require_inputs(recipe(folder))
+
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+HEADS = SIZES | {"head_dim": 8}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "shared_intermediate_size": 32}
+GEMMA = HEADS | {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 8}
+EYES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Qwen2": ("", SIZES),
+    "Qwen3": ("", HEADS),
+    "Llama": ("", SIZES),
+    "Gemma3Text": ("", GEMMA),
+    "Gemma3": ("", {"text_config": GEMMA, "vision_config": EYES | {"patch_size": 14}, "mm_tokens_per_image": 4}),
+    "Lfm2": ("it has layers of conv", SIZES | {"layer_types": ["conv", "full_attention"]}),
+    "Gemma2": ("its attention is soft-capped at 50.0", HEADS),
+    "GraniteMoeHybrid": (
+        "it has layers of linear_attention",
+        SIZES | MAMBA | {"layer_types": ["mamba", "attention"], "num_local_experts": 2},
+    ),
+    "Granite": ("its logits have a factor, logits_scaling", SIZES | {"logits_scaling": 8.0}),
+    "GptOss": ("its attention has sinks", HEADS | {"num_local_experts": 2, "num_experts_per_tok": 1}),
+    "Mamba": ("its attention is not replaceable", {"hidden_size": 32, "num_hidden_layers": 2}),
+}
+"""Config without its ending -> what a refusal says, empty where the model works, and the config's settings."""
+
+
+def save_family(name: str, folder: Path) -> None:
+    """Writes a tiny model of a family over the one in the folder, which keeps its tokenizer."""
+    tokenizer = load_tokenizer(str(folder))
+    words: dict[str, Any] = {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": None}
+    settings = dict(FAMILIES[name][1])
+    if "text_config" in settings:
+        settings["text_config"] = settings["text_config"] | words
+        words = {"pad_token_id": 0, "image_token_index": 3, "boi_token_index": 4, "eoi_token_index": 5}
+    config = getattr(transformers, f"{name}Config")(**settings, **words, eos_token_id=tokenizer.eos_token_id)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+
+
+def refused_by(check: Callable[[], object]) -> str:
+    """The reason of a refusal; empty if it passes."""
+    try:
+        check()
+        return ""
+    except SleuthError as error:
+        return str(error).removeprefix("stage.0 (grpo): ")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_checks_and_training_agree_on_the_families_that_work(folder: Path, name: str) -> None:
+    save_family(name, folder / "model")
+    why, given = FAMILIES[name][0], recipe(folder)
+    model, _ = load_model(str(folder / "model"), dtype=None, device="cpu", verified=True)
+    found = [one for one in findings_of(str(folder / "model")) if one.check == "family"]
+    said = [f"{one.line}; {one.fix}" for one in found] or [""]
+    said += [
+        refused_by(lambda: require_inputs(given)),
+        refused_by(lambda: Policy(model, Optimisation(learning_rate=1e-3, steps=1))),
+        refused_by(lambda: require_teacher(str(folder / "model"), None, 128)),
+    ]
+    assert (why in said[0] and "what works: Qwen" in said[0]) if why else not any(said)
+    assert len(set(said)) == 1, "each says another thing"
+    if name in ("Qwen3", "Gemma3", "Lfm2", "Gemma2"):
+        assert refused_by(lambda: plan_for_cpu(given, 8 << 30)) == said[0]
+
+
+def test_a_model_that_also_sees_trains_its_words_alone(folder: Path) -> None:
+    save_family("Gemma3", folder / "model")
+    given = recipe(folder, "stage.0.weight_decay=0.5")
+    with RunFolder.open(folder / "run", given) as opened:
+        last = run_recipe(given, opened)
+    model, _ = load_model(str(last), dtype=None, device="cpu")
+    assert not [name for name, weight in model.named_parameters() if "vision" in name and weight.requires_grad]
+    before, after = (load_file(place / "model.safetensors") for place in (folder / "model", last))
+    assert before.keys() == after.keys()
+    assert not [name for name in before if "vision" in name and not before[name].equal(after[name])]
 
 
 def test_a_missing_index_names_the_stage_and_the_command_that_makes_one(folder: Path) -> None:

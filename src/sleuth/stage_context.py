@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.factories import (
@@ -38,6 +38,7 @@ from sleuth.factories import (
 )
 from sleuth.learn.adapters import adaptable_layers, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
+from sleuth.learn.families import check_family
 from sleuth.learn.heap import release_cached_memory
 from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
@@ -504,6 +505,13 @@ class StageInputs:
         return setting, kept
 
 
+def require_family(recipe: Recipe, config: PreTrainedConfig) -> None:
+    """Raises SleuthError if a stage computes in this process what it cannot compute with such a model."""
+    sampled = [index for index, stage in enumerate(recipe.stage) if stage.kind in ("evaluate", "win_rate")]
+    if len(sampled) < len(recipe.stage) or any(recipe.engine_at(index) is None for index in sampled):
+        check_family(config, trains=len(sampled) < len(recipe.stage))
+
+
 def stage_inputs(recipe: Recipe) -> list[StageInputs]:
     """What each stage of a recipe is checked against. Loads the model; raises SleuthError if that fails."""
     if recipe.init is not None:
@@ -516,6 +524,7 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
         }
     else:
         model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device="cpu")
+        require_family(recipe, model.config)
         known = {
             "tokenizer": tokenizer,
             "positions": context_of(model),

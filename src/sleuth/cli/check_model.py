@@ -35,7 +35,7 @@ def check_model(
     resolved = None
     if recipe is not None:
         resolved = load_recipe(recipe)
-        import_heavy()
+    import_heavy()
 
     from sleuth.model_check.examine import findings_of
 

@@ -26,6 +26,7 @@ from transformers import (
 
 from sleuth.data.cards import prepare_card
 from sleuth.engines.stops import find_eos_ids
+from sleuth.learn.families import check_family
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
@@ -72,7 +73,18 @@ def load_model(
         raise SleuthError(f"{path}: the weights in {model.dtype} do not fit on this machine's GPU") from None
     if place == "cpu":
         fit_threads(model)
+    _freeze_unused(model)
     return model, tokenizer
+
+
+def _freeze_unused(model: PreTrainedModel) -> None:
+    """Freezes what no text reaches: the images' part of a model that also sees."""
+    if model.config.get_text_config() is not model.config:
+        used = {
+            id(weight) for part in (model.get_decoder(), model.get_output_embeddings()) for weight in part.parameters()
+        }
+        for weight in model.parameters():
+            weight.requires_grad_(id(weight) in used)
 
 
 def load_frozen_teacher(
@@ -95,6 +107,7 @@ def require_teacher(
         )
     if tokenizer is not None:
         _require_same_tokens(path, tokenizer)
+    check_family(read_config(path))
     if context > (positions := load_outline(path).context):
         raise SleuthError(
             f"{path}: context = {context} is more than the {positions} positions of this teacher; lower context, or "
@@ -148,18 +161,23 @@ def load_outline(path: str) -> Outline:
     checksums are verified first, except the weights."""
     require_intact(Path(path), lambda name: of_model(name) and not name.endswith(".safetensors"))
     tokenizer = load_tokenizer(path)
-    try:
-        config = cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
+    config = read_config(path)
     try:
         eos_ids = find_eos_ids(GenerationConfig.from_pretrained(path), tokenizer)
     except OSError:  # most folders have none; transformers too makes one from the config
         eos_ids = find_eos_ids(GenerationConfig.from_model_config(config), tokenizer)
     except (ValueError, TypeError, SleuthError) as error:
         raise SleuthError(f"{path}: its generation_config.json cannot be used: {error}; fix or remove it") from error
-    return Outline(tokenizer=tokenizer, eos_ids=eos_ids, context=int(config.max_position_embeddings))
+    return Outline(tokenizer=tokenizer, eos_ids=eos_ids, context=_positions(config, path))
+
+
+def read_config(path: str) -> PreTrainedConfig:
+    """The config of a model in a folder or on the hub. Raises SleuthError."""
+    try:
+        return cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
 
 
 def pick_device(device: str) -> str:
@@ -199,7 +217,17 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
 
 def context_of(model: PreTrainedModel) -> int:
     """The longest sequence that a model was made for, by its config."""
-    return int(model.config.max_position_embeddings)
+    return _positions(model.config, model.name_or_path)
+
+
+def _positions(config: PreTrainedConfig, name: str) -> int:
+    """The same of a config; of models that also see, that of their text model."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is None:
+        raise SleuthError(
+            f"{name}: its config has no max_position_embeddings, the longest sequence that it was made for"
+        )
+    return int(positions)
 
 
 def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:

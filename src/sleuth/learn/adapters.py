@@ -47,7 +47,12 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise SleuthError('lora needs peft: pip install "sleuth[lora]"') from None
-    config = LoraConfig(r=adapters.rank, lora_alpha=adapters.alpha, target_modules=[*adapters.targets])  # type: ignore[arg-type]
+    config = LoraConfig(
+        r=adapters.rank,
+        lora_alpha=adapters.alpha,  # type: ignore[arg-type]
+        target_modules=[*adapters.targets],
+        exclude_modules=".*vision.*",  # layers of the same names, which no text reaches
+    )
     require_targets(adapters.targets, adaptable_layers(model))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.copying import CopyingHead
+from sleuth.learn.families import check_family
 from sleuth.learn.fused_layers import fused_forwards
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
@@ -122,8 +123,10 @@ def row_logprobs(
 ) -> list[list[float]]:
     """The natural-log probability of each token of each row given those before it; 0.0 for untrained tokens.
 
-    Runs in passes over at most `budget` distinct tokens, common prefixes once. No gradient.
+    Runs in passes over at most `budget` distinct tokens, common prefixes once. No gradient. Raises SleuthError if the
+    model's family is not one that works.
     """
+    check_family(model.config)
     if not any(any(row.trained[1:]) for row in rows):
         return [[0.0] * len(row.tokens) for row in rows]
     by_row: dict[int, list[float]] = {}

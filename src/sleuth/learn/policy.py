@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.batch import Batch, Top
 from sleuth.learn.copying import CopyingHead
-from sleuth.learn.families import check_attention, check_logits
+from sleuth.learn.families import check_family
 from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.masters import Holding, MasterWeights
@@ -114,8 +114,7 @@ class Policy:
         gradient_checkpointing: bool = False,
         holding: Holding = MasterWeights,
     ) -> None:
-        check_attention(model)
-        check_logits(model)
+        check_family(model.config)
         if gradient_checkpointing:
             return_freed_memory()
         else:

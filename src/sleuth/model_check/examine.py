@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from transformers import PreTrainedConfig
+
+from sleuth.learn.families import WORKING, family_problem
 from sleuth.model_check.bounded_template import (
     BoundedTemplate,
     RenderProcess,
@@ -42,7 +45,7 @@ def _examined(files: ModelFiles) -> list[Finding]:
 
 def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
     """What is found of a model's files."""
-    found = [] if files.config is not None else [_no_config(files)]
+    found = [_no_config(files)] if files.config is None else [*_family_findings(files.config)]
     source = files.tokenizer.chat_template
     prompt = ""
     if isinstance(source, str) and source:
@@ -52,6 +55,11 @@ def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
     else:
         found.append(_no_template(source))
     return [*found, *config_findings(files, prompt), *tag_findings(files.tokenizer)]
+
+
+def _family_findings(config: PreTrainedConfig) -> Iterator[Finding]:
+    if problem := family_problem(config):
+        yield Finding(check="family", level="problem", line=problem, fix=WORKING)
 
 
 def _no_template(source: object) -> Finding:

@@ -142,6 +142,11 @@ def plan_for_cpu(recipe: Recipe, memory: int) -> CardPlan:
 def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> CardPlan:
     _require_model(recipe)
     shape, note = shape_of(recipe.model)
+    if note is None:
+        from sleuth.factories.models import read_config  # takes seconds to import
+        from sleuth.stage_context import require_family
+
+        require_family(recipe, read_config(recipe.model))
     phases = phases_of(recipe, shape, machine)
     problems = problems_of(phases, machine.memory)
     return CardPlan(

@@ -29,7 +29,7 @@ from sleuth.engines.sampling import sample, sample_on_device
 from sleuth.engines.stops import StopTokens, find_eos_ids
 from sleuth.engines.transfers import sent
 from sleuth.learn.compiled_layers import compiled_forwards
-from sleuth.learn.families import check_attention
+from sleuth.learn.families import check_family
 from sleuth.learn.heap import keep_freed_memory
 from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
 from sleuth.learn.products import replaced_forwards
@@ -86,7 +86,7 @@ class LocalEngine:
         graphs: bool | None = None,
         log: Callable[[str], None] = to_stderr,
     ) -> None:
-        check_attention(model)
+        check_family(model.config, trains=False)
         keep_freed_memory()
         self.model = model
         self.tokenizer = tokenizer
