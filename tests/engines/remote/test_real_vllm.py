@@ -252,6 +252,10 @@ def test_a_server_that_refused_weights_generates_with_those_it_started_with(
     object.__setattr__(pool._weight_sync._published, "path", tmp_path / "cut")
     with pytest.raises(SleuthError, match="could not load"):
         asyncio.run(load_published(pool))
+    with httpx.Client(trust_env=False, base_url=vllm.url, headers=UNSHARED) as client:
+        assert client.get("/weight_info").json()["weight_version"] == "default"
+        body = {"model": str(vllm.model), "prompt": prompts(1)[0], "max_tokens": 4}
+        assert client.post("/v1/completions", json=body, timeout=30.0).is_success
     pool.publish(3)
     are_equal(asked(pool, sampled(temperature=0.0)), written_here(base, sampled(temperature=0.0)))
 

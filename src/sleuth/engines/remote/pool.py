@@ -31,11 +31,11 @@ ATTEMPTS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 """Seconds before a turn that was refused twice is retried; doubled each time."""
 
-SILENT_SECONDS = 5.0
+SILENT_SECONDS = 4.0
 """Without an answer of any server, before the pool says so."""
 SAID_SECONDS = 60.0
 """Between two such lines; and without the end of any request, before the pool says so although servers answer."""
-PING_AFTER, WATCH_SECONDS = 3.0, 1.0
+PING_AFTER, WATCH_SECONDS = 2.0, 1.0
 """Seconds without an answer after which servers are pinged, as turns may be long, and between two looks."""
 
 Group = tuple[int, ...]
@@ -241,7 +241,8 @@ class PoolEngine:
             if not state or (state == told and now - told_at < SAID_SECONDS):
                 continue
             told, told_at = state, now
-            why = f" ({'; '.join(reasons)})" if reasons else ""
+            others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+            why = f" ({reasons[0]}{others})" if reasons else ""
             if state == "silent":
                 self._log(f"pool: no server has answered for {silent:.0f} s{why}; the run waits")
             else:
