@@ -32,6 +32,7 @@ from sleuth.envs.frames import frame_of
 from sleuth.envs.search import SearchEnv
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import batch_of_groups
+from sleuth.learn.losses import Normaliser
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
@@ -107,7 +108,7 @@ class Settings:
     cache_memory: None = None
     temperature: float = 1.0
     loss: Mapping[str, Any] = field(default_factory=lambda: {"clip_low": 0.2, "clip_high": 0.28})  # of DAPO
-    normalise: str = "token"
+    normalise: Normaliser = "token"
 
     def optimisation(self) -> Optimisation:
         """The optimiser's settings."""

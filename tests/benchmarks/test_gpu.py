@@ -426,6 +426,22 @@ def test_the_plan_of_the_step_is_that_of_its_model(check):
     assert planned["rollout"] > 14 * weights
 
 
+@pytest.mark.parametrize("scale", [REAL, TINY], ids=["real", "tiny"])
+def test_a_step_by_parts_has_the_settings_of_the_recipe(check, scale):
+    check.scale = scale
+    ours, recipe = step.read_settings(check), step.read_recipe(check, {"model": "m"})
+    stage = step.stage_of(recipe)[1]
+    names = ("prompts_per_step", "samples_per_prompt", "context", "tokens_per_micro_batch", "gradient_checkpointing")
+    for name in (*names, "slots", "cache_memory"):
+        assert getattr(ours, name) == getattr(stage, name), name
+    for name, value in ours.env.items():
+        assert name == "index" or getattr(stage.env, name) == value
+    assert ours.optimisation() == step.Optimisation(**stage.optimisation())
+    assert (ours.seed, ours.temperature) == (recipe.seed, stage.sampling.temperature)
+    assert (ours.normalise, stage.loss.constant) == (stage.loss.normalise, None)
+    assert ours.loss == {"clip_low": stage.loss.clip_low, "clip_high": stage.loss.clip_high}
+
+
 def test_peaks_are_those_before_and_after_the_first_update(monkeypatch):
     allocated = iter([5, 7])
     monkeypatch.setattr(step, "peak_bytes", lambda device: next(allocated))
