@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_key import AnswerKey
 from chat_server import MODEL, Answer, ChatServer, part, preferred, says, scored
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
+from sleuth.rewards.exam_paper import SKILLS, exam_paper
 
-BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.")
-SHEET_LINE = re.compile(r"(?P<number>\d+)\. \(by (?P<snippets>[^)]*)\) ?(?P<claim>.*)")
-
-
-def worth(answer: str, evidence: str) -> int:
-    told = BIRTH.match(answer)
-    return 2 if told and f"{told[1]} was born in {told[3]} in {told[2]}." in evidence else 0
-
-
-def on_a_sheet(body: dict[str, Any]) -> tuple[int, object]:
-    """Checks each claim by the snippets in front of it."""
-    entries = []
-    for line in part(body, "claims").splitlines():
-        asked = SHEET_LINE.fullmatch(line)
-        assert asked is not None
-        snippets = (part(body, f"snippet-{number}") for number in re.findall(r"\d+", asked["snippets"]))
-        score = worth(asked["claim"], "\n\n".join(snippets))
-        entries.append({"claim": int(asked["number"]), "reason": "so it is", "score": score})
-    return says(json.dumps({"verdicts": entries}))
-
-
-def honest(body: dict[str, Any]) -> tuple[int, object]:
-    if part(body, "claims"):
-        return on_a_sheet(body)
-    evidence = part(body, "evidence")
-    if "<first-" not in body["messages"][1]["content"]:
-        return says(scored(worth(part(body, "claim"), evidence)))
-    first, second = (worth(part(body, name), evidence) for name in ("first", "second"))
-    return says(preferred("tie" if first == second else "first" if first > second else "second"))
+PEOPLE = 8
+KEY = AnswerKey(exam_paper(PEOPLE, [*SKILLS]))
+honest = KEY.reply
 
 
 def obedient(body: dict[str, Any]) -> tuple[int, object]:
@@ -56,7 +33,9 @@ def in_love_with_the_first(body: dict[str, Any]) -> tuple[int, object]:
     return says(preferred("first")) if "<first-" in body["messages"][1]["content"] else honest(body)
 
 
-PEOPLE = 8
+def a_coin_for_pairs(body: dict[str, Any]) -> tuple[int, object]:
+    coin = zlib.crc32(body["messages"][1]["content"].encode()) % 2
+    return says(preferred(("first", "second")[coin])) if "<first-" in body["messages"][1]["content"] else honest(body)
 
 
 @pytest.fixture
@@ -76,9 +55,11 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     result = check(server, tmp_path, "--json")
     card = json.loads(result.stdout)
     assert (result.exit_code, card["passed"], card["faults"], card["weak"]) == (0, True, [], [])
-    assert card["questions"] == PEOPLE * (25 + 9)  # nine of them once more on a sheet
-    assert card["calls"] == len(server.asked) == 200 + 29 + PEOPLE  # every seventh twice, a sheet a person
-    assert card["accuracy"] == card["sheet_accuracy"] == 1.0
+    assert card["skills"].keys() == SKILLS.keys()
+    assert {mark["accuracy"]["value"] for mark in card["skills"].values()} == {1.0}
+    assert {mark["accuracy"]["n"] for mark in card["skills"].values()} == {PEOPLE}
+    assert card["questions"] == len(KEY.paper)
+    assert card["calls"] == len(server.asked) > len([question for question in KEY.paper if not question.on_sheet])
     assert card["position"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": PEOPLE}
     assert card["judge"].startswith(f"http {MODEL} ")
 
@@ -110,8 +91,19 @@ def test_a_judge_that_mixes_up_the_claims_of_a_sheet_fails(server: ChatServer, t
     server.answer = mixed_up
     result = check(server, tmp_path)
     assert result.exit_code == 1
-    assert "right about claims, each kind alike: 1.000; several in one call: 0.222" in result.stdout
-    assert "negation (sheets)" in result.stdout
+    assert re.search(r"claims +1\.00 .* 8 *\n", result.stdout)
+    assert re.search(r"claims on sheets +0\.50 .* 8 +\w[\w ]+: 0\.00", result.stdout)
+    assert "negation (claims on sheets)" in " ".join(result.stdout.split())
+    assert "failed: its verdicts on claims on sheets should not be paid for" in result.stdout
+
+
+def test_a_judge_right_about_claims_that_tosses_coins_about_pairs_is_below_its_bar(
+    server: ChatServer, tmp_path: Path
+) -> None:
+    server.answer = a_coin_for_pairs
+    result = check(server, tmp_path, more="least_accuracy = 0.8")
+    assert result.exit_code == 1
+    assert "below least_accuracy = 0.8: no recipe is trained by its verdicts on continuations\n" in result.stdout
 
 
 def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: Path) -> None:

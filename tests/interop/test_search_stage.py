@@ -127,6 +127,17 @@ def test_a_stage_is_loaded_inside_a_running_event_loop(recipe: Path, tmp_path: P
     asyncio.run(load())
 
 
+def test_a_judge_sits_its_exam_before_another_trainer_is_paid_by_it(recipe: Path, tmp_path: Path) -> None:
+    reward = "stage.0.reward=[{kind='citation', content='none', judge={kind='lexical', least_accuracy=0.9}}]"
+
+    async def load() -> None:
+        load_search_stage(recipe, [reward], verdicts=tmp_path / "paid" / "verdicts.sqlite")
+
+    asyncio.run(load())
+    [card] = json.loads((tmp_path / "paid" / "judges.json").read_text())
+    assert card["skills"]["claims"]["accuracy"]["value"] == 1.0
+
+
 def test_questions_that_the_recipe_skips_are_not_given_to_another_trainer(recipe: Path, tmp_path: Path) -> None:
     first = recipe.read_text().partition('questions = "')[2].partition('"')[0]
     row = json.loads(Path(first).read_text().partition("\n")[0])

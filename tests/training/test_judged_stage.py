@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from answer_key import AnswerKey
 from chat_server import MODEL, ChatServer, part, says, scored
 
 from sleuth import pipeline
+from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.evaluation.thought_probe import probe_thoughts
+from sleuth.evaluation.win_rate import compare_writers
+from sleuth.factories import JudgePool, judges_in
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
+from sleuth.recipe.evaluation import ProbeRecipe
+from sleuth.recipe.preference import PairwiseRecipe, WinRateRecipe
+from sleuth.recipe.rewards import CitationRecipe, RubricRecipe, SuffixRecipe
+from sleuth.report.page import write_report
+from sleuth.rewards.exam_paper import exam_paper
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
 SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
-BIRTH = re.compile(r"(.+?) was born in (\d+) in (\w+)\.$")
 
 
 def by_length(body: dict[str, Any]) -> tuple[int, object]:
@@ -122,67 +130,170 @@ def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: P
         require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
 
 
-def honest(body: dict[str, Any]) -> tuple[int, object]:
-    """Sits the exam as one who knows, and judges answers by their length."""
-    if part(body, "criterion"):
-        return by_length(body)
-    claim, evidence = part(body, "claim"), part(body, "evidence")
-    told = BIRTH.match(claim)
-    return says(scored(2 if told and f"{told[1]} was born in {told[3]} in {told[2]}." in evidence else 0))
+PEOPLE = 12
+STATIC = ("static_criteria",)
+BAR = "stage.1.reward.0.judge.least_accuracy=0.9"
 
 
-def exam_questions(server: ChatServer) -> int:
-    return sum("<claim-" in body["messages"][1]["content"] for body in server.asked)
+def sits_exam(
+    server: ChatServer, monkeypatch: pytest.MonkeyPatch, *skills: str, guesses: Sequence[str] = ()
+) -> Callable[[], int]:
+    """Has the server answer an exam rightly but in the skills that it guesses, and judge answers by their length.
+    Returns how many calls the exam has made."""
+    monkeypatch.setattr("sleuth.evaluation.judge_exam.PEOPLE", PEOPLE)
+    key = AnswerKey(exam_paper(PEOPLE, skills), lambda question: question.skill in guesses)
+    server.answer = lambda body: key.reply(body) if key.knows(body) else by_length(body)
+    return lambda: sum(map(key.knows, server.asked))
 
 
 def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_that_it_trained(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+    run: Run,
+    recipe_file: Path,
+    judged: list[str],
+    server: ChatServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.answer = honest
-    bar = "stage.1.reward.0.judge.least_accuracy=0.9"
-    last = run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    calls = sits_exam(server, monkeypatch, *STATIC)
+    last = run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
     [card] = json.loads((last / "judges.json").read_text())
-    assert (card["accuracy"], card["questions"]) == (1.0, 32 * 9)
+    right = card["skills"]["static_criteria"]["accuracy"]
+    assert ([*card["skills"]], right["value"], right["n"]) == (["static_criteria"], 1.0, PEOPLE)
     assert card["judge"].startswith(f"http {MODEL} ")
-    assert exam_questions(server) == card["calls"] == 32 * 9 + 42  # every seventh twice
+    assert "| static criteria | 1.000 | 0.758 to 1.000 | 12 | " in (last / "README.md").read_text()
+    assert calls() == card["calls"] > card["questions"] == PEOPLE * 8
     shutil.rmtree(last)
-    run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
-    assert exam_questions(server) == card["calls"]  # who has passed is not asked again
+    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    assert calls() == card["calls"]  # who has passed is not asked again
     assert json.loads((last / "judges.json").read_text()) == [card]
+    assert "static criteria" in write_report(tmp_path / "run").read_text()
+
+
+def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined_again(
+    run: Run,
+    recipe_file: Path,
+    judged: list[str],
+    server: ChatServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = sits_exam(server, monkeypatch, *STATIC)
+    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    file, asked = tmp_path / "run" / "judges.json", calls()
+    [card] = json.loads(file.read_text())
+    old = {"judge": card["judge"], "cases": {}, "sheets": {}, "pairs": {}, "accuracy": 1.0, "sheet_accuracy": None}
+    file.write_text(json.dumps([old]))
+    assert "unknown" in write_report(tmp_path / "run").read_text()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004", ignore_errors=True)
+    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+        shutil.rmtree(checkpoint)
+    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    assert calls() == 2 * asked
+    assert json.loads(file.read_text())[0]["skills"] == card["skills"]
 
 
 def test_a_judge_of_two_rewards_sits_one_exam(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+    run: Run,
+    recipe_file: Path,
+    judged: list[str],
+    server: ChatServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.answer = honest
+    skills = ("static_criteria", "static_criteria_without_evidence")
+    calls = sits_exam(server, monkeypatch, *skills)
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', least_accuracy=0.9}}"
     rubric = f"kind='rubric', own=false, static='refiner', judge={judge}"
     rewards = f"stage.1.reward=[{{{rubric}}}, {{{rubric}, sees_evidence=false}}]"
-    run(recipe_file, tmp_path / "run", *judged[:-1], rewards, *SHORT)
-    assert exam_questions(server) == 32 * 9 + 42
+    last = run(recipe_file, tmp_path / "run", *judged[:-1], rewards, *SHORT)
+    [card] = json.loads((last / "judges.json").read_text())
+    assert (*card["skills"],) == skills
+    assert calls() == card["calls"]
 
 
 def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+    run: Run,
+    recipe_file: Path,
+    judged: list[str],
+    server: ChatServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.answer = lambda body: says(scored(2))  # supports everything: right about 2 kinds of 9
-    bar = "stage.1.reward.0.judge.least_accuracy=0.9"
-    with pytest.raises(SleuthError, match=r"is right about 0\.222 of an exam's claims .* nothing is trained by it"):
-        run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    sits_exam(server, monkeypatch, *STATIC, guesses=STATIC)
+    expected = (
+        r"right about 0\.[456]\d\d \(.*\) of an exam's static criteria \(of the kind .*; n = 12\), .* trained by it"
+    )
+    with pytest.raises(SleuthError, match=expected):
+        run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    server.answer = honest
-    run(recipe_file, tmp_path / "run", *judged, bar, *SHORT)
+    sits_exam(server, monkeypatch, *STATIC)
+    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
     assert len(metrics(tmp_path / "run")) == 2
 
 
-def test_a_judge_that_is_right_about_single_claims_only_is_not_paid_for_sheets(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
+def test_a_judge_that_is_right_about_single_criteria_only_is_not_paid_for_sheets(
+    run: Run,
+    recipe_file: Path,
+    judged: list[str],
+    server: ChatServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server.answer = lambda body: says("All fine.") if part(body, "claims") else honest(body)
-    sheets = ('stage.1.reward.0.calls="per_answer"', "stage.1.reward.0.judge.least_accuracy=0.9")
-    expected = r"is right about 0\.000 of an exam's claims, asked together .* nothing is trained by it"
-    with pytest.raises(SleuthError, match=expected):
+    skills = ("static_criteria", "static_criteria_on_sheets")
+    sits_exam(server, monkeypatch, *skills, guesses=skills[1:])
+    sheets = ('stage.1.reward.0.calls="per_answer_or_rubric"', BAR)
+    with pytest.raises(SleuthError, match=r"an exam's static criteria on sheets .* nothing is trained by it"):
         run(recipe_file, tmp_path / "run", *judged, *sheets, *SHORT)
+
+
+PAIRED = ("continuations", "suffixes", "criteria", "claims")
+
+
+@pytest.mark.parametrize(
+    ("reward", "asked"),
+    [
+        ({"kind": "pairwise"}, "continuations"),
+        ({"kind": "suffix"}, "suffixes"),
+        ({"kind": "rubric"}, "criteria"),
+        ({"kind": "citation"}, "claims"),
+    ],
+)
+def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(
+    reward: dict[str, str], asked: str, server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {"pairwise": PairwiseRecipe, "suffix": SuffixRecipe, "rubric": RubricRecipe, "citation": CitationRecipe}
+    judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
+    recipe = tables[reward["kind"]].model_validate(reward | {"judge": judge})
+    others = [skill for skill in PAIRED if skill != asked]
+    for guesses, barred in (([asked], True), (others, False)):
+        sits_exam(server, monkeypatch, *PAIRED, guesses=guesses)
+        said: list[str] = []
+        with JudgePool(tmp_path / str(barred) / "verdicts.sqlite") as judge_pool:
+            if barred:
+                with pytest.raises(SleuthError, match=f"the judge of the {recipe.kind} reward.* of an exam's {asked} "):
+                    require_accurate(judges_in([recipe]), judge_pool, said.append)
+            else:
+                [card] = require_accurate(judges_in([recipe]), judge_pool, said.append)
+                assert [*card["skills"]] == [asked]
+                assert f"is right about 1.000 (0.758 to 1.000) of an exam's {asked} (n = 12)" in said[0]
+
+
+def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(
+    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sits_exam(server, monkeypatch, *PAIRED, guesses=["continuations", "suffixes"])
+    judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
+    data = {"kind": "text", "texts": "texts.jsonl", "prefix_tokens": 8, "suffix_tokens": 8}
+    probe = ProbeRecipe.model_validate(
+        {"kind": "probe", "name": "p", "data": data, "judge": judge, "env": {"kind": "thought", "suffix_tokens": 4}}
+    )
+    win_rate = WinRateRecipe.model_validate({"kind": "win_rate", "name": "w", "data": data, "judge": judge})
+    model: Any = None  # nothing is generated
+    with JudgePool(tmp_path / "verdicts.sqlite") as judge_pool:
+        with pytest.raises(SleuthError, match=r"the judge of the probe stage, .* of an exam's suffixes "):
+            probe_thoughts(probe, model, judge_pool)
+        with pytest.raises(SleuthError, match=r"the judge of the win_rate stage, .* of an exam's continuations "):
+            compare_writers(win_rate, model, model, judge_pool)
 
 
 def test_a_judge_that_watches_is_told_of_in_the_figures_and_moves_no_weight(

@@ -151,6 +151,9 @@ def test_a_judge_that_is_gone_when_the_gate_begins_is_one_line_and_decides_nothi
         assert not (tmp_path / "run" / "eval" / "gate.json").exists()
         assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000001"]
         server.models = ChatServer().models
+        bar = "stage.1.reward.0.judge.least_accuracy=0.8"
+        with pytest.raises(SleuthError, match=r"the judge of the suffix reward, .* of an exam's suffixes "):
+            run(recipe, tmp_path / "barred", *judged, bar)
         with pytest.raises(StoppedByRule, match=r"without signal|missing"):  # it is asked now, and knows no true suffix
             run(recipe, tmp_path / "run", *judged)
 

@@ -226,7 +226,7 @@ def _print_exam(card: ExamCard) -> None:
     shown = [
         Column(heading="right", cells=[_share(mark.accuracy) for mark in marks.values()]),
         Column(heading="n", cells=[f"{mark.accuracy.n:,}" for mark in marks.values()]),
-        Column(heading="least often about", cells=[_worst(mark) for mark in marks.values()]),
+        Column(heading="worst kind", cells=[_worst(mark) for mark in marks.values()]),
     ]
     print_columns([skill.replace("_", " ") for skill in marks], shown, heading="asked for")
     effects = {"position": card.position, "length": card.length, "instructions": card.obedience}
@@ -239,7 +239,9 @@ def _print_exam(card: ExamCard) -> None:
         console.print(f"this judge {line}")
     if card.weak:
         console.print(f"this judge is too often wrong about: {', '.join(card.weak)}", markup=False)
-    console.print("passed" if card.passed else "failed: its verdicts should not be paid for", style="bold")
+    weak = [skill.replace("_", " ") for skill, mark in card.skills.items() if mark.weak]
+    unpaid = f" on {', '.join(weak)}" if not card.faults else ""
+    console.print("passed" if card.passed else f"failed: its verdicts{unpaid} should not be paid for", style="bold")
 
 
 def _worst(mark: SkillMark) -> str:

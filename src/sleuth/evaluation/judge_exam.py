@@ -66,6 +66,7 @@ def require_accurate(
         _require(f"the judge of {use.of}", card, use.skills, use.judge.least_accuracy or 0.0, "trained")
         cards[opened.identity] = card
     if passed | cards != passed:
+        judge_pool.folder.mkdir(parents=True, exist_ok=True)
         write_text(judge_pool.folder / CARDS_FILE, cards_json([*(passed | cards).values()]))
     return [*cards.values()]
 
@@ -98,9 +99,11 @@ def _require(judge: str, card: Mapping[str, Any], skills: Sequence[Skill], bar: 
 def _mark_line(skill: Skill, mark: Mapping[str, Any]) -> str:
     """`is right about 0.514 (0.350 to 0.676) of an exam's continuations (of the kind negation: 0.41; n = 32)`."""
     accuracy, worst = mark["accuracy"], mark["worst"]
+    least = mark["kinds"][worst]["value"]
+    lacking = f"of the kind {in_words(worst)}: {least:.2f}; " if least < 1 else ""
     return (
         f"is right about {accuracy['value']:.3f} ({accuracy['low']:.3f} to {accuracy['high']:.3f}) of an exam's "
-        f"{in_words(skill)} (of the kind {in_words(worst)}: {mark['kinds'][worst]['value']:.2f}; n = {accuracy['n']})"
+        f"{in_words(skill)} ({lacking}n = {accuracy['n']})"
     )
 
 

@@ -93,10 +93,10 @@ def probe_thoughts(
     `thought_tokens` is the length of the model's own thoughts with their tags. Raises
     SleuthError if all texts are of one document, so that thoughts cannot be swapped.
     """
+    require_accurate(judges_in([stage], "stage"), judge_pool)
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
     renderer = Renderer(thinker.tokenizer)
     thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
-    require_accurate(judges_in([stage], "stage"), judge_pool)
     judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
     with thinker.engine(stage, context) as engine:
         rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))

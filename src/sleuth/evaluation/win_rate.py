@@ -88,12 +88,12 @@ def compare_writers(
 
     Both models see the same tokens. Raises SleuthError if their tokenizers differ.
     """
+    require_accurate(judges_in([stage], "stage"), judge_pool)
     tasks = excerpts_of(stage.data, ours.tokenizer).tasks
     if ours.tokenizer.get_vocab() != theirs.tokenizer.get_vocab():
         raise SleuthError(
             f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
         )
-    require_accurate(judges_in([stage], "stage"), judge_pool)
     others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
     segments = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in segments]

@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -215,7 +216,8 @@ def load_search_stage(
     setting = replace(setting, dialect=replace(setting.dialect, frame="messages", hints=0))
     require_gradable(stage.reward, tasks)
     judge_pool = JudgePool(Path(verdicts))
-    require_accurate(judges_in(stage.reward), judge_pool)
+    with ThreadPoolExecutor(max_workers=1) as own_loop:  # in a notebook, this thread's event loop is running
+        own_loop.submit(require_accurate, judges_in(stage.reward), judge_pool).result()
     return SearchStage(
         recipe=stage,
         model=resolved.model,

@@ -37,6 +37,11 @@ class SkillMark:
         """The kind of question with the fewest right verdicts."""
         return min(self.kinds, key=lambda kind: self.kinds[kind].value or 0.0)
 
+    @property
+    def weak(self) -> list[str]:
+        """The kinds of questions with an accuracy below `MIN_ACCURACY`."""
+        return [kind for kind, right in self.kinds.items() if (right.value or 0) < MIN_ACCURACY]
+
     def as_json(self) -> dict[str, Any]:
         """The fields and the worst kind."""
         kinds = {kind: right.as_json() for kind, right in self.kinds.items()}
@@ -77,13 +82,8 @@ class ExamCard:
 
     @property
     def weak(self) -> list[str]:
-        """The kinds of questions with an accuracy below `MIN_ACCURACY`."""
-        return [
-            f"{kind} ({in_words(skill)})"
-            for skill, mark in self.skills.items()
-            for kind, right in mark.kinds.items()
-            if (right.value or 0) < MIN_ACCURACY
-        ]
+        """The kinds of questions in which it is weak, with their skills."""
+        return [f"{kind} ({in_words(skill)})" for skill, mark in self.skills.items() for kind in mark.weak]
 
     @property
     def passed(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 CARDS_FILE = "judges.json"
-COLUMNS = ("judge", "asked for", "right", "95 % interval", "n", "least often right about")
+COLUMNS = ("judge", "asked for", "right", "95 % interval", "n", "worst kind")
 UNKNOWN = "unknown"
 
 
