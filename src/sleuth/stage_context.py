@@ -69,6 +69,7 @@ from sleuth.runs.checkpoints import (
 )
 from sleuth.runs.checksums import damage, has_checksums
 from sleuth.runs.disk import bytes_in, free_bytes
+from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.runs.judge_cards import read_cards
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec
@@ -370,13 +371,34 @@ class StageContext:
         card = self._card(checkpoint, ProtocolCard.read(checkpoint))
         self.folder.backlog.write(f"the card of {checkpoint.name}", lambda: write_text(checkpoint / CARD, card))
 
+    def read_eval(self, name: str, **others: str) -> dict[str, Any] | None:
+        """`eval/NAME.json`, if it is of the model that the stage starts from, and of the `others`; prints a line if it
+        is of other weights."""
+        file, models = self.folder.eval / f"{name}.json", {"model": self.model, **others}
+        contents = read_eval(file, models=models, rolled_back=self.folder.manifest.rolled_back)
+        if contents is None and file.exists():
+            self.folder.say(f"{file} is not of the weights that {self.model} has now: it is measured again")
+        return contents
+
+    def write_eval(self, name: str, contents: Mapping[str, Any], what: str = "evaluation") -> None:
+        """Writes `eval/NAME.json`, or queues it until the disk has room, with the names of the stages that had trained
+        the model as `after`."""
+        trained = [stage.name for stage in self.recipe.stage[: self.index] if stage.trains]
+        whole = with_digests({"name": name, "after": trained, **contents})
+        self.folder.backlog.write(f"the {what} {name}", lambda: write_eval(self.folder.eval / f"{name}.json", whole))
+
     def roll_back(self) -> str:
-        """Removes the checkpoints after the best one; a line about it. Later random draws change (see `key`)."""
+        """Removes the checkpoints after the best one, and what was measured of them; a line about it. Later random
+        draws change (see `key`)."""
         best, last = self.best(), self.checkpoints()[-1]
         assert best is not None  # the pipeline rolls back no other stage
-        for place in reversed(checkpoints_in(self.folder.checkpoints)):
-            if step_of(place) > step_of(best):
-                remove_checkpoint(place)
+        discarded = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) > step_of(best)]
+        for file in self.folder.eval.glob("*.json"):
+            model = str(json.loads(file.read_bytes()).get("model"))
+            if model != self.recipe.model and Path(model).name in {place.name for place in discarded}:
+                file.unlink()  # first: a kill in between leaves no figure of weights that are gone
+        for place in reversed(discarded):
+            remove_checkpoint(place)
         self.folder.manifest.add_roll_back(self.stage.name, left=step_of(last), begun_at=step_of(best))
         return f"back from step {step_of(last)} to step {step_of(best)}, the best checkpoint of stage {self.stage.name}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -199,6 +200,41 @@ def test_going_back_forgets_what_came_after_the_best_checkpoint_and_draws_anew(
     assert f"to step {best}, the best checkpoint of stage grpo" in log(tmp_path / "run")
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert manifest["rolled_back"] == [{"stage": "grpo", "left": 4, "begun_at": best}]
+
+
+def test_going_back_forgets_what_was_measured_of_the_weights_that_it_leaves(
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished().parents[1], folder)
+    rows = [row | {"reward_mean": 1.0 if row["step"] <= 2 else 0.0} for row in figures(folder)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = {name: json.loads((folder / "eval" / f"{name}.json").read_text()) for name in ("base", "trained")}
+    recipe = load_recipe(recipe_file)
+    with RunFolder.open(folder, recipe, changed=True) as place:
+        stage_to_roll_back(recipe, place).roll_back()
+    assert [file.name for file in (folder / "eval").iterdir()] == ["base.json"]
+    last = run(recipe_file, folder)
+    trained = json.loads((folder / "eval" / "trained.json").read_text())
+    assert trained["model_sha256"] == hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+    assert trained["model_sha256"] != before["trained"]["model_sha256"]
+    assert (before["base"]["after"], trained["after"]) == ([], ["grpo"])
+    assert json.loads((folder / "eval" / "base.json").read_text()) == before["base"]
+
+
+def test_an_evaluation_of_other_weights_is_made_again_and_one_of_the_same_is_kept(
+    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished().parents[1], folder)
+    file = folder / "eval" / "trained.json"
+    measured = file.read_bytes()
+    run(recipe_file, folder)
+    assert file.read_bytes() == measured
+    file.write_text(json.dumps(json.loads(measured) | {"model_sha256": "0" * 64}))
+    run(recipe_file, folder)
+    assert json.loads(file.read_bytes())["model_sha256"] == json.loads(measured)["model_sha256"]
+    assert "trained.json is not of the weights that" in log(folder)
 
 
 def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(

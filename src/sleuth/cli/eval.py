@@ -192,10 +192,16 @@ def evaluate_suite(
     )
     from sleuth.data.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
+    from sleuth.runs.eval_file import write_eval
 
     suite = load_suite(folder, per_set)
     session = _open(open_session, suite.tasks, suite.notes, out)
-    _report(ask_suite(session, suite, name=Path(model).name, model=model, file=out), out, as_json)
+
+    def write(name: str, contents: dict[str, Any]) -> None:
+        if out is not None:
+            write_eval(out.with_name(f"{out.stem}@{name.rpartition('@')[2]}.json"), contents)
+
+    _report(ask_suite(session, suite, name=Path(model).name, model=model, write=write), out, as_json)
 
 
 def _require_new_rows(rows: Path | None, min_citation_f1: float | None) -> None:

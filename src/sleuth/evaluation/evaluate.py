@@ -34,7 +34,6 @@ from sleuth.metrics.metrics import (
 from sleuth.metrics.paired import question_value
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.rewards.match import sub_match, token_f1
-from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Episode, RetrievalFailed, Score, Task
 
@@ -54,21 +53,12 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
-    missing = {
-        name: arm
-        for name, arm in arms.items()
-        if read_eval(context.folder.eval / f"{name}.json", model=context.model) is None
-    }
+    missing = {name: arm for name, arm in arms.items() if context.read_eval(name) is None}
     if not missing:
         return Path(context.model)
     model, tokenizer = context.load(context.model)
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
-
-    def write(file: Path, contents: dict[str, Any]) -> None:
-        """Writes the file, or queues it until the disk has room."""
-        context.folder.backlog.write(f"the evaluation {file.stem}", lambda: write_eval(file, contents))
-
     rewards = context.recipe.rewards_for(context.index)
     pool = context.pool_for_evaluation(model, tokenizer, longest)
     for name, arm in missing.items():
@@ -85,11 +75,10 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             rewards=rewards,
             pool=pool,
         )
-        file = context.folder.eval / f"{name}.json"
         with context.folder.costing(stage.name, "asking"):
             if suite is not None:
                 contents = ask_suite(
-                    session, suite, name=name, model=context.model, file=file, resume=True, write=write
+                    session, suite, name=name, model=context.model, write=context.write_eval, stored=context.read_eval
                 )
             else:
                 answered = session.ask(tasks, f"evaluate {name}")
@@ -98,7 +87,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             context.folder.say(f"evaluate {name}: {line}")
             if all_missing(contents):
                 raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
-        write(file, contents)
+        context.write_eval(name, contents)
         context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 
@@ -109,27 +98,26 @@ def ask_suite(
     *,
     name: str,
     model: str,
-    file: Path | None = None,
-    resume: bool = False,
-    write: Callable[[Path, dict[str, Any]], None] | None = None,
+    write: Callable[[str, dict[str, Any]], None] = lambda name, contents: None,
+    stored: Callable[[str], dict[str, Any] | None] = lambda name: None,
 ) -> dict[str, Any]:
     """The contents of the suite's own file, after asking every set: means over the sets, and no records.
 
-    Each set's file (`NAME@SET.json`, beside `file`) is written as soon as the set is measured; `resume` reuses those of
-    the same questions and model.
+    Calls `write` with the name of each set's evaluation, `NAME@SET`, and its contents as soon as it is measured; those
+    that are `stored` are reused if they are of the same questions.
     """
     measured: dict[str, dict[str, Any]] = {}
     for questions in suite.sets:
-        beside = file.with_name(f"{file.stem}@{questions.name}.json") if file is not None else None
-        if resume and beside is not None and (stored := _read_set(beside, model, questions)) is not None:
-            measured[questions.name] = stored
+        of_set = f"{name}@{questions.name}"
+        before = stored(of_set)
+        if before is not None and before["set"]["questions_sha256"] == questions.questions_sha256:
+            measured[questions.name] = before
             continue
         set_session = replace(session, draw=(zlib.crc32(questions.name.encode()),))
-        answered = set_session.ask(questions.tasks, f"evaluate {name}@{questions.name}")
-        contents = evaluation(answered, session, name=f"{name}@{questions.name}", model=model)
+        answered = set_session.ask(questions.tasks, f"evaluate {of_set}")
+        contents = evaluation(answered, session, name=of_set, model=model)
         measured[questions.name] = contents = set_evaluation(contents, questions)
-        if beside is not None:
-            (write or write_eval)(beside, contents)
+        write(of_set, contents)
     return suite_evaluation(measured, suite, name=name)
 
 
@@ -275,14 +263,6 @@ def _citations(task: Task, score: Score) -> dict[str, float | None]:
     if "claims" not in score.parts:
         return {}
     return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
-
-
-def _read_set(file: Path, model: str, questions: QuestionSet) -> dict[str, Any] | None:
-    """The contents of a set's file; None unless it is of the same questions and model."""
-    contents = read_eval(file, model=model)
-    if contents is None or contents["set"]["questions_sha256"] != questions.questions_sha256:
-        return None
-    return contents
 
 
 Record = Mapping[str, Any]

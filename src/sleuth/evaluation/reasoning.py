@@ -10,7 +10,6 @@ import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,7 +23,6 @@ from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_
 from sleuth.recipe.evaluation import ProblemsRecipe, ReasonRecipe
 from sleuth.render import encode
 from sleuth.rewards.reasoning import extract, same_answer, same_number
-from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
@@ -54,14 +52,12 @@ def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
 
 def run(stage: ReasonRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless they exist for this model; returns the model unchanged."""
-    file = context.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=context.model) is not None:
+    if context.read_eval(stage.name) is not None:
         return Path(context.model)
     solver = load_named(context.model, context.recipe, context.pool_for_evaluation)
     with context.folder.costing(stage.name, "asking"):
         for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
-            write = partial(write_eval, file.with_name(f"{name}.json"), {"name": name, **contents})
-            context.folder.backlog.write(f"the evaluation {name}", write)
+            context.write_eval(name, contents)
             context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 

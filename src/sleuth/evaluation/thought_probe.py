@@ -41,7 +41,6 @@ from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.thoughts import CaseBuilder, is_yes
 from sleuth.rollout import Rollout
-from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
@@ -61,8 +60,7 @@ def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
 
 def run(stage: ProbeRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
-    file = context.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=context.model) is not None:
+    if context.read_eval(stage.name) is not None:
         return Path(context.model)
     thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
@@ -70,7 +68,7 @@ def run(stage: ProbeRecipe, context: StageContext) -> Path:
         found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
         contents = {"name": stage.name, **found}
     context.folder.say(f"{stage.name}: {verdict_line(contents)}")
-    context.folder.backlog.write(f"the probe {stage.name}", lambda: write_eval(file, contents))
+    context.write_eval(stage.name, contents, "probe")
     context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
     return Path(context.model)
 

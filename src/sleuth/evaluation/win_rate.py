@@ -21,7 +21,6 @@ from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.metrics.significance import mcnemar
 from sleuth.recipe.preference import WinRateRecipe
 from sleuth.rewards.preference import PAIR_CRITERION, continuation
-from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
@@ -45,15 +44,13 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
             f"stage.{context.index}.against is missing: the recipe starts from random weights, so there is no "
             "model to compare with; name a checkpoint"
         )
-    file = context.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=context.model, against=against) is not None:
+    if context.read_eval(stage.name, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
         ours, theirs = _opened(against, context)
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
-    contents = {"name": stage.name, **contents}
-    context.folder.backlog.write(f"the win rate {stage.name}", lambda: write_eval(file, contents))
+    context.write_eval(stage.name, contents, "win rate")
     context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
 

@@ -61,6 +61,21 @@ def lists(folder: Path, name: str) -> bool:
         return False
 
 
+def weights_sha256(model: str | Path) -> str | None:
+    """The digest of the weights in a model's folder: as its list of checksums has them, else read once in a process. Of
+    several files it is that of their digests, in the order of their names. None for what is no folder with weights."""
+    folder = Path(model)
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    try:
+        listed = _read(folder) if has_checksums(folder) else {}
+    except SleuthError:  # damaged: whoever loads the model says so
+        listed = {}
+    digests = [listed.get(file.name) or file_sha256(file) for file in files]
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None
+    )
+
+
 def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> str | None:
     """What is wrong with the wanted files, in words, or None: also where there is no list of checksums.
 

@@ -1,4 +1,4 @@
-"""Evaluation files: a JSON object with the figures, the records and the name of the evaluated model."""
+"""Evaluation files: a JSON object with the figures, the records, and the name and digest of the evaluated model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.runs.atomic import DAMAGED, write_text
+from sleuth.runs.checksums import weights_sha256
+
+MODELS = ("model", "against")
+"""Keys that name the models of an evaluation; `model_sha256` is the digest of the weights, where they are a folder."""
+
+
+def with_digests(contents: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents with the digest of the weights after the name of each model."""
+    known: dict[str, Any] = {}
+    for key, value in contents.items():
+        known[key] = value
+        if key in MODELS and f"{key}_sha256" not in contents and (digest := weights_sha256(str(value))) is not None:
+            known[f"{key}_sha256"] = digest
+    return known
 
 
 def write_eval(file: Path, contents: Mapping[str, Any]) -> None:
-    """Writes the file atomically."""
-    write_text(file, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+    """Writes the file atomically, `with_digests`."""
+    write_text(file, json.dumps(with_digests(contents), ensure_ascii=False, indent=1) + "\n")
 
 
 def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
@@ -27,11 +41,27 @@ def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
             say(f"{file} is damaged: it is now {aside.name}, and is measured again")
 
 
-def read_eval(file: Path, **models: str) -> dict[str, Any] | None:
-    """The contents if the file exists and names these models (`model="runs/demo/..."`), else None: an evaluation of an
-    earlier checkpoint is stale. Only the last part of each name is compared, because a run folder may have moved."""
+def read_eval(file: Path, *, models: Mapping[str, str], rolled_back: bool = False) -> dict[str, Any] | None:
+    """The contents if the file exists and is of these models (`{"model": "runs/demo/..."}`), else None. Only the last
+    part of each name is compared, because a run folder may have moved; `rolled_back` as in `is_stale`."""
     if not file.exists():
         return None
     contents = json.loads(file.read_text(encoding="utf-8"))
-    same = all(Path(str(contents.get(key, ""))).name == Path(model).name for key, model in models.items())
+    same = all(
+        Path(str(contents.get(key, ""))).name == Path(model).name
+        and not is_stale(file, contents, model, key=key, rolled_back=rolled_back)
+        for key, model in models.items()
+    )
     return contents if same else None
+
+
+def is_stale(
+    file: Path, contents: Mapping[str, Any], model: str | Path, *, key: str = "model", rolled_back: bool = False
+) -> bool:
+    """Whether an evaluation is of other weights than the folder `model` has now. Files of earlier versions have no
+    digest: those of a run that was `rolled_back` are stale if the weights are younger. False where it is not known."""
+    now, evaluated = weights_sha256(model), contents.get(f"{key}_sha256")
+    if now is None or evaluated is not None:
+        return now is not None and now != evaluated
+    weights = [*Path(model).glob("*.safetensors")]
+    return rolled_back and any(one.stat().st_mtime_ns > file.stat().st_mtime_ns for one in weights)

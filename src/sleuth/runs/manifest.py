@@ -150,6 +150,11 @@ class Manifest:
         """The number of times that a stage was rolled back."""
         return sum(entry["stage"] == stage for entry in self.read().get("rolled_back", ()))
 
+    @property
+    def rolled_back(self) -> bool:
+        """Whether any stage was."""
+        return bool(self.read().get("rolled_back"))
+
     def read(self) -> dict[str, Any]:
         """The contents of the file. Raises SleuthError if it is damaged."""
         try:

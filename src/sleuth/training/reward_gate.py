@@ -35,7 +35,6 @@ from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.recipe.evaluation import GateRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.eval_file import read_eval, write_eval
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.training.credit.thought_gain import GainScorer, gain_in
 from sleuth.training.step_metrics import values_of
@@ -66,8 +65,7 @@ def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
 def run(stage: GateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and the verdict in the manifest, unless they exist for this model; returns the model
     unchanged."""
-    file = context.folder.eval / f"{stage.name}.json"
-    if read_eval(file, model=context.model) is not None:
+    if context.read_eval(stage.name) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
         # a gate that an absent judge decides would stay missed
@@ -79,7 +77,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
     context.folder.manifest.set_gate(stage.name, gate)
-    context.folder.backlog.write(f"the gate {stage.name}", lambda: write_eval(file, {"name": stage.name, **measured}))
+    context.write_eval(stage.name, measured, "gate")
     return Path(context.model)
 
 
