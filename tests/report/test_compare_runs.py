@@ -13,6 +13,8 @@ from synthetic_run import evaluation_file, record, write_run
 from sleuth.dialects import DIALECTS
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import Comparison, compare, match
+from sleuth.report.page import render
+from sleuth.report.run_files import read_run
 from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
@@ -77,6 +79,46 @@ def test_a_run_is_its_last_evaluation(tmp_path: Path) -> None:
     arms = read_arms([str(tmp_path / "a"), str(tmp_path / "b")])
     assert [arm.name for arm in arms] == ["a", "b"]
     assert [arm.first.file for arm in arms] == [tmp_path / name / "eval/trained.json" for name in ("a", "b")]
+
+
+def test_an_unfinished_run_is_compared_by_the_stage_that_all_have_reached(tmp_path: Path) -> None:
+    young, done = (write_run(tmp_path / name, questions=10) for name in ("young", "done"))
+    (young / "eval/trained.json").unlink()
+    for places in ((young, done), (done, young), (f"all={done},{young}", write_run(tmp_path / "more", questions=10))):
+        found = compared(*places)
+        assert {member.file.stem for arm in found.arms for member in arm.members} == {"base"}
+        [note] = [note for note in found.notes if "`trained`" in note]
+        assert note.endswith("has not measured `trained` yet and is compared by `base`, as all are.")
+    assert found.headlines[0].endswith("+0.000 [+0.000, +0.000].")
+
+
+def test_models_of_different_stages_of_training_are_said_to_be(tmp_path: Path) -> None:
+    base = write_file(tmp_path / "a/base.json", 0.1, after=[])
+    trained = write_file(tmp_path / "b/trained.json", 0.9, after=["sft", "grpo"])
+    told = "Careful: these are models of different stages of training: base before any, trained after sft and grpo."
+    assert told in compared(base, trained).notes
+    beside = write_file(tmp_path / "a/trained.json", 0.9, after=["grpo"])
+    for places in ((base, beside), (beside, trained), (base, write_file(tmp_path / "c/of_before.json", 0.9))):
+        assert not any("stages of training" in note for note in compared(*places).notes)
+
+
+def test_an_evaluation_of_weights_that_are_gone_is_neither_compared_nor_reported(tmp_path: Path) -> None:
+    run, other = (write_run(tmp_path / name, questions=10) for name in ("run", "other"))
+    model = run / "checkpoints/step-000060"
+    (model / "model.safetensors").write_bytes(b"new")
+    stale = {"model": "moved/checkpoints/step-000060", "model_sha256": "0" * 64}
+    write_file(run / "eval/trained.json", 0.9, range(10), **stale)
+    found = compared(run, other)
+    told = f"Left out: {run / 'eval/trained.json'} is of other weights than {model} has now; `sleuth train` measures it"
+    assert [note for note in found.notes if note.startswith(told)]
+    assert {arm.first.file.stem for arm in found.arms} == {"base"}
+    assert "is of other weights than" in render(read_run(run))
+    assert "holds no evaluation of this checkpoint" in complaint(model, other)
+    begun = "runs/another/checkpoints/step-000060"  # the base model of a run may be a checkpoint of another one
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("tiny/base", begun))
+    write_file(run / "eval/base.json", 0.1, range(10), **(stale | {"model": begun}))
+    assert list(read_run(run).evaluations) == ["base"]
 
 
 def test_one_run_alone_is_its_evaluations_beside_each_other(tmp_path: Path) -> None:

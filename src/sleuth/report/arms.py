@@ -56,7 +56,12 @@ def read_arms(places: Sequence[str]) -> list[Arm]:
         arms = _evaluations_of(Path(places[0]))
     else:
         named = [_split(place) for place in places]
-        evaluated = [tuple(_read(Path(member)) for member in members) for _, members in named]
+        runs = {place: read_run(place) for _, members in named for place in map(Path, members) if _is_run(place)}
+        stage = _shared_stage(list(runs.values()))
+        evaluated = [
+            tuple(_of_run(runs[place], stage) if place in runs else _of_place(place) for place in map(Path, members))
+            for _, members in named
+        ]
         short_names = iter(distinct_names([members[0] for name, members in named if name is None]))
         arms = [
             Arm(name=next(short_names) if name is None else name, members=members)
@@ -98,13 +103,12 @@ def _check(arms: Sequence[Arm]) -> None:
 # -- one evaluation -------------------------------------------------------------------------------------------------
 
 
-def _read(place: Path) -> Evaluated:
+def _of_place(place: Path) -> Evaluated:
+    """The evaluation in a file, or of a checkpoint."""
     if place.is_file() and place.suffix != ".json":
         raise SleuthError(f"{place}: not an evaluation file (.json), a run or a checkpoint")
     if place.is_file():
         return _with_protocols(place, read_evaluation(place), None)
-    if _is_run(place):
-        return _of_run(place)
     if place.is_dir() and _is_run(place.parent.parent) and place.parent.name == "checkpoints":
         return _of_checkpoint(place)
     if place.is_dir():
@@ -116,15 +120,20 @@ def _is_run(place: Path) -> bool:
     return (place / "recipe.toml").is_file()
 
 
-def _of_run(place: Path) -> Evaluated:
-    """The evaluation of the run's last evaluate stage; without one `trained`, else the first one."""
-    run = read_run(place)
-    stages = [stage for stage in run.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
-    wanted = [stage.get("name") for stage in reversed(stages)] + [TRAINED, *list(run.evaluations)[:1]]
+def _shared_stage(runs: Sequence[RunFiles]) -> str | None:
+    """The last evaluate stage that all runs have reached, if one of them has not reached its own last one."""
+    if not any(run.awaited for run in runs):
+        return None
+    shared = (name for name in reversed(runs[0].evaluate_stages) if all(name in run.evaluations for run in runs))
+    return next(shared, None)
+
+
+def _of_run(run: RunFiles, stage: str | None) -> Evaluated:
+    """The evaluation of this stage, or of the run's last evaluate stage; without one `trained`, else the first one."""
+    wanted = [*([stage] if stage else []), *reversed(run.evaluate_stages), TRAINED, *list(run.evaluations)[:1]]
     if not run.evaluations:
-        raise SleuthError(f"{place}: this run holds no evaluation yet; {EVALUATE}")
-    name = next(name for name in wanted if name in run.evaluations)
-    return _of_evaluation(run, name)
+        raise SleuthError(" ".join([f"{run.folder}: this run holds no evaluation yet; {EVALUATE}", *run.stale]))
+    return _of_evaluation(run, next(name for name in wanted if name in run.evaluations))
 
 
 def _of_checkpoint(place: Path) -> Evaluated:

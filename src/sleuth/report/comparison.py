@@ -168,8 +168,15 @@ NOT_COMPARED = ("name", "seed", "resolved_from", "trackers")
 
 
 def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
-    """Sentences on the questions compared, on what the intervals cover, and on differences in sampling."""
-    return [*_questions(matched), _intervals(arms), *_sampling(arms), *_unlike_rewards(arms), *_unlike_members(arms)]
+    """Sentences on the questions compared, on what the intervals cover, and on differences in stage and sampling."""
+    return [
+        *_questions(matched),
+        _intervals(arms),
+        *_stages(arms),
+        *_sampling(arms),
+        *_unlike_rewards(arms),
+        *_unlike_members(arms),
+    ]
 
 
 def protocol_sentences(arms: Sequence[Arm]) -> list[str]:
@@ -213,6 +220,25 @@ def _intervals(arms: Sequence[Arm]) -> str:
     single = [arm.name for arm in arms if len(arm.members) == 1]
     alone = f"; {' and '.join(single)} is one run, whose variation by seed is unknown" if single else ""
     return f"Intervals are over runs and questions ({', '.join(several)} runs){alone}."
+
+
+def _stages(arms: Sequence[Arm]) -> Iterator[str]:
+    """What of the runs is left out, and where the evaluations are of different stages of training."""
+    members = [(arm.name, member) for arm in arms for member in arm.members]
+    runs = {member.run.folder: member.run for _, member in members if member.run is not None}
+    yield from (line for run in runs.values() for line in run.stale)
+    if len({member.file.parent for _, member in members}) == 1:
+        return  # of one run: to compare its stages is what was asked for
+    same = len({member.file.stem for _, member in members}) == 1
+    for name, member in members:
+        if member.run is not None and member.run.awaited:
+            compared = f"compared by `{member.file.stem}`" + (", as all are" if same else "")
+            yield f"Careful: {name} has not measured `{member.run.awaited}` yet and is {compared}."
+    trained = [(name, member.evaluation.get("after")) for name, member in members]
+    known = [after for _, after in trained if after is not None]
+    if len(known) == len(trained) and any(known) and not all(known):
+        stages = (f"{name} {'after ' + ' and '.join(after) if after else 'before any'}" for name, after in trained)
+        yield f"Careful: these are models of different stages of training: {', '.join(dict.fromkeys(stages))}."
 
 
 def _sampling(arms: Sequence[Arm]) -> Iterator[str]:

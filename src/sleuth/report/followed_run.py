@@ -13,7 +13,14 @@ from tokenizers import Tokenizer
 from sleuth.metrics.intervals import Measured
 from sleuth.report.figures import FigureRow, SetRow, arms_of, figure_rows, measured_of, set_rows
 from sleuth.report.rollouts_shown import rollouts_shown, step_of
-from sleuth.report.run_files import RunFiles, in_stage_order, read_object, read_recipe, read_stage_evaluation
+from sleuth.report.run_files import (
+    RunFiles,
+    in_stage_order,
+    read_object,
+    read_recipe,
+    read_stage_evaluation,
+    stale_line,
+)
 from sleuth.report.run_state import RunState, RunTraces, state_of
 from sleuth.report.summary import run_headline
 from sleuth.report.transcripts import TextPool, read_tokenizer
@@ -142,9 +149,14 @@ class FollowedRun:
         evaluations = {}
         for file in in_stage_order(self.recipe, files):
             try:
-                evaluations[file.stem] = read_stage_evaluation(self.recipe, file)
+                evaluation = read_stage_evaluation(self.recipe, file)
             except SleuthError as error:
                 self.problems.append(_line(error))
+                continue
+            if (line := stale_line(file, evaluation, self.recipe, self.manifest)) is None:
+                evaluations[file.stem] = evaluation
+            else:
+                self.problems.append(line)
         run = RunFiles(
             folder=self.folder,
             recipe=self.recipe,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sleuth.recipe.renamed import renamed_keys
+from sleuth.runs.eval_file import is_stale
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
@@ -23,7 +24,8 @@ WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
     """The files of one run. `metrics` has one row a step; `evaluations` maps a name (`base`, `trained`) to its file;
-    `rollouts` are the parquet files in the order of their steps, unread."""
+    `rollouts` are the parquet files in the order of their steps, unread. `stale` has a sentence for each evaluation
+    that is left out because its checkpoint has other weights now."""
 
     folder: Path
     recipe: dict[str, Any]
@@ -32,6 +34,17 @@ class RunFiles:
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]
     rollouts: list[Path]
+    stale: Sequence[str] = ()
+
+    @property
+    def evaluate_stages(self) -> list[str]:
+        """The names of the stages that ask questions, as the recipe has them."""
+        return [str(stage.get("name")) for stage in self.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
+
+    @property
+    def awaited(self) -> str | None:
+        """The last of them, if the run has not measured it yet."""
+        return next((name for name in self.evaluate_stages[-1:] if name not in self.evaluations), None)
 
 
 def read_run(folder: Path) -> RunFiles:
@@ -46,14 +59,18 @@ def read_run(folder: Path) -> RunFiles:
     recipe, recipe_text = read_recipe(recipe_file)
     manifest = folder / "manifest.json"
     files = in_stage_order(recipe, (folder / "eval").glob("*.json"))
+    read = {file: read_stage_evaluation(recipe, file) for file in files}
+    known = read_object(manifest) if manifest.is_file() else {}
+    stale = {file: line for file in files if (line := stale_line(file, read[file], recipe, known)) is not None}
     return RunFiles(
         folder=folder,
         recipe=recipe,
         recipe_text=recipe_text,
-        manifest=read_object(manifest) if manifest.is_file() else {},
+        manifest=known,
         metrics=MetricsFile(folder / "metrics.jsonl").rows(),
-        evaluations={file.stem: read_stage_evaluation(recipe, file) for file in files},
+        evaluations={file.stem: read[file] for file in files if file not in stale},
         rollouts=sorted((folder / "rollouts").glob("*.parquet")),
+        stale=list(stale.values()),
     )
 
 
@@ -75,6 +92,19 @@ def read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:
     """An evaluation file; without its records if those are not answered questions. Raises SleuthError if invalid."""
     unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
     return _without_records(file) if file.stem.partition("@")[0] in unanswered else read_evaluation(file)
+
+
+def stale_line(
+    file: Path, evaluation: Mapping[str, Any], recipe: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> str | None:
+    """A sentence, if the checkpoint that `RUN/eval/NAME.json` names has other weights in the run now."""
+    model = str(evaluation.get("model", ""))
+    checkpoint = file.parents[1] / "checkpoints" / Path(model).name  # the run folder may have been moved
+    if model == recipe.get("model") or not is_stale(
+        file, evaluation, checkpoint, rolled_back=bool(manifest.get("rolled_back"))
+    ):
+        return None
+    return f"Left out: {file} is of other weights than {checkpoint} has now; `sleuth train` measures it again."
 
 
 def read_object(file: Path) -> dict[str, Any]:

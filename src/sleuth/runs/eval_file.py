@@ -60,8 +60,7 @@ def is_stale(
 ) -> bool:
     """Whether an evaluation is of other weights than the folder `model` has now. Files of earlier versions have no
     digest: those of a run that was `rolled_back` are stale if the weights are younger. False where it is not known."""
-    now, evaluated = weights_sha256(model), contents.get(f"{key}_sha256")
-    if now is None or evaluated is not None:
-        return now is not None and now != evaluated
-    weights = [*Path(model).glob("*.safetensors")]
-    return rolled_back and any(one.stat().st_mtime_ns > file.stat().st_mtime_ns for one in weights)
+    if (evaluated := contents.get(f"{key}_sha256")) is not None:
+        return weights_sha256(model) not in (None, evaluated)
+    weights = [*Path(model).glob("*.safetensors")] if rolled_back else []
+    return any(one.stat().st_mtime_ns > file.stat().st_mtime_ns for one in weights)
