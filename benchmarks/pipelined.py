@@ -1,7 +1,7 @@
 """`python -m benchmarks.pipelined CHECKPOINT INDEX RUN`: how long `/health` of each server takes while 100 connections
 send requests behind each other, 256 KB each, and read no answer.
 
-Beside that the same with connections that are reset instead. The bar is 0.5 s on a machine that does nothing else.
+The bar is 0.5 s on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import argparse
 import json
 import os
 import socket
-import struct
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from threading import Event, Thread
 
@@ -23,8 +21,6 @@ from benchmarks.served import served
 CONNECTIONS, BYTES = 100, 2**18
 SECONDS = 3.0
 """How long `/health` is asked from the first byte on."""
-RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER that closes with a reset."""
 
 
 def main() -> None:
@@ -38,13 +34,11 @@ def main() -> None:
     servers = (("serve", options.checkpoint, "--index", options.index), ("retriever", options.index))
     figures: dict[str, object] = {"load_before": os.getloadavg()[0]}
     for arguments in (*servers, ("watch", options.run)):
-        slowest: dict[str, list[float]] = {"unread": [], "reset": []}
+        slowest = []
         for _ in range(options.rounds):
             with served(*arguments) as (url, _):
-                slowest["unread"].append(slowest_health(url))
-            with served(*arguments) as (url, _):
-                slowest["reset"].append(slowest_health(url, connections=4 * CONNECTIONS, size=2**12, reset=True))
-        figures[arguments[0]] = {kind: round(1000 * min(seconds)) for kind, seconds in slowest.items()}
+                slowest.append(slowest_health(url))
+        figures[arguments[0]] = round(1000 * min(slowest))
     print(json.dumps(figures | {"load_after": os.getloadavg()[0]}))
 
 
@@ -53,26 +47,18 @@ def slowest_health(
     *,
     connections: int = CONNECTIONS,
     size: int = BYTES,
-    reset: bool = False,
     seconds: float = SECONDS,
-    paths: Sequence[str] = ("/health",),
 ) -> float:
-    """The seconds of the slowest answer of `/health` while `connections` send `size` bytes of requests each. Those that
-    have sent theirs are left open, or are reset and opened again. Raises RuntimeError for an answer that is not 200."""
+    """The seconds of the slowest answer of `/health` while `connections` send `size` bytes of requests each and
+    read no answer. Raises RuntimeError for an answer that is not 200."""
     address = httpx.URL(url)
-    lines = [f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() for path in paths]
-    requests = b"".join(lines) * (size // len(b"".join(lines)))
+    request = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    requests = request * (size // len(request))
     ended = Event()
 
     def send(client: socket.socket) -> None:
         with suppress(OSError):
             client.sendall(requests)
-        while reset and not ended.is_set():
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            client.close()
-            with suppress(OSError):
-                client = socket.create_connection((address.host, address.port), timeout=5)
-                client.sendall(requests)
         ended.wait()
         client.close()
 
