@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.plan.inputs import missing_inputs
-from sleuth.recipe import dump_toml, load_recipe
+from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.recipe.parts import load_rewards
 from sleuth.types import SleuthError
 
@@ -47,6 +47,30 @@ def test_a_resolved_recipe_keeps_its_files_wherever_it_is_stored(demo: Path, wri
     write("runs/x/own_names.py", "another")
     assert load_recipe(copy).stage == resolved.stage
     assert resolved.stage[1].reward[0].parameters == {"limit": 3}
+
+
+def test_a_recipe_that_is_validated_in_python_is_the_one_that_is_stored(demo: Path, write: Write) -> None:
+    write("current/own_names.py", "def f(episode, limit): ...")
+    tables = load_recipe(demo, [REWARD.format("elsewhere:f")]).model_dump(exclude={"resolved_from"})
+    tables["stage"][1]["reward"][0]["function"] = "own_names:f"
+    made = Recipe.model_validate(tables)
+    assert load_recipe(write("runs/x/recipe.toml", dump_toml(made))).stage == made.stage
+
+
+def test_a_file_that_a_function_reads_and_is_missing_is_one_line(demo: Path, write: Write) -> None:
+    write("current/own_names.py", "def f(episode, limit): ...")
+    text = REWARD.format("own_names:f").replace(" }]", ", files = ['words.txt'] }]")
+
+    def missing() -> list[str]:
+        """What is wrong with the rewards; the demo's world is not here either."""
+        with pytest.raises(SleuthError) as caught:
+            load_recipe(demo, [text], missing_inputs)
+        return [line for line in caught.value.args if "reward" in line]
+
+    [line] = missing()
+    assert line.endswith("""stage.1.reward.0.files = ["words.txt"]: words.txt: no such file""")
+    write("current/words.txt", "one")
+    assert not missing()
 
 
 def test_parameters_are_no_names_of_functions(demo: Path, write: Write) -> None:

@@ -13,7 +13,8 @@ from refusals import refused
 from verb import sleuth
 
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.factories import code_differences
+from sleuth.factories import code_differences, own_code_in
+from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
 from sleuth.runs.protocol import OwnCode, ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
@@ -191,6 +192,29 @@ def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, r
     accepted = sleuth(*arguments, "--accept-reward", message.split()[-1])
     assert accepted.exit_code == 0, accepted.stderr
     assert len(rows(tmp_path / "run")) == 4
+
+
+def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run: Run, recipe: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("one")
+    override = PYTHON_REWARD.replace(" }]", f", files = ['{words}'] }}]")
+    run(recipe, tmp_path / "run", override, SHORT)
+    recorded = {"own_rewards.py": digest(REWARDS), str(words): digest("one")}
+    assert json.loads((tmp_path / "run/manifest.json").read_text())["sources"] == {"grpo": recorded}
+    words.write_text("two")
+    with pytest.raises(SleuthError) as caught:
+        run(recipe, tmp_path / "run", override)
+    assert f"{words} ({digest('one')[:12]})" in str(caught.value)
+
+
+def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("one")
+    given = [one[: -len(" }")] + f", files = ['{words}'] }}" for one in (PYTHON_ENV, OWN_LOSS)]
+    stage = load_recipe(recipe, given).stage[1]
+    before = own_code_in(stage)
+    words.write_text("two")
+    assert code_differences(before, own_code_in(stage)) == [str(words)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,37 @@ def test_changed_source_is_imported_again_also_where_only_an_imported_file_chang
     second = load_function("mine.py:f")
     assert (first.call(None), second.call(None)) == (1, 20)
     assert first.sources != second.sources
+
+
+def test_a_module_that_a_notebook_imported_is_the_one_of_the_file_that_is_there_now(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    write("mine.py", "def f(episode):\n    return 1\n")
+    importlib.import_module("mine")
+    assert load_function("mine.py:f").call(None) == 1
+    importlib.import_module("mine").f = lambda episode: 9
+    write("mine.py", "def f(episode):\n    return 2.5\n")
+    function = load_function("mine.py:f")
+    assert (function.call(None), function.sources.keys()) == (2.5, {"mine.py"})
+
+
+def test_a_module_that_another_imports_is_not_imported_twice(write: Write) -> None:
+    write("other.py", "LOADED = object()\n\n\ndef g(episode):\n    return LOADED\n")
+    write("mine.py", "import other\n\n\ndef f(episode):\n    return other.LOADED\n")
+    assert load_function("mine.py:f").call(None) is load_function("other.py:g").call(None)
+
+
+def test_a_file_that_a_function_reads_is_hashed_and_read_again_when_it_changed(write: Write) -> None:
+    words = write("words.txt", "one")
+    write("mine.py", "WORDS = open('words.txt').read()\n\n\ndef f(episode):\n    return WORDS\n")
+    before = load_function("mine.py:f", [Path("words.txt")])
+    assert before.sources["words.txt"] == hashlib.sha256(b"one").hexdigest()
+    words.write_text("two")
+    assert load_function("mine.py:f", [Path("words.txt")]).call(None) == "two"
+    words.unlink()
+    with pytest.raises(UserCodeError, match=r"^words.txt: No such file or directory$"):
+        load_function("mine.py:f", [Path("words.txt")])
 
 
 def test_two_files_of_one_name_are_two_modules(write: Write) -> None:

@@ -176,7 +176,7 @@ def function_setting(
     env: FunctionEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
 ) -> FunctionSetting:
     """The user's class. Raises UserCodeError if there is none, or if it cannot be called with a task."""
-    function = load_function(env.function)
+    function = load_function(env.function, env.files)
     require_arguments(function, 1, env.parameters, f"{function.short_name}(task)")
     return FunctionSetting(
         dialect=dialect_of(env.dialect),
@@ -296,7 +296,7 @@ SEARCH_SCHEMA = Tool(
 def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:
     """The user's tools, the prompt, and the index if there is one. Raises UserCodeError if a function is no tool, and
     SleuthError for a server without its tools or two tools of one name."""
-    made = [tool for named in env.tools for tool in _tools_of(named, env.seconds)]
+    made = [tool for named in env.tools for tool in _tools_of(named, env)]
     index = open_index(env.index) if env.index is not None else None
     names = [tool.name for tool in made] + ([SEARCH] if index is not None else [])
     if twice := next((name for name in names if names.count(name) > 1), None):
@@ -327,14 +327,14 @@ def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, 
     )
 
 
-def _tools_of(named: str | ToolTableRecipe, seconds: float) -> list[FunctionTool | ServerTool]:
+def _tools_of(named: str | ToolTableRecipe, env: ToolEnvRecipe) -> list[FunctionTool | ServerTool]:
     table = ToolTableRecipe(function=named) if isinstance(named, str) else named
     if table.function is not None:
-        return [FunctionTool(load_function(table.function), seconds=seconds, shared=table.shared)]
+        return [FunctionTool(load_function(table.function, env.files), seconds=env.seconds, shared=table.shared)]
     server = tool_server(table.mcp or "", table.folder)
     if not table.shared:
         server.say_what_is_shared()
-    return [ServerTool(server, tool, seconds=seconds, shared=table.shared) for tool in server.offered(table.only)]
+    return [ServerTool(server, tool, seconds=env.seconds, shared=table.shared) for tool in server.offered(table.only)]
 
 
 def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]]:

@@ -79,7 +79,7 @@ def _holding(ranks: Ranks, *, offload: bool) -> Holding:
 def function_loss_of(loss: LossRecipe) -> FunctionLoss:
     """The loss that a user's function computes. Raises UserCodeError if there is no such function."""
     assert loss.function is not None
-    return FunctionLoss(load_function(loss.function), loss.parameters)
+    return FunctionLoss(load_function(loss.function, loss.files), loss.parameters)
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sleuth.envs.mcp_server import tool_server, tools_sha256
@@ -14,9 +15,9 @@ from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.user_code.functions import load_function, merged_sources
 
 
-def own_code_of(names: Sequence[str], parameters: Mapping[str, Any]) -> OwnCode:
-    """The record of functions, `MODULE:NAME`. Raises UserCodeError if one does not exist."""
-    functions = [load_function(name) for name in names]
+def own_code_of(names: Sequence[str], parameters: Mapping[str, Any], files: Sequence[Path]) -> OwnCode:
+    """The record of functions, `MODULE:NAME`, which read `files`. Raises UserCodeError if one does not exist."""
+    functions = [load_function(name, files) for name in names]
     sources = merged_sources(*(function.sources for function in functions))
     return OwnCode(
         functions=tuple(function.name for function in functions), parameters=dict(parameters), sources=sources
@@ -27,7 +28,7 @@ def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
     """The record of the functions that an environment calls; None for our environments."""
     if not env.functions() and not env.tool_servers():
         return None
-    code = own_code_of(env.functions(), getattr(env, "parameters", {}))
+    code = own_code_of(env.functions(), getattr(env, "parameters", {}), getattr(env, "files", ()))
     servers: dict[str, str] = {}
     for server in env.tool_servers():
         address = server.mcp or ""
@@ -46,7 +47,7 @@ def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
     loss = stage.loss
     found = {
         "env": env_code_in(stage.env),
-        "loss": own_code_of([loss.function], loss.parameters) if loss.function is not None else None,
+        "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
     }
     return {what: code for what, code in found.items() if code is not None}
 

@@ -171,7 +171,7 @@ def _record_gain(reward: GainRecipe, identify: Identify) -> dict[str, Any]:
 
 def function_record(reward: FunctionFields) -> dict[str, Any]:
     """Scorer, version and sources of a user's function."""
-    function = load_function(reward.function)
+    function = load_function(reward.function, reward.files)
     terms = [function.name, *(f"{name}={value}" for name, value in reward.parameters.items())]
     return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
 
@@ -296,7 +296,7 @@ def computes_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
 
 def function_reward_of(reward: FunctionFields) -> FunctionReward:
     """The reward that a user's function computes. Raises UserCodeError if there is no such function."""
-    return FunctionReward(load_function(reward.function), reward.parameters, seconds=reward.seconds)
+    return FunctionReward(load_function(reward.function, reward.files), reward.parameters, seconds=reward.seconds)
 
 
 def reward_of(

@@ -21,7 +21,7 @@ from sleuth.recipe.toml_writer import emit_value
 from sleuth.retrieval.index_card import read_card
 from sleuth.rewards.function import require_reward
 from sleuth.types import SleuthError
-from sleuth.user_code.functions import load_function
+from sleuth.user_code.functions import UserFunction, load_function
 
 
 def missing_inputs(table: StrictModel) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _require_searched(folder: Path, env: StrictModel) -> None:
 def _require_tools(tools: Sequence[str | ToolTableRecipe], env: StrictModel) -> None:
     for tool in tools:
         if isinstance(tool, str):
-            load_function(tool)
+            _load(tool, env)
 
 
 def _require_server(address: str, server: StrictModel) -> None:
@@ -121,8 +121,13 @@ def _require_server(address: str, server: StrictModel) -> None:
         tool_server(address, getattr(server, "folder", None)).offered(getattr(server, "only", ()))
 
 
+def _load(name: str, table: StrictModel) -> UserFunction:
+    """The function, with those of its files that exist: the others are reported by their own key."""
+    return load_function(name, [file for file in getattr(table, "files", ()) if file.is_file()])
+
+
 def _require_reward(name: str, reward: StrictModel) -> None:
-    require_reward(load_function(name), getattr(reward, "parameters", {}))
+    require_reward(_load(name, reward), getattr(reward, "parameters", {}))
 
 
 def _require_variable(name: str, model: StrictModel) -> None:
@@ -147,7 +152,7 @@ REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "spoken_dialect": _require_dialect,
     "prompt": _require_prompt,
     "text": lambda name, table: read_prompt(name),
-    "function": lambda name, table: load_function(name),
+    "function": _load,
     "reward": _require_reward,
     "tools": _require_tools,
     "server": _require_server,

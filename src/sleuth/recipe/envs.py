@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from sleuth.model_path import model_name
-from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, Row, StrictModel, combination
+from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, FunctionName, Row, StrictModel, combination
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 Role = Literal["raw", "user", "system"]
@@ -231,13 +231,15 @@ class FunctionEnvRecipe(EnvFields):
     """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
     (docs/how-to/own_code.md)."""
 
-    named: ClassVar[Mapping[str, str]] = {"function": "function", "dialect": "dialect"}
+    named: ClassVar[Mapping[str, str]] = {"function": "function", "files": "files", "dialect": "dialect"}
     kind: Literal["python"]
-    function: str
+    function: FunctionName
     """The class, or a function that makes an environment, `MODULE:NAME`; it is called with the `task` of an episode.
     The module is looked for beside the recipe, in the current folder and among the installed packages."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the class, by name: `[stage.env.parameters]`."""
+    files: Row[FilePath] = ()
+    """Files that the class reads, hashed like code: a run does not continue when one has changed."""
     dialect: str = "sleuth"
     """The dialect whose tags rewards such as "answer" read; the environment itself may use any."""
     seconds: PositiveFloat = 60.0
@@ -251,7 +253,7 @@ class ToolTableRecipe(StrictModel):
     """A function, or a server of tools that speaks the Model Context Protocol."""
 
     named: ClassVar[Mapping[str, str]] = {"mcp": "server", "function": "function"}
-    function: str | None = None
+    function: FunctionName | None = None
     """`MODULE:NAME`, as without a table."""
     mcp: str | None = None
     """The command that starts it and talks over its stdin and stdout, such as "python -m my_server", with the Python
@@ -281,14 +283,16 @@ def _tag_of(tool: Any) -> str:
     return NO_KIND if isinstance(tool, Mapping | StrictModel) else TEXT
 
 
-ToolRecipe = Annotated[Annotated[str, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(NO_KIND)], Discriminator(_tag_of)]
+ToolRecipe = Annotated[
+    Annotated[FunctionName, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(NO_KIND)], Discriminator(_tag_of)
+]
 """A function, `MODULE:NAME`, or a table of one or of a server of tools."""
 
 
 class ToolEnvRecipe(EnvFields):
     """A question, and tools of your own that the policy may call (docs/how-to/own_code.md)."""
 
-    named: ClassVar[Mapping[str, str]] = {"tools": "tools", "prompt": "prompt", "index": "index"}
+    named: ClassVar[Mapping[str, str]] = {"tools": "tools", "files": "files", "prompt": "prompt", "index": "index"}
     kind: Literal["tools"]
     tools: Annotated[Row[ToolRecipe], Field(min_length=1)]
     """Functions, `MODULE:NAME`, with type hints and a docstring that describes each argument; a module is looked for
@@ -296,6 +300,8 @@ class ToolEnvRecipe(EnvFields):
     episode has an object of its own. And servers of tools: `{ mcp = "python -m my_server" }`, `{ mcp =
     "http://127.0.0.1:8000/mcp" }`. With `shared = true` episodes share results: `{ function = "MODULE:NAME", shared =
     true }`."""
+    files: Row[FilePath] = ()
+    """Files that the functions read, hashed like code: a run does not continue when one has changed."""
     index: FilePath | None = None
     """Folder of an index; adds the tool `search`, which takes a `query`."""
     top_k: PositiveInt = 3

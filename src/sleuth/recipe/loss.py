@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from sleuth.recipe.strict import StrictModel, combination
+from sleuth.recipe.strict import FilePath, FunctionName, Row, StrictModel, combination
 
 _FULL_SUPPORT = (
     "is not supported: RL samples from the whole vocabulary, because truncated sampling has other log-probabilities "
@@ -47,7 +47,7 @@ No setting includes a KL term. The bounds of GRPO and Dr. GRPO are PPO's; CISPO'
 class LossRecipe(StrictModel):
     """The policy-gradient loss."""
 
-    named: ClassVar[Mapping[str, str]] = {"function": "function"}
+    named: ClassVar[Mapping[str, str]] = {"function": "function", "files": "files"}
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by name. It sets the keys that define it; another value of one of these is an error."""
     advantage: Literal["grpo", "centered", "rloo", "best", "none"] = "grpo"
@@ -60,12 +60,14 @@ class LossRecipe(StrictModel):
     policy_loss: Literal["clip", "cispo"] = "clip"
     """Effect of the bounds: "clip" drops the gradient of tokens beyond them (PPO: arXiv:1707.06347); "cispo" caps the
     importance weight and keeps the gradient (arXiv:2506.13585)."""
-    function: str | None = None
+    function: FunctionName | None = None
     """A loss of your own in place of `policy_loss`, `MODULE:NAME`: `def mine(logprobs, old_logprobs, advantages,
     weights)` on tensors (R, T) returns a sum over tokens, each times its weight (docs/how-to/own_code.md). `low` and
     `high` are passed if it takes them."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the function, by name: `[stage.loss.parameters]`."""
+    files: Row[FilePath] = ()
+    """Files that the function reads, hashed like code: a run does not continue when one has changed."""
     old_logprobs: Literal["sampler", "learner"] = "sampler"
     """Denominator of the ratio: the log-probabilities of the sampler, or those of the learner before its update, with
     which every ratio is 1 and nothing is clipped."""
@@ -110,6 +112,8 @@ class LossRecipe(StrictModel):
     def _function_fits(self) -> Iterator[str]:
         if self.parameters and self.function is None:
             yield "parameters have no effect without function, a loss of your own; remove them"
+        if self.files and self.function is None:
+            yield "files have no effect without function, a loss of your own; remove them"
         if self.function is not None and self.policy_loss == "cispo":
             yield 'policy_loss = "cispo" has no effect with function, which replaces it; remove one of the two'
 

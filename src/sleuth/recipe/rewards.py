@@ -19,7 +19,7 @@ from sleuth.recipe.judges import (
     LexicalJudgeRecipe,
     Skill,
 )
-from sleuth.recipe.strict import StrictModel, combination
+from sleuth.recipe.strict import FilePath, FunctionName, Row, StrictModel, combination
 
 
 class AnswerSize(NamedTuple):
@@ -432,12 +432,14 @@ class GainRecipe(RewardFields):
 class FunctionFields(StrictModel):
     """The keys of a reward that a function of the user computes."""
 
-    named: ClassVar[Mapping[str, str]] = {"function": "reward"}
-    function: str
+    named: ClassVar[Mapping[str, str]] = {"function": "reward", "files": "files"}
+    function: FunctionName
     """The function, `MODULE:NAME`. The module is looked for beside the recipe, in the current folder and among the
     installed packages. Its first parameter is an `episode`, or a whole `group`."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the function, by name: `[stage.reward.parameters]`."""
+    files: Row[FilePath] = ()
+    """Files that the function reads, hashed like code: a run does not continue when one has changed."""
     seconds: PositiveFloat = 60.0
     """Timeout of a call in seconds; then the score is missing."""
 

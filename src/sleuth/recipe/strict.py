@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
+
+from sleuth.user_code.functions import resolved
 
 Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
@@ -30,6 +32,9 @@ FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_not_empty)]
 
 Row = Annotated[tuple[Item, ...], Field(strict=False)]
 """A TOML array, frozen into a tuple."""
+
+FunctionName = Annotated[str, AfterValidator(lambda name: resolved(name, [Path()]))]
+"""`MODULE:NAME` of a user's function; of a module in the current folder, the path of its file."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """A name that is valid as a file name: letters, digits, dots, dashes and underscores."""

@@ -33,7 +33,7 @@ class UserFunction:
     """A function or class that a recipe names.
 
     `name` is `my_rewards:brevity`, wherever the file is. `sources` has the sha256 of its file, and of the files beside
-    it that it imports, by their paths from the folder that contains the module.
+    it that it imports, by their paths from the folder that contains the module; and of the files that it reads.
     """
 
     name: str
@@ -81,16 +81,18 @@ def resolved(name: str, folders: Sequence[Path]) -> str:
     return name
 
 
-def load_function(name: str) -> UserFunction:
-    """What `my_rewards:brevity` or `folder/my_rewards.py:brevity` names; its module is imported, again if its source
-    has changed. Raises UserCodeError if there is no such module or name, or if the import fails."""
+def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
+    """What `my_rewards:brevity` or `folder/my_rewards.py:brevity` names, which reads these `files`; its module is
+    imported, again if its source or one of the files has changed. Raises UserCodeError if there is no such module, name
+    or file, or if the import fails."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise UserCodeError(f"should be MODULE:NAME, such as my_rewards:brevity; found {name!r}")
     is_file = module_name.endswith(SOURCE)
-    module = _module_in(Path(module_name)) if is_file else _installed(module_name)
+    read = {str(file): _sha256(file) for file in files}
+    module = _module_in(Path(module_name), read) if is_file else _installed(module_name)
     place = _file_of(module)
-    sources = _IMPORTED[module.__name__][1] if is_file else _sources(place)
+    sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
     found = _attribute(module, attribute, shown(place))
     if not callable(found):
         raise UserCodeError(f"{shown(place)}: {attribute} is {found!r}; expected a function or a class")
@@ -168,17 +170,30 @@ class _SourceLoader(SourceFileLoader):
 
 _IMPORTED: dict[str, tuple[Path, Mapping[str, str]]] = {}
 """Modules imported from files, by name: the file and the sources that it had."""
+_READ: dict[str, dict[str, str]] = {}
+"""The files that their functions read, and the hashes that these had, likewise."""
 
 
-def _module_in(file: Path) -> ModuleType:
-    """The module of a file."""
+def _sha256(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserCodeError(f"{file}: {error.strerror}") from None
+
+
+def _module_in(file: Path, read: Mapping[str, str] | None = None) -> ModuleType:
+    """The module of a file, whose functions `read` files with these hashes. One that others have imported, such as the
+    cells of a notebook, is imported again: its source may have changed since."""
     file = Path(os.path.abspath(file))
     if not file.is_file():
         raise UserCodeError(f"{shown(file)}: no such file")
     root, name = _root_of(file)
     sources = _sources(file)
     known = sys.modules.get(name)
-    if known is not None and _IMPORTED.get(name, (file, sources)) == (file, sources) and _is_from(known, file):
+    seen = _READ.get(name, {})
+    is_same = all(seen.get(path, sha256) == sha256 for path, sha256 in (read or {}).items())
+    if known is not None and _IMPORTED.get(name) == (file, sources) and is_same and _is_from(known, file):
+        _READ[name] = {**seen, **(read or {})}
         return known
     if known is not None and name not in _IMPORTED and not _is_from(known, file):
         raise UserCodeError(
@@ -210,7 +225,10 @@ def _module_in(file: Path) -> ModuleType:
         if isinstance(error, KeyboardInterrupt | UserCodeError):
             raise
         raise _import_error(error, file, {root / source for source in sources}) from None
-    _IMPORTED[name] = (file, sources)
+    _READ[name] = dict(read or {})
+    for source in sources:  # what it imports is the user's too
+        if (imported := _root_of(root / source)[1]) in sys.modules:
+            _IMPORTED[imported] = (root / source, _sources(root / source))
     return module
 
 
