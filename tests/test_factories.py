@@ -108,8 +108,7 @@ def test_a_scorer_is_checked_on_the_prompt_as_the_chat_template_renders_it() -> 
 
     def warnings(prompt: str, role: Literal["raw", "system"]) -> list[str]:
         env = SearchEnvRecipe(kind="search", dialect="research", prompt=prompt, prompt_role=role, retriever="empty")
-        paid = [AnswerRewardRecipe(kind="answer", scorer="research")]
-        return scorer_warnings(paid, search_setting(env, tokenizer, []))
+        return scorer_warnings(["research"], search_setting(env, tokenizer, []))
 
     assert warnings("research_rules", "system") == []  # the template ends with the assistant's marker
     [told] = warnings("plain", "raw")

@@ -140,17 +140,18 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
             STAGES[stage.kind].require_ranks(stage, ranks)
 
 
-def require_inputs(recipe: Recipe) -> dict[int, list[Task]]:
+def require_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: None) -> dict[int, list[Task]]:
     """The questions of each stage, by its index. Reads everything that the stages will need: what is missing or does
-    not fit raises a one-line SleuthError that names the stage, before the first step and not in its third hour.
+    not fit raises a one-line SleuthError that names the stage, before the first step and not in its third hour. Calls
+    `warn` with a line for what stops no run, which a run prints when the stage begins.
 
     Nothing is computed, so the number of threads is chosen again, and printed, where computing begins.
     """
     PROCESS.begin(None)
-    return _read_inputs(recipe)
+    return _read_inputs(recipe, warn)
 
 
-def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
+def _read_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: None) -> dict[int, list[Task]]:
     questions: dict[int, list[Task]] = {}
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
@@ -162,6 +163,8 @@ def _read_inputs(recipe: Recipe) -> dict[int, list[Task]]:
                 require_targets(lora.targets, inputs.linear_layers)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
+        for line in inputs.warnings:
+            warn(f"stage.{inputs.index} ({stage.name}): {line}")
     return questions
 
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -489,7 +489,8 @@ class StageContext:
 class StageInputs:
     """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
     `positions` of the model that the run starts from, which updates can change its weights, and the layers that can
-    have adapters. A model with random weights does not exist yet: it has none of these but `positions`."""
+    have adapters. A model with random weights does not exist yet: it has none of these but `positions`. The check adds
+    to `warnings` what stops no run."""
 
     recipe: Recipe
     index: int
@@ -497,6 +498,7 @@ class StageInputs:
     positions: int
     resolution: UpdateResolution | None
     linear_layers: Sequence[str] | None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def stage_tokenizer(self) -> PreTrainedTokenizerFast | None:

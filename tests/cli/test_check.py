@@ -146,6 +146,17 @@ def test_a_complete_recipe_is_ok_with_its_number_of_steps(folder: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
 
 
+def test_a_scorer_that_no_right_answer_satisfies_is_a_warning(folder: Path) -> None:
+    (folder / "recipe.toml").write_text(
+        RECIPE.format(folder=folder).replace('"answer" }', '"answer", scorer = "slime" }')
+    )
+    result = sleuth("check", "recipe", folder / "recipe.toml")
+    assert result.exit_code == 0
+    assert "warning: stage.1 (grpo): the scorer slime would pay a well-formed right answer 0, not 1" in result.stdout
+    told = json.loads(sleuth("check", "recipe", folder / "recipe.toml", "--json").stdout)
+    assert told["warnings"][0].startswith("stage.1 (grpo): the scorer slime")
+
+
 def test_a_recipe_that_cannot_run_is_refused_with_the_key(folder: Path) -> None:
     (folder / "prompt.txt").write_text("Question:\n")
     assert "stage.1.env.prompt = " in complaint("recipe", folder / "recipe.toml")

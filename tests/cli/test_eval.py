@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.dialects import DIALECTS
+from sleuth.dialects.refine import REFINERS
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.runs.checksums import write_checksums
@@ -234,6 +235,21 @@ def test_a_checkpoint_is_scored_by_its_training_reward_beside_strict_exact_match
     assert {key for key in found if key.startswith("score_")} == {"score_skyrl"}
     _, found = ask(checkpoint, "--scorer", "strict")
     assert not {key for key in found if key.startswith("score_")}
+
+
+def test_a_scorer_that_does_not_fit_the_prompt_is_noted_and_refiners_take_none(checkpoint: Path) -> None:
+    CARD.model_copy(update={"scorer": "slime"}).write(checkpoint)
+    for name, more in (("slime", ()), ("search_r1", ("--scorer", "search_r1"))):
+        result, _ = ask(checkpoint, *more)
+        assert f"note: the scorer {name} would pay a well-formed right answer 0, not 1" in result.stderr
+    result, _ = ask(checkpoint, "--scorer", "verl")
+    assert "the scorer" not in result.stderr
+    CARD.model_copy(update={"dialect": REFINERS["answer_only"]}).write(checkpoint)
+    row = {"id": "1", "question": "Where?", "reasoning": "I look.", "tool_output": "<snippet id=a>In Tarn.</snippet>"}
+    (checkpoint.parent / "q.jsonl").write_text(json.dumps(row) + "\n")
+    result, _ = ask(checkpoint, "--scorer", "slime", "--prompt", "refine")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--scorer slime compares answers with golden ones" in result.stderr
 
 
 def test_an_unknown_scorer_is_refused_with_the_known_ones(checkpoint: Path) -> None:

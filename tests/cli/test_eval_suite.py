@@ -77,6 +77,13 @@ def test_a_published_scorers_score_stands_beside_exact_match(sets: Path) -> None
     assert suite["score_slime"]["n"] == 2
 
 
+def test_a_scorer_that_no_right_answer_satisfies_is_said_to_be_before_the_work(sets: Path) -> None:
+    result = ask(sets, "--per-set", 1, "--scorer", "slime")
+    assert result.exit_code == 0
+    noted, _, _ = result.stderr.partition("evaluate ")
+    assert "note: the scorer slime would pay a well-formed right answer 0, not 1" in noted
+
+
 def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Path) -> None:
     def records(out: str) -> list[dict[str, object]]:
         ask(sets, "--per-set", 3, "--samples", 2, "--out", sets.parent / out)
@@ -134,6 +141,6 @@ def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:
     out = sets.parent / "out.json"
     arguments = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 100, "--out", out]
     assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
-    keys = ["name", "model", "em", "searched", "searches_mean", "response_tokens_mean"]
+    keys = ["name", "model", "model_sha256", "em", "searched", "searches_mean", "response_tokens_mean"]
     keys += ["results_tokens_mean", "missing", "well_formed", "outcomes"]
     assert list(json.loads(out.read_text())) == [*keys, "temperature", "protocol", "records"]

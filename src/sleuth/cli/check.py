@@ -82,10 +82,13 @@ def check_recipe(
     from sleuth.pipeline import require_inputs
     from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
-    questions = require_inputs(resolved)
+    warnings: list[str] = []
+    questions = require_inputs(resolved, warnings.append)
     steps = resolved.steps
     found: dict[str, Any] = {"ok": True, "stages": len(resolved.stage), "steps": steps}
+    found |= {"warnings": warnings} if warnings else {}
     lines = [f"ok: {_count(len(resolved.stage), 'stage')}, {_count(steps, 'step')}"]
+    lines += [f"warning: {line}" for line in warnings]
     for index, name, skipped, total in _skipped(resolved, questions):
         found.setdefault("skipped", {})[name] = skipped
         lines.append(f"warning: stage.{index} ({name}): {skipped:,} of {total:,} rows are too long and are skipped")

@@ -279,8 +279,9 @@ def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """Prints all but the records, as a JSON object or a table, and then writes everything to `out`, so that a file that
     cannot be written loses no figure. Exits with status 1 if no episode has a score."""
     from sleuth.evaluation.evaluate import all_missing, missing_line
-    from sleuth.runs.eval_file import write_eval
+    from sleuth.runs.eval_file import with_digests, write_eval
 
+    contents = with_digests(contents)
     figures = {name: figure for name, figure in contents.items() if name not in ("records", "protocol")}
     if as_json:
         typer.echo(json.dumps(figures))

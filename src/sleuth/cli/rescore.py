@@ -32,6 +32,7 @@ def rescore(
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.parts import load_rewards
+    from sleuth.recipe.rewards import unfit_rewards
     from sleuth.runs.run_folder import RunFolder
 
     rewards = load_rewards(reward, missing_inputs)
@@ -47,8 +48,14 @@ def rescore(
     stages = [one for one in trained_stages(folder.recipe, folder) if one.index in played]
     if not stages:
         raise SleuthError(f"{run}: has no GRPO stage, so there are no rollouts to score")
+    unfit = [(one.stage.name, line) for one in stages for line in unfit_rewards(rewards, played[one.index].env)]
+    if unfit:
+        raise SleuthError(*(f"{reward}: {line}, as in stage {name} of {run}" for name, line in unfit))
     with progress_bar("rescore") as progress:
-        found = [rescore_stage(stage, rewards, progress=progress) for stage in stages]
+        found = [
+            rescore_stage(stage, rewards, progress=progress, warn=lambda line: typer.echo(f"note: {line}", err=True))
+            for stage in stages
+        ]
     if as_json:
         typer.echo(json.dumps({"stages": [one.as_json() for one in found]}))
         return

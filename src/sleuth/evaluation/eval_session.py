@@ -24,6 +24,7 @@ from sleuth.factories import (
     load_model,
     load_outline,
     refine_setting,
+    scorer_warnings,
     search_setting,
     setting_of_card,
 )
@@ -249,6 +250,11 @@ def open_eval_session(
         closed_book=closed_book,
     )
     setting, differences = resolve_protocol(card, overrides, tokenizer, tasks)
+    if scorer is not None and refines(setting.dialect):
+        raise SleuthError(
+            f"--scorer {scorer} compares answers with golden ones, and {model} refines: leave it out; its claims are "
+            "judged, by the judge of --judge FILE"
+        )
     trained_context = card.context if card is not None and differences is not None else None
     if differences is None:
         trained = f"was trained in the dialect {card.dialect.name!r}" if card else "carries no protocol"
@@ -265,7 +271,7 @@ def open_eval_session(
         samples=samples,
         scorer=answer_scorer.name,
     )
-    return session, notes + differences + context_notes
+    return session, notes + differences + context_notes + scorer_warnings([answer_scorer.name], setting)
 
 
 def _find_served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:

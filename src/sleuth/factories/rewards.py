@@ -362,18 +362,22 @@ def require_endings(judges: Iterable[AnyJudge], tasks: Sequence[Task]) -> None:
         )
 
 
-def scorer_warnings(rewards: Sequence[RewardRecipe], setting: Setting) -> list[str]:
-    """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect."""
-    asked = {reward.answer_scorer for reward in rewards}
-    worths = {
-        name: correct_answer_score(scorer, setting.opening, setting.dialect)
-        for name, scorer in SCORERS.items()
-        if name in asked
-    }
+def scorer_warnings(scorers: Iterable[str | None], setting: Setting) -> list[str]:
+    """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect. Refiners and
+    thoughts have no golden answer that a scorer could compare."""
+    if refines(setting.dialect):
+        return []
+    return misfit_lines(scorers, setting.dialect, lambda: setting.opening, setting.prompt_name)
+
+
+def misfit_lines(
+    scorers: Iterable[str | None], dialect: Dialect, opening: Callable[[], str], prompt_name: str
+) -> list[str]:
+    """`scorer_warnings` of a dialect after the text before the policy's first token."""
+    worths = {name: correct_answer_score(SCORERS[name], opening(), dialect) for name in dict.fromkeys(scorers) if name}
     return [
         f"the scorer {name} would pay a well-formed right answer {worth:g}, not 1: it reads "
-        f"{SCORERS[name].view.label}, and the prompt {setting.prompt_name} in the dialect {setting.dialect.name} is "
-        "not what it expects"
+        f"{SCORERS[name].view.label}, and the prompt {prompt_name} in the dialect {dialect.name} is not what it expects"
         for name, worth in worths.items()
         if worth < 1
     ]

@@ -67,10 +67,10 @@ def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Gro
     """What the scorers of answers give a right one, as text by themselves, and through tokens in a whole episode."""
     rewards: Sequence[Any] = getattr(stage, "reward", ())
     fix = "choose a prompt, a dialect and a scorer of one system"
-    warnings = scorer_warnings(rewards, setting)
+    scorers = list(dict.fromkeys(scorer for one in rewards if (scorer := one.answer_scorer)))
+    warnings = scorer_warnings(scorers, setting)
     for line in warnings:
         yield Finding(check=check, level="problem", line=line, fix=fix)
-    scorers = list(dict.fromkeys(scorer for one in rewards if (scorer := one.answer_scorer)))
     for scorer in scorers if not warnings else ():
         reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
         score = asyncio.run(reward(trial))[0]

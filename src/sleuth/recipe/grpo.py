@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, Pos
 from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
 from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures
+from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, unfit_rewards
 from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
 from sleuth.recipe.text import PlacesRecipe, TextRecipe
 from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
@@ -327,9 +327,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _rewards_fit_env(self) -> Iterator[str]:
-        for index, reward in enumerate(self.reward):
-            if (problem := reward.misfit(self.env)) is not None:
-                yield f'reward.{index}.kind = "{reward.kind}" {problem}'
+        yield from unfit_rewards(self.reward, self.env)
 
     @property
     def writes(self) -> Literal["answers", "thoughts"]:

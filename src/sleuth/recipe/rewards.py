@@ -444,6 +444,13 @@ class FunctionFields(StrictModel):
     """Timeout of a call in seconds; then the score is missing."""
 
 
+def unfit_rewards(rewards: Sequence[RewardFields], env: EnvFields) -> Iterator[str]:
+    """A line about each reward that cannot score the episodes of an environment."""
+    for index, reward in enumerate(rewards):
+        if (problem := reward.misfit(env)) is not None:
+            yield f'reward.{index}.kind = "{getattr(reward, "kind", "")}" {problem}'
+
+
 def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:
     """A sentence for each function of the user whose figures would have the name of another reward's."""
     scorers = get_args(AnswerRewardRecipe.model_fields["scorer"].annotation)

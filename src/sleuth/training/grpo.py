@@ -15,6 +15,7 @@ from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.evaluation.search_gain import require_text_dialect
 from sleuth.factories import (
     JudgePool,
+    Setting,
     ThoughtSetting,
     answer_scorer_of,
     engine_of,
@@ -85,6 +86,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_text_dialect(setting.dialect)
     if isinstance(stage.data, PlayedQuestionsRecipe):
         require_sources(stage.data, tasks)
+    inputs.warnings.extend(_scorer_warnings(stage, setting))
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -96,6 +98,10 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     if inputs.tokenizer is not None and tasks:
         require_functions(stage.reward, partial(trial_group, setting, tasks[0], inputs.tokenizer, stage.context))
     return tasks
+
+
+def _scorer_warnings(stage: GrpoRecipe, setting: Setting) -> list[str]:
+    return scorer_warnings((reward.answer_scorer for reward in stage.reward), setting)
 
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
@@ -178,7 +184,7 @@ class GRPOTrainer(Trainer):
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy
         can do before it is trained."""
         lines = self._other_protocol(Path(self.context.model), "the first checkpoint")
-        lines += scorer_warnings(self.stage.reward, self.worker.setting)
+        lines += _scorer_warnings(self.stage, self.worker.setting)
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
             groups, _ = self._score(0, self.worker.probe(self.stage.probe_prompts))

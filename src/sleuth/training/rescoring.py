@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.factories import JudgePool, dialect_in, require_gradable, reward_of, reward_spec_of
+from sleuth.factories import JudgePool, dialect_in, misfit_lines, require_gradable, reward_of, reward_spec_of
 from sleuth.learn.advantages import has_signal
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.metrics.significance import kendall_tau_b
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.render import load_tokenizer
+from sleuth.rewards.scorers.scorer import transcript_of
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import read_rollouts
@@ -66,8 +68,10 @@ def rescore(
     rewards: Sequence[RewardRecipe],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> Rescored:
-    """The rollouts of a stage scored with `rewards`. Nothing is generated, and nothing but verdicts is written.
+    """The rollouts of a stage scored with `rewards`. Nothing is generated, and nothing but verdicts is written. Calls
+    `warn` first with a line for each scorer that does not fit them.
 
     Verdicts that the run cached are used. Judges are called for the others, unless all parts of the reward were used by
     the run already and only their weights differ: then missing scores stay missing. Raises SleuthError if scores were
@@ -83,6 +87,9 @@ def rescore(
     files = [file for step in steps if (file := context.folder.rollouts / f"{step_name(step)}.parquet").exists()]
     if not files:
         raise SleuthError(f"{context.folder.rollouts}: holds no rollouts of stage {stage.name}")
+    scorers, prompt = [one.answer_scorer for one in rewards], getattr(stage.env, "prompt", stage.env.kind)
+    for line in misfit_lines(scorers, dialect_in(stage.env), partial(_opening, files[0]), prompt):
+        warn(f"{stage.name}: {line}")
     before: list[Group] = []
     after: list[Group] = []
     with JudgePool(context.folder.verdicts, asks=not _only_weights_differ(rewards, stage.reward)) as judge_pool:
@@ -103,6 +110,11 @@ def _only_weights_differ(rewards: Sequence[RewardRecipe], before: Sequence[Rewar
         [part.model_copy(update={"weight": 1.0}) for part in reward_spec_of(side).parts] for side in (before, rewards)
     )
     return all(part in known for part in parts)
+
+
+def _opening(file: Path) -> str:
+    """The text before the policy's first token in the first episode of a file."""
+    return transcript_of(read_rollouts(file)[0].episodes[0].trajectory).prompt
 
 
 def _scores_alone(group: Group) -> Group:
