@@ -55,6 +55,12 @@ def test_the_digest_of_a_checkpoint_is_read_from_its_checksums(tmp_path: Path, m
     assert weights_sha256(model) == hashlib.sha256(b"one").hexdigest()
 
 
+def test_weights_that_only_a_server_has_read_are_not_read_for_their_digest(tmp_path: Path) -> None:
+    file, model = tmp_path / "e.json", weights(tmp_path / "big", b"one")
+    write_eval(file, {"model": model, "engine": {"url": "http://127.0.0.1:1"}})
+    assert "model_sha256" not in json.loads(file.read_text())
+
+
 def test_a_file_of_before_is_of_its_name_unless_its_run_was_rolled_back_and_the_weights_are_younger(
     tmp_path: Path,
 ) -> None:

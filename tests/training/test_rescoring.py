@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.runs.rollouts import read_rollouts
 
+ROOT = Path(__file__).parents[2]
 RUBRIC = "kind='rubric', own=false, static='refiner'"
 
 
@@ -58,6 +60,14 @@ def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes
     refused = rescored(folder, "[[reward]]\nkind = 'suffix'\njudge = { kind = 'ending' }\n")
     assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert 'new.toml: reward.0.kind = "suffix" does not fit env.kind = "search"' in refused.stderr
+
+
+def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "run" / "recipe.toml")
+    refused = rescored(tmp_path / "run", "[[reward]]\nkind = 'answer'\n")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert 'reward.0.kind = "answer" needs an env that searches; for env.kind = "refine" set' in refused.stderr
 
 
 def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(

@@ -61,15 +61,18 @@ def lists(folder: Path, name: str) -> bool:
         return False
 
 
-def weights_sha256(model: str | Path) -> str | None:
-    """The digest of the weights in a model's folder: as its list of checksums has them, else read once in a process. Of
-    several files it is that of their digests, in the order of their names. None for what is no folder with weights."""
+def weights_sha256(model: str | Path, *, read: bool = True) -> str | None:
+    """The digest of the weights in a model's folder: as its list of checksums has them, else `read` once in a process.
+    Of several files it is that of their digests, in the order of their names. None for what is no folder with weights.
+    """
     folder = Path(model)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     try:
         listed = _read(folder) if has_checksums(folder) else {}
     except SleuthError:  # damaged: whoever loads the model says so
         listed = {}
+    if not read and not all(file.name in listed for file in files):
+        return None
     digests = [listed.get(file.name) or file_sha256(file) for file in files]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None

@@ -15,11 +15,14 @@ MODELS = ("model", "against")
 
 
 def with_digests(contents: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents with the digest of the weights after the name of each model."""
+    """The contents with the digest of the weights after the name of each model. Where a server had the weights, this
+    process does not read them for it."""
     known: dict[str, Any] = {}
     for key, value in contents.items():
         known[key] = value
-        if key in MODELS and f"{key}_sha256" not in contents and (digest := weights_sha256(str(value))) is not None:
+        if key not in MODELS or f"{key}_sha256" in contents:
+            continue
+        if (digest := weights_sha256(str(value), read="engine" not in contents)) is not None:
             known[f"{key}_sha256"] = digest
     return known
 
