@@ -36,12 +36,14 @@ from sleuth.types import SleuthError, Task
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A kind of stage. `run` returns the model for the next stage; `require_inputs` returns the stage's questions, and
-    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `require_passed`
-    is called when the stage's results are written; it raises StoppedByRule if the run should not go on."""
+    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `notes` returns
+    what is known before the run, and no error, of a stage with these questions. `require_passed` is called when the
+    stage's results are written; it raises StoppedByRule if the run should not go on."""
 
     run: Callable[[Any, StageContext], Path]
     require_inputs: Callable[[Any, StageInputs], list[Task]]
     require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
+    notes: Callable[[Any, StageInputs, list[Task]], list[str]] = lambda stage, inputs, tasks: []
     reward_spec: Callable[[Any], RewardSpec] | None = None
     own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
     require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
@@ -56,7 +58,12 @@ STAGES = {
     "supervised": Stage(_supervise, sft_rows.require_inputs),
     "warm_start": Stage(warm_start.run, warm_start.require_inputs),
     "grpo": Stage(
-        grpo.run, grpo.require_inputs, grpo.require_ranks, lambda stage: reward_spec_of(stage.reward), own_code_in
+        grpo.run,
+        grpo.require_inputs,
+        grpo.require_ranks,
+        grpo.notes,
+        lambda stage: reward_spec_of(stage.reward),
+        own_code_in,
     ),
     "online_dpo": Stage(
         online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: preference_spec_of(stage.reward)
@@ -140,7 +147,7 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
             STAGES[stage.kind].require_ranks(stage, ranks)
 
 
-def require_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: None) -> dict[int, list[Task]]:
+def require_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
     """The questions of each stage, by its index. Reads everything that the stages will need: what is missing or does
     not fit raises a one-line SleuthError that names the stage, before the first step and not in its third hour. Calls
     `warn` with a line for what stops no run, which a run prints when the stage begins.
@@ -151,7 +158,7 @@ def require_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: No
     return _read_inputs(recipe, warn)
 
 
-def _read_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: None) -> dict[int, list[Task]]:
+def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
     questions: dict[int, list[Task]] = {}
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
@@ -162,9 +169,10 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] = lambda line: None
             if lora is not None and inputs.linear_layers is not None:
                 require_targets(lora.targets, inputs.linear_layers)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
-                questions[inputs.index] = STAGES[stage.kind].require_inputs(stage, inputs)
-        for line in inputs.warnings:
-            warn(f"stage.{inputs.index} ({stage.name}): {line}")
+                questions[inputs.index] = tasks = STAGES[stage.kind].require_inputs(stage, inputs)
+                if warn is not None:
+                    for line in (*inputs.warnings, *STAGES[stage.kind].notes(stage, inputs, tasks)):
+                        warn(f"stage.{inputs.index} ({stage.name}): {line}")
     return questions
 
 

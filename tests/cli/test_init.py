@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from verb import sleuth
 
 from sleuth.data.questions import normalised_question
+from sleuth.dialects import DIALECTS
+from sleuth.factories import setting_of
 from sleuth.recipe import load_recipe
+from sleuth.runs.protocol import ProtocolCard, text_sha256
 
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 Run = Callable[..., Path]
 SMALL = [
     "grpo.stop_after=1",
@@ -101,6 +108,76 @@ def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
     table = tomllib.loads((own / "search.toml").read_text())["stage"][1]
     assert (table["env"]["prompt"], table["env"]["prompt_role"], table["context"]) == ("search_rules", "user", 4096)
     assert table["data"]["questions"] == "any where/train.jsonl"
+
+
+def checkpoint_of(folder: Path, recipe: Path, **changes: Any) -> ProtocolCard:
+    """A tiny model in `folder` that carries the protocol of a recipe's grpo stage, with changes."""
+    resolved = load_recipe(recipe)
+    index = next(at for at, stage in enumerate(resolved.stage) if stage.kind == "grpo")
+    env, context = resolved.env_and_context(index)
+    card = setting_of(env, None, []).protocol("strict", context)
+    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    card = card.model_copy(update=changes)
+    card.write(folder)
+    return card
+
+
+def with_positions(folder: Path, positions: int) -> None:
+    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+
+
+def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own: Path) -> None:
+    corpus = ["--corpus", "texts", "--questions", "asked.csv"]
+    assert sleuth("init", "first", *corpus).exit_code == 0
+    dialect = replace(DIALECTS["slime"], turn_tokens=40, searches=2, top_k=1, passage_tokens=60, hint="Search again.")
+    text = "Say what you know of {question}"
+    prompt = {"prompt": "ours", "prompt_text": text, "prompt_sha256": text_sha256(text)}
+    checkpoint_of(own / "taught", own / "first/recipe.toml", dialect=dialect, context=500, scorer="slime", **prompt)
+    done = sleuth("init", "mine", *corpus, "--model", "taught")
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = (own / "mine/recipe.toml").read_text()
+    assert "[stage.env] # the model's own protocol, of its protocol.json" in text
+    stage = load_recipe(own / "mine/recipe.toml").stage[1]
+    assert stage.context == 500
+    assert stage.reward[0].scorer == "slime"
+    setting = setting_of(stage.env, None, [])
+    assert (setting.dialect, setting.prompt) == (dialect, prompt["prompt_text"])
+    checked = sleuth("check", "recipe", "mine/recipe.toml")
+    assert "dialect" not in checked.stdout
+    changed = sleuth("check", "recipe", "mine/recipe.toml", "--set", "stage.1.env.top_k=3")
+    said = "limits the passages of a search to 1, this stage to 3"
+    assert f"warning: stage.1 (grpo): another protocol: the first checkpoint {said}" in changed.stdout.splitlines()
+
+
+def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(own: Path) -> None:
+    model = str(BASE.parent / "tiny-real")
+    assert sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv", "--model", model).exit_code == 0
+    stage = load_recipe(own / "mine/recipe.toml").stage[1]
+    card = ProtocolCard.read(Path(model))
+    assert card is not None
+    assert setting_of(stage.env, None, []).dialect == card.dialect
+    assert (stage.env.prompt, stage.context) == ("reading", 1024)
+    assert sleuth("init", "rows", "--task", "refine").exit_code == 0
+    refiner = setting_of(load_recipe(own / "rows/recipe.toml").stage[1].env, None, []).dialect
+    checkpoint_of(own / "refiner", own / "rows/recipe.toml", dialect=replace(refiner, turn_tokens=50), context=900)
+    assert sleuth("init", "again", "--task", "refine", "--model", "refiner").exit_code == 0
+    stage = load_recipe(own / "again/recipe.toml").stage[1]
+    assert (stage.env.mode, stage.env.turn_tokens, stage.context) == ("thinking", 50, 900)
+    done = sleuth("init", "other", "--corpus", "texts", "--questions", "asked.csv", "--model", "refiner")
+    assert done.exit_code == 0
+    assert "note: refiner/protocol.json: is not of --task search; the recipe asks in another protocol\n" in done.stderr
+
+
+@pytest.mark.parametrize("task", ["search", "refine", "think"])
+def test_the_context_fits_the_positions_of_the_model(own: Path, task: str) -> None:
+    with_positions(own / "short", 1000)
+    data = ["--corpus", "texts", "--questions", "asked.csv"] if task == "search" else []
+    done = sleuth("init", "mine", "--task", task, *data, "--model", "short")
+    assert done.exit_code == 0, done.output
+    stage = next(stage for stage in load_recipe(own / "mine/recipe.toml").stage if stage.kind == "grpo")
+    assert stage.context <= 1000
 
 
 @pytest.mark.parametrize("task", ["search", "refine", "think"])

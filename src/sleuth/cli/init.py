@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
@@ -18,7 +19,8 @@ from sleuth.cli.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.recipe.starter import StarterTask
+    from sleuth.recipe.starter import StarterTask, Taught
+    from sleuth.runs.protocol import ProtocolCard
 
 PEOPLE = 200
 """Size of the generated world that stands in for data."""
@@ -81,7 +83,8 @@ def init(
         work = Path(place) / "whole"
         work.mkdir()
         lines = _write_data(work, task, corpus, questions, names, seed)
-        (work / "recipe.toml").write_text(starter_recipe(task, folder, model), encoding="utf-8")
+        taught = _taught(task, find_model(model), folder, work) if model is not None else None
+        (work / "recipe.toml").write_text(starter_recipe(task, folder, model, taught), encoding="utf-8")
         os.replace(work, folder)
     for line in lines:
         typer.echo(f"{folder}/{line}")
@@ -192,6 +195,78 @@ def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
             shutil.move(world / CORPUS, work / CORPUS)
         files = [world / f"{OF_WORLD[task]}_{part}.jsonl" for part in ("train", "test")]
         return tuple([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] for file in files)
+
+
+def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
+    """What the config of a model and the `protocol.json` of its folder say of how to train it further."""
+    from sleuth.dialects import DIALECTS
+    from sleuth.dialects.refine import REFINERS
+    from sleuth.plan.shapes import max_positions
+    from sleuth.recipe.starter import Taught
+    from sleuth.rewards.scorers.scorer import STRICT
+    from sleuth.runs.protocol import FILE, ProtocolCard
+
+    place = Path(model)
+    files: dict[str, Any] = {"positions": max_positions(model)}
+    if not place.is_dir():
+        return Taught(**files)
+    files |= {"weights": sum(file.stat().st_size for file in place.glob("*.safetensors")) or None}
+    files |= {"template": _chat_template(place)}
+    card = ProtocolCard.read(place)
+    if card is None or task == "think":
+        return Taught(**files)
+    spoken = DIALECTS if task == "search" else {dialect.name for dialect in REFINERS.values()}
+    if card.dialect.name not in spoken or card.env is not None:
+        typer.echo(f"note: {place / FILE}: is not of --task {task}; the recipe asks in another protocol", err=True)
+        return Taught(**files)
+    return Taught(
+        **files,
+        env=_env_of(card, folder, work),
+        context=card.context,
+        scorer=card.scorer if task == "search" and card.scorer != STRICT.name else None,
+    )
+
+
+def _chat_template(model: Path) -> str:
+    """The chat template in the folder of a model; empty without one."""
+    with suppress(OSError):
+        return (model / "chat_template.jinja").read_text(encoding="utf-8")
+    with suppress(OSError, ValueError, AttributeError):
+        settings = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+        return str(settings.get("chat_template") or "")
+    return ""
+
+
+def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
+    """The keys of an environment with the protocol of a card. Texts that do not ship are written into `work`, which
+    becomes `folder`."""
+    from sleuth.dialects import BUDGETS, DIALECTS
+    from sleuth.dialects.refine import REFINERS
+    from sleuth.prompts.library import read_prompt
+
+    def name_of(key: str, name: str, text: str) -> str:
+        with suppress(SleuthError):
+            if read_prompt(name) == text:
+                return name
+        (work / f"{key}.txt").write_bytes(text.encode())
+        return (folder / f"{key}.txt").as_posix()
+
+    dialect = card.dialect
+    env: dict[str, Any] = {"dialect": dialect.name, "prompt": name_of("prompt", card.prompt, card.prompt_text)}
+    if card.prompt_role != "raw":
+        env |= {"prompt_role": card.prompt_role, "template_flags": card.template_flags}
+    if (ships := DIALECTS.get(dialect.name)) is None:
+        mode = next(mode for mode, refiner in REFINERS.items() if refiner.name == dialect.name)
+        del env["dialect"]
+        return {"mode": mode, **env, "turn_tokens": dialect.turn_tokens}
+    shown = ("turn_tokens", "searches", "top_k")
+    changed = [key for key in BUDGETS if key not in shown and getattr(dialect, key) != getattr(ships, key)]
+    env |= {key: value for key in (*shown, *changed) if (value := getattr(dialect, key)) is not None}
+    if dialect.hint != ships.hint:
+        env["hint"] = name_of("hint", "hint", dialect.hint)
+    if card.forced_search:
+        env["forced_search"] = True
+    return env
 
 
 def _check(folder: Path) -> str:

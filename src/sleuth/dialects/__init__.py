@@ -1,7 +1,7 @@
 """Search protocols as data, one file each."""
 
 from sleuth.dialects.chat import CHAT
-from sleuth.dialects.dialect import Dialect, Frame, Tags, Tool
+from sleuth.dialects.dialect import BUDGETS, Dialect, Frame, Tags, Tool
 from sleuth.dialects.reading import READING
 from sleuth.dialects.research import RESEARCH, RESEARCH_CARD
 from sleuth.dialects.search_r1 import SEARCH_R1
@@ -43,4 +43,4 @@ def require_speakable(
         )
 
 
-__all__ = ["DIALECTS", "Dialect", "Frame", "Tags", "Tool", "dialect_of", "require_speakable"]
+__all__ = ["BUDGETS", "DIALECTS", "Dialect", "Frame", "Tags", "Tool", "dialect_of", "require_speakable"]

@@ -14,6 +14,9 @@ Frame = Literal["text", "messages", "conversation"]
 """Where results go: into the `text` that the policy is writing; into `messages` that the model's chat template appends;
 or into a `conversation` that the template renders whole at every turn, history included."""
 
+BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
+"""The limits of a dialect that a recipe may override."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:

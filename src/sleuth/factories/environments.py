@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialects import DIALECTS, Dialect, Tool, dialect_of, require_speakable
+from sleuth.dialects import BUDGETS, DIALECTS, Dialect, Tool, dialect_of, require_speakable
 from sleuth.dialects.refine import REFINERS
 from sleuth.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
 from sleuth.envs.calls import CallRecord, EpisodeCalls
@@ -41,8 +41,6 @@ from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverId
 from sleuth.user_code.calls import THREADS, Caller
 from sleuth.user_code.functions import load_function, require_arguments
 
-BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
-"""The limits of a dialect that a recipe may override."""
 EVAL_JUDGE = LexicalJudge()
 """The judge of a refiner's claims in evaluations."""
 

@@ -148,6 +148,17 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
     ), f"{model}: its config could not be read from the hub; its published shape is used"
 
 
+def max_positions(model: str) -> int | None:
+    """The longest sequence that the config of a model in a folder or on the hub allows; None if that is not known."""
+    try:
+        config = _config_in(Path(model)) if Path(model).exists() else _config_on_hub(model)
+    except SleuthError:
+        return None
+    table = config.get("text_config") or config
+    positions = table.get("max_position_embeddings") if isinstance(table, Mapping) else None
+    return int(positions) if _is_positive(positions) else None
+
+
 def _config_in(folder: Path) -> Mapping[str, Any]:
     file = folder / "config.json"
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import Any, Literal
 
 from sleuth.recipe.toml_writer import emit_value
 
@@ -43,26 +45,22 @@ SEARCH = """
 questions = {train}
 too_long = "skip" # leaves out questions that do not fit in `context`, and prints how many
 
-[stage.env]
+[stage.env]{of_env}
 kind = "search"
-dialect = "sleuth" # the tags; `sleuth check scorer` knows the published ones
-prompt = {prompt} # {of_prompt}{role}
+{env}
 index = {index}
-turn_tokens = {turn} # of a thought with a search, or with the answer
 
 [[stage.reward]]
-kind = "answer" # 1 for an exact answer, else 0
+kind = "answer" # 1 for {of_reward}, else 0{scorer}
 """
 REFINE = """
 [stage.data]
 questions = {train}
 too_long = "skip" # leaves out rows that do not fit in `context`, and prints how many
 
-[stage.env]
+[stage.env]{of_env}
 kind = "refine"
-mode = {mode}
-prompt = {prompt} # {of_prompt}{role}
-turn_tokens = {turn}
+{env}
 
 [[stage.reward]]
 kind = "citation"
@@ -88,9 +86,21 @@ LOSS = """
 [stage.loss]
 setting = "dapo" # a mean over tokens, and a higher upper bound: arXiv:2503.14476
 """
-ROLE = """
-prompt_role = "user" # in the model's chat template
-template_flags = { enable_thinking = false } # thoughts are in the dialect's own tags"""
+OF_SEARCH = {
+    "dialect": "the tags; `sleuth check scorer` knows the published ones",
+    "turn_tokens": "of a thought with a search, or with the answer",
+}
+OF_CHAT = {
+    "prompt": "`sleuth prompts` lists others; a path to a text of yours works too",
+    "prompt_role": "in the model's chat template",
+    "template_flags": "thoughts are in the dialect's own tags",
+}
+"""Comments on the keys of an environment that is not a checkpoint's own."""
+CHAT = {"prompt_role": "user", "template_flags": {"enable_thinking": False}}
+LONG = 2048
+"""Positions. A model with fewer has no room for rules and long turns."""
+SMALL_WEIGHTS = 64 * 2**20
+"""Bytes. A model with fewer is trained as the tiny ones are."""
 ABOUT = {
     "search": "Trains a model to search a corpus for the answers to questions.",
     "refine": "Trains a model to rewrite tool outputs as answers with citations.",
@@ -98,18 +108,42 @@ ABOUT = {
 }
 
 
-def starter_recipe(task: StarterTask, folder: Path, model: str | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taught:
+    """What a model's files say of how to train it further: the bytes of its weights, the `positions` that it has, its
+    chat `template` (None where it is not known), and, of a checkpoint for this task, the keys of its environment, its
+    `context` and its scorer of answers."""
+
+    weights: int | None = None
+    positions: int | None = None
+    template: str | None = None
+    env: Mapping[str, Any] | None = None
+    context: int | None = None
+    scorer: str | None = None
+
+
+def starter_recipe(task: StarterTask, folder: Path, model: str | None, taught: Taught | None = None) -> str:
     """The text of a recipe that reads `train.jsonl`, `test.jsonl` and, to search, `index` in `folder`. Without a model
-    it starts from the tiny one of the task."""
-    tiny = model is None or "tiny-" in Path(model).name
+    it starts from the tiny one of the task; a checkpoint is asked as it was `taught`."""
+    taught = taught or Taught()
+    ships = model is None or "tiny-" in Path(model).name
+    tiny = ships or (taught.weights is not None and taught.weights < SMALL_WEIGHTS)
     paths = {name: emit_value((folder / name).as_posix()) for name in ("train.jsonl", "test.jsonl", "index")}
+    context, env, comments = TASKS[task](ships or (taught.positions or LONG) < LONG)
+    context = min(taught.context or context, taught.positions or context)
+    if "turn_tokens" in env:
+        env["turn_tokens"] = min(env["turn_tokens"], context // 4)
+    if taught.template is not None and "enable_thinking" not in taught.template:
+        env.pop("template_flags", None)
+    if taught.template == "":
+        env.pop("prompt_role", None)
     numbers: dict[str, object] = {
         "about": ABOUT[task],
         "file": quote((folder / "recipe.toml").as_posix()),
         "name": emit_value(re.sub("[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._") or "mine"),
         "model": emit_value(model or TINY[task]),
         "of_model": "ships with Sleuth and shows that all works; --model Qwen/Qwen3-0.6B is a real one"
-        if tiny
+        if ships
         else "a folder or a hub id",
         "precision": "" if tiny else '\ndtype = "bfloat16" # for computation; the optimiser keeps fp32 master weights',
         "train": paths["train.jsonl"],
@@ -118,58 +152,55 @@ def starter_recipe(task: StarterTask, folder: Path, model: str | None) -> str:
         "prompts": 8 if tiny else 32,
         "learning_rate": "3e-4" if tiny else "1e-6",
         "warmup": 5 if tiny else 20,
+        "context": context,
         "micro_batch": 2048 if tiny else 16384,
         "save_every": 50,
+        "of_env": ""
+        if taught.env is None
+        else " # the model's own protocol, of its protocol.json: it was taught no other",
+        "env": _lines(env, comments) if taught.env is None else _lines(taught.env, {}),
+        "of_reward": "an answer that the scorer of its training accepts" if taught.scorer else "an exact answer",
+        "scorer": f"\nscorer = {emit_value(taught.scorer)}" if taught.scorer else "",
     }
-    own = _search(tiny) if task == "search" else _refine(tiny) if task == "refine" else _think(tiny)
     parts = {"search": SEARCH, "refine": REFINE, "think": THINK}
     text = HEAD + GRPO + parts[task] + ("" if tiny or task != "search" else LOSS)
     if task == "think":
-        return text.format(**numbers, **own)
+        return text.format(**numbers, **env)
     whys = {
         "base": "before training: what the gain is measured against",
         "trained": "the same questions, never trained on",
     }
     before, after = (EVALUATION.format(name=name, why=why, test=paths["test.jsonl"]) for name, why in whys.items())
-    return (HEAD + "{before}" + text.removeprefix(HEAD) + "{after}").format(
-        **numbers, **own, before=before, after=after
-    )
+    return (HEAD + "{before}" + text.removeprefix(HEAD) + "{after}").format(**numbers, before=before, after=after)
 
 
-def _search(tiny: bool) -> dict[str, object]:
-    if tiny:
-        return {
-            "context": 768,
-            "turn": 32,
-            "prompt": '"plain"',
-            "of_prompt": "the question alone, which it knows",
-            "role": "",
-        }
-    of_prompt = "`sleuth prompts` lists others; a path to a text of yours works too"
-    return {"context": 4096, "turn": 384, "prompt": '"search_rules"', "of_prompt": of_prompt, "role": ROLE}
+Start = tuple[int, dict[str, Any], dict[str, str]]
+"""The context, the keys of the environment (of texts: their lengths), and comments on them."""
 
 
-def _refine(tiny: bool) -> dict[str, object]:
-    if tiny:
-        of_prompt = "question, reasoning and tool output, as it was trained"
-        return {
-            "context": 1024,
-            "turn": 96,
-            "mode": '"thinking"',
-            "prompt": '"bare"',
-            "of_prompt": of_prompt,
-            "role": "",
-        }
-    of_prompt = "`sleuth prompts` lists others; a path to a text of yours works too"
-    return {
-        "context": 7168,
-        "turn": 1024,
-        "mode": '"answer_only"',
-        "prompt": '"refine"',
-        "of_prompt": of_prompt,
-        "role": ROLE,
-    }
+def _lines(env: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    said = {key: f" # {comments[key]}" if key in comments else "" for key in env}
+    return "\n".join(f"{key} = {emit_value(value)}{said[key]}" for key, value in env.items())
 
 
-def _think(tiny: bool) -> dict[str, object]:
-    return {"context": 256, "prefix": 64, "suffix": 16} if tiny else {"context": 1024, "prefix": 384, "suffix": 64}
+def _search(small: bool) -> Start:
+    if small:
+        env = {"dialect": "sleuth", "prompt": "plain", "turn_tokens": 32}
+        return 768, env, OF_SEARCH | {"prompt": "the question alone, as the tiny models were trained"}
+    env = {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384}
+    return 4096, env, OF_SEARCH | OF_CHAT
+
+
+def _refine(small: bool) -> Start:
+    if small:
+        env = {"mode": "thinking", "prompt": "bare", "turn_tokens": 96}
+        return 1024, env, {"prompt": "question, reasoning and tool output, as the tiny models were trained"}
+    env = {"mode": "answer_only", "prompt": "refine", **CHAT, "turn_tokens": 1024}
+    return 7168, env, OF_CHAT
+
+
+def _think(small: bool) -> Start:
+    return (256, {"prefix": 64, "suffix": 16}, {}) if small else (1024, {"prefix": 384, "suffix": 64}, {})
+
+
+TASKS = {"search": _search, "refine": _refine, "think": _think}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -49,9 +49,10 @@ from sleuth.learn.policy import no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.runs.protocol import HISTORY, ProtocolCard
+from sleuth.runs.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import differences
 from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.credit.thought_gain import gain_in
@@ -102,6 +103,20 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
 
 def _scorer_warnings(stage: GrpoRecipe, setting: Setting) -> list[str]:
     return scorer_warnings((reward.answer_scorer for reward in stage.reward), setting)
+
+
+def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str]:
+    """How the protocol of the run's first training stage differs from that of the model it starts from."""
+    model = Path(inputs.recipe.model)
+    if inputs.tokenizer is None or inputs.index != min(inputs.recipe.stages_of(TrainingRecipe)):
+        return []
+    if ProtocolCard.read(model) is None:
+        return []
+    setting, own_code = setting_of(stage.env, inputs.tokenizer, tasks), own_code_in(stage)
+    reward = reward_spec_of(stage.reward)
+    return other_protocol(
+        protocol_of(stage, setting, reward, own_code, questions_hash(tasks)), model, "the first checkpoint"
+    )
 
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
@@ -160,7 +175,7 @@ class GRPOTrainer(Trainer):
         self.reward_spec = ranks.broadcast(lambda: reward_spec_of(stage.reward, judge_pool.identity))
         self.own_code = own_code_in(stage)
         questions = questions_hash(tasks)
-        self.protocol = self._protocol(questions)
+        self.protocol = protocol_of(stage, setting, self.reward_spec, self.own_code, questions)
         if saved:
             context.require_same_reward(saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
@@ -183,7 +198,7 @@ class GRPOTrainer(Trainer):
     def opening(self) -> list[str]:
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy
         can do before it is trained."""
-        lines = self._other_protocol(Path(self.context.model), "the first checkpoint")
+        lines = other_protocol(self.protocol, Path(self.context.model), "the first checkpoint")
         lines += _scorer_warnings(self.stage, self.worker.setting)
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
@@ -195,15 +210,7 @@ class GRPOTrainer(Trainer):
 
     def continuing(self, checkpoint: Path) -> list[str]:
         """How the protocol differs from that of the steps before, whose recipe is the same: by another index, say."""
-        return self._other_protocol(checkpoint, "the steps before", but=HISTORY)
-
-    def _other_protocol(self, checkpoint: Path, name: str, but: Collection[str] = ()) -> list[str]:
-        before, now = ProtocolCard.read(checkpoint), self.protocol
-        if before is None or now is None:
-            return []
-        same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
-        before = before.model_copy(update={field: getattr(now, field) for field in same})
-        return [f"another protocol: {sentence}" for sentence in differences(before, now, (name, "this stage"))]
+        return other_protocol(self.protocol, checkpoint, "the steps before", but=HISTORY)
 
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh episodes; its figures."""
@@ -298,15 +305,25 @@ class GRPOTrainer(Trainer):
             figures["entropy"] = sampled_entropy(groups)
         return figures
 
-    def _protocol(self, questions: str) -> ProtocolCard | None:
-        """The protocol that checkpoints carry; None for a policy that thinks about texts."""
-        if isinstance(self.worker.setting, ThoughtSetting):
-            return None
-        scorer = answer_scorer_of(self.stage.reward)
-        card = self.worker.setting.protocol(
-            scorer, self.stage.context, reward=self.reward_spec, questions_sha256=questions
-        )
-        return card.model_copy(update={"loss": self.own_code.get("loss")})
+
+def protocol_of(
+    stage: GrpoRecipe, setting: Setting, reward: RewardSpec, own_code: Mapping[str, OwnCode], questions: str
+) -> ProtocolCard | None:
+    """The protocol that checkpoints carry; None for a policy that thinks about texts."""
+    if isinstance(setting, ThoughtSetting):
+        return None
+    card = setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward, questions_sha256=questions)
+    return card.model_copy(update={"loss": own_code.get("loss")})
+
+
+def other_protocol(now: ProtocolCard | None, checkpoint: Path, name: str, but: Collection[str] = ()) -> list[str]:
+    """How the protocol of a stage differs from that of a checkpoint, called `name`, in all fields `but` some."""
+    before = ProtocolCard.read(checkpoint)
+    if before is None or now is None:
+        return []
+    same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
+    before = before.model_copy(update={field: getattr(now, field) for field in same})
+    return [f"another protocol: {sentence}" for sentence in differences(before, now, (name, "this stage"))]
 
 
 def order_of(
