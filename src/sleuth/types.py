@@ -193,6 +193,10 @@ class Segment:
     cut: int = 0
 
 
+Refined = Literal["claims", "abstained", "too_long"]
+"""What a refiner made of results: claims that cite them, none, or nothing, as they left it no room for an answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """What the environment parsed from one policy turn, using policy-written text only.
@@ -201,7 +205,7 @@ class Action:
     tool, the answer, or, if "invalid", the text that was none of them. `failure` says why a search got no answer.
     `result` is all that a called tool returned, before a budget cut it:
     `Action(kind="call", text='{"name": "now", "arguments": {}}', result="12:40")`. `same_turn`: it was parsed from the
-    turn of the action before it.
+    turn of the action before it. `refined`: what a refiner made of the passages found, for each query that found some.
     """
 
     kind: Literal["search", "call", "answer", "invalid"]
@@ -210,6 +214,7 @@ class Action:
     failure: str = ""
     result: str | None = None
     same_turn: bool = False
+    refined: tuple[Refined, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,9 @@ CARD = ProtocolCard(
 )
 
 
+NOTHING_FOUND = "note: there is no index and no retrieval server: every search finds nothing"
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """The tiny base with a protocol of its own: few tokens a turn, one search."""
@@ -42,6 +45,10 @@ def checkpoint(tmp_path: Path) -> Path:
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "other.txt").write_text("Question: {question}\n")
     return folder
+
+
+def notes_in(said: str) -> list[str]:
+    return [line for line in said.splitlines() if "note:" in line]
 
 
 def ask(checkpoint: Path, *more: object) -> tuple[Result, dict]:
@@ -56,7 +63,7 @@ def test_a_checkpoint_is_asked_under_its_own_protocol(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--json")
     assert json.loads(result.stdout)["em"]["n"] == 3
     assert result.stdout.count("\n") == 1
-    assert "note:" not in result.stderr
+    assert notes_in(result.stderr) == [NOTHING_FOUND]
     assert found["protocol"]["hash"] == CARD.hash
     segments = [segment for record in found["records"] for segment in record["segments"]]
     for record in found["records"]:
@@ -78,6 +85,15 @@ def test_a_card_that_names_a_server_of_tools_and_a_module_starts_and_imports_nei
     assert not started.exists()
 
 
+def test_no_search_is_said_to_find_nothing_where_there_is_an_index_or_none_is_made(
+    checkpoint: Path, world: Path
+) -> None:
+    for options in (["--index", world / "index"], ["--closed-book"]):
+        result, _ = ask(checkpoint, *options)
+        assert result.exit_code == 0
+        assert NOTHING_FOUND not in result.stderr
+
+
 def test_another_prompt_is_noted_and_keeps_the_budgets(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt")
     assert "note: the prompt is not what the checkpoint was trained with" in result.stderr
@@ -97,7 +113,7 @@ def test_a_checkpoint_is_asked_with_what_it_was_trained_with_by_default(checkpoi
 
     asked, said = opening()
     assert asked.startswith("Asked: Say where Ada was born.\n")
-    assert "note:" not in said
+    assert notes_in(said) == [NOTHING_FOUND]
     asked, said = opening("--ask-with", "question")
     assert asked.startswith("Asked: Where was Ada born?\n")
     assert "what is asked with it is not what the checkpoint was trained with" in said
@@ -127,14 +143,14 @@ def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(c
     theirs = dataclasses.replace(CARD.dialect, name="theirs", action=nothing_is_an_action, hint="\nMORE\n")
     CARD.model_copy(update={"dialect": theirs}).write(checkpoint)
     result, found = ask(checkpoint, "--limit", 1)
-    assert "note:" not in result.stderr
+    assert notes_in(result.stderr) == [NOTHING_FOUND]
     assert "\nMORE\n" in [segment["text"] for segment in found["records"][0]["segments"]]
 
 
 def test_a_checkpoint_is_asked_in_the_context_it_was_trained_with(checkpoint: Path) -> None:
     result, found = ask(checkpoint, "--limit", 1)
     assert found["protocol"]["context"] == 200
-    assert "note:" not in result.stderr
+    assert notes_in(result.stderr) == [NOTHING_FOUND]
 
 
 def test_another_context_is_noted(checkpoint: Path) -> None:
@@ -162,7 +178,7 @@ def test_a_checkpoint_trained_with_a_forced_search_is_asked_with_one(checkpoint:
     CARD.model_copy(update={"forced_search": True}).write(checkpoint)
     result, found = ask(checkpoint, "--limit", 1)
     assert found["protocol"]["forced_search"] is True
-    assert "note:" not in result.stderr
+    assert notes_in(result.stderr) == [NOTHING_FOUND]
     result, found = ask(checkpoint, "--limit", 1, "--no-forced-search")
     assert found["protocol"]["forced_search"] is False
     assert "note: a forced search is not what the checkpoint was trained with" in result.stderr
@@ -198,7 +214,7 @@ def test_one_slot_gives_the_records_of_many(checkpoint: Path) -> None:
 def test_more_slots_than_memory_holds_are_one_line_that_names_them(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--slots", 10**12)
     assert result.exit_code == 2
-    (line,) = [line for line in result.stderr.splitlines() if not line.startswith("computing with")]
+    (line,) = [line for line in result.stderr.splitlines() if not line.startswith(("computing with", "note:"))]
     assert line.startswith("error: out of memory with 1000000000000 slots of up to 200 tokens: ask again with")
     assert "--slots 250000000000" in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,11 +14,13 @@ from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import ANSWER_ONLY
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import EvalSession
+from sleuth.evaluation.evaluate import mean_over_sets, question_record
 from sleuth.evaluation.refined_search import RefinedSetting, Refiner, with_refiner
 from sleuth.factories import RefineSetting, SearchSetting
+from sleuth.metrics.metrics import episode_figures
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.types import Action, Passage, Piece, Sampling, SleuthError, Task
+from sleuth.types import Action, Passage, Piece, Sampling, Score, SleuthError, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
 
 TOKENIZER = make_tokenizer(200)
@@ -36,7 +39,7 @@ class Shelf:
         return [list(self.passages) for _ in queries]
 
 
-def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
+def refiner_that_writes(answer: str, context: int = 4096) -> tuple[Refiner, list[str]]:
     """A refiner that always writes the same answer, and the list of prompts that it got."""
     prompts: list[str] = []
 
@@ -52,7 +55,7 @@ def refiner_that_writes(answer: str) -> tuple[Refiner, list[str]]:
     refiner.__dict__["_rollout"] = Rollout(
         engine=ScriptedEngine(TOKENIZER, script),
         renderer=Renderer(TOKENIZER),
-        context=4096,
+        context=context,
         temperature=0.0,
         key=(0,),
     )
@@ -113,6 +116,39 @@ def test_claims_that_cite_no_retrieved_passage_are_not_shown(answer: str) -> Non
     text, action = asyncio.run(first_reply(refined(searching(ADA, BO), refiner), TURN))
     assert action.passages == ()
     assert text == asyncio.run(first_reply(searching(), TURN))[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "context", "abstained", "too_long"),
+    [
+        ("<answer><snippet id=10>Ada Voss was born in Tarn.</snippet></answer>", 4096, 0.0, 0.0),
+        ("<answer>Nothing here.</answer>", 4096, 1.0, 0.0),
+        ("<answer><snippet id=10>Ada Voss was born in Tarn.</snippet></answer>", 40, 0.0, 1.0),
+    ],
+)
+def test_what_the_refiner_makes_of_results_is_a_figure_and_ends_no_evaluation(
+    answer: str, context: int, abstained: float, too_long: float
+) -> None:
+    refiner, _ = refiner_that_writes(answer, context)
+    turns = {0: TURN, 1: "<think> so</think><answer> Tarn</answer>"}
+    rollout = Rollout(
+        engine=ScriptedEngine(TOKENIZER, lambda text, limits: turns[limits.key[-1]]),
+        renderer=Renderer(TOKENIZER),
+        context=2048,
+        temperature=0.0,
+        key=(0,),
+    )
+    [group] = asyncio.run(rollout.groups([TASK], refined(searching(ADA), refiner).env, samples=2))
+    score = Score(value=1.0, parts={"em": 1.0}, note="correct")
+    found = episode_figures([(TASK, episode.whole, score) for episode in group.episodes])
+    records = [json.loads(json.dumps(question_record(episode, score))) for episode in group.episodes]
+    for name, value in {"refiner_abstained": abstained, "refiner_too_long": too_long}.items():
+        assert (
+            found[name].value
+            == mean_over_sets([[record | {"id": str(at)} for at, record in enumerate(records)]])[name].value
+            == value
+        )
+    assert "refiner_abstained" not in episode_figures([(TASK, Trajectory(segments=()), score)])
 
 
 def test_a_search_without_results_is_not_refined() -> None:

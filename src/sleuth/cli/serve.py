@@ -164,8 +164,6 @@ def serve(
         engine=engine,
         served_as=served_as,
     )
-    if index is None and not url:
-        notes.append("without --index or --url, searches find nothing")
     shown_name = name or Path(model).resolve().name
     examples = example_questions(model, session.setting.dialect, tasks)
     _serve_agent(

@@ -17,6 +17,7 @@ from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.factories import (
     EVAL_JUDGE,
+    SearchSetting,
     Setting,
     changes_of_card,
     context_of,
@@ -271,6 +272,8 @@ def open_eval_session(
         samples=samples,
         scorer=answer_scorer.name,
     )
+    if isinstance(setting, SearchSetting) and not (index or urls or closed_book or setting.dialect.searches == 0):
+        differences.append("there is no index and no retrieval server: every search finds nothing")
     return session, notes + differences + context_notes + scorer_warnings([answer_scorer.name], setting)
 
 

@@ -24,6 +24,7 @@ from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
 from sleuth.metrics.metrics import (
     CITING,
+    REFINED,
     SCORE,
     compatible_scores,
     episode_figures,
@@ -236,6 +237,7 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
                 **({"failure": action.failure} if action.failure else {}),
                 **({} if action.result is None else {"result": action.result}),
                 **({"same_turn": True} if action.same_turn else {}),
+                **({"refined": list(action.refined)} if action.refined else {}),
             }
             for action in trajectory.actions
         ],
@@ -299,7 +301,8 @@ def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
 def _measures(records: Sequence[Record]) -> dict[str, Callable[..., Measured]]:
     """The estimator of each figure that these records have."""
     scores = dict.fromkeys(key for record in records for key in record if is_score(key))
-    return FIGURES | dict.fromkeys(scores, bootstrap_mean)
+    refined = [name for name in REFINED if any(question_value(name, record) is not None for record in records)]
+    return FIGURES | dict.fromkeys([*scores, *refined], bootstrap_mean)
 
 
 def _stratum(records: Sequence[Record], name: str) -> Stratum:

@@ -12,8 +12,20 @@ from sleuth.factories import RefineSetting, SearchSetting
 from sleuth.metrics.refiner_rows import reasoning_before
 from sleuth.render import Renderer
 from sleuth.rewards.citation.claims import tagged
-from sleuth.rollout import Rollout
-from sleuth.types import Action, Env, EpisodeKey, Evidence, Passage, Reply, Retriever, SleuthError, StopReason, Task
+from sleuth.rollout import PromptTooLong, Rollout
+from sleuth.types import (
+    Action,
+    Env,
+    EpisodeKey,
+    Evidence,
+    Passage,
+    Refined,
+    Reply,
+    Retriever,
+    SleuthError,
+    StopReason,
+    Task,
+)
 
 FIRST_ID = 10
 """Ids of two digits replace those of the corpus, which may be long."""
@@ -31,20 +43,24 @@ class Refiner:
         self.name = name
         self.session = session
 
-    async def digest(self, question: str, reasoning: str, passages: Sequence[Passage]) -> list[Passage]:
-        """The claims of its answer about the passages, each as a passage with the title of the first that it cites;
-        none if it abstains or cites none of them."""
+    async def digest(self, question: str, reasoning: str, passages: Sequence[Passage]) -> tuple[list[Passage], Refined]:
+        """The claims of its answer about the passages, each as a passage with the title of the first that it cites, and
+        what became of them; no claims if it abstains, cites none of them, or has no room for them in its context."""
         by_id = {str(FIRST_ID + at): passage for at, passage in enumerate(passages)}
         output = tool_output_of([dataclasses.replace(passage, id=id_) for id_, passage in by_id.items()])
         evidence = Evidence(reasoning=reasoning, output=output, snippets=snippets_of(output))
         task = Task(id="", question=question, golden_answers=(), evidence=evidence)
-        episode = await self._rollout.episode(self.session.setting.env(task), task, 0, 0)
+        try:
+            episode = await self._rollout.episode(self.session.setting.env(task), task, 0, 0)
+        except PromptTooLong:  # of one result, which must not end an evaluation
+            return [], "too_long"
         answers = [action.text for action in episode.whole.actions if action.kind == "answer"]
-        return [
+        claims = [
             Passage(id=by_id[known[0]].id, title=by_id[known[0]].title, text=claim.text)
             for claim in (tagged(answers[-1]).claims if answers else ())
             if (known := [id_ for id_ in claim.ids if id_ in by_id])
         ]
+        return claims, "claims" if claims else "abstained"
 
     @cached_property
     def _rollout(self) -> Rollout:
@@ -68,6 +84,7 @@ class RefinedSearch:
         self._refiner = refiner
         self._task = task
         self._turn = ""
+        self._refined: list[tuple[Refined, ...]] = []  # of the turn's searches
         self._env = SearchSetting.env(dataclasses.replace(setting, retriever=self), task)
 
     async def open(self) -> Reply:
@@ -76,21 +93,29 @@ class RefinedSearch:
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """Its reply, after the turn is recorded as reasoning for the refiner."""
-        self._turn = text
-        return await self._env.reply(text, stop)
+        self._turn, self._refined = text, []
+        reply = await self._env.reply(text, stop)
+        if reply.action is None:
+            return reply
+        outcomes = iter(self._refined)
+        *earlier, last = (
+            dataclasses.replace(action, refined=next(outcomes, ())) if action.kind == "search" else action
+            for action in (*reply.earlier, reply.action)
+        )
+        return dataclasses.replace(reply, earlier=tuple(earlier), action=last)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """By query, the refiner's claims about the passages."""
-        return [
-            await self._digest(query, found)
-            for query, found in zip(queries, await self._source.search(queries, k), strict=True)
-        ]
-
-    async def _digest(self, query: str, found: Sequence[Passage]) -> list[Passage]:
-        if not found:
-            return []
-        reasoning = reasoning_before(self._turn, Action(kind="search", text=query), self._dialect)
-        return await self._refiner.digest(self._task.question, reasoning, found)
+        claims: list[list[Passage]] = []
+        outcomes: list[Refined] = []
+        for query, found in zip(queries, await self._source.search(queries, k), strict=True):
+            claims.append([])
+            if found:
+                reasoning = reasoning_before(self._turn, Action(kind="search", text=query), self._dialect)
+                claims[-1], outcome = await self._refiner.digest(self._task.question, reasoning, found)
+                outcomes.append(outcome)
+        self._refined.append(tuple(outcomes))
+        return claims
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from functools import partial
 
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.rewards.answer import RETRIEVER_FAILED
-from sleuth.types import Retriever, Score, Task, Trajectory
+from sleuth.types import Refined, Retriever, Score, Task, Trajectory
 
 Record = tuple[Task, Trajectory, Score]
 """One finished episode."""
@@ -20,6 +20,15 @@ SCORER_PREFIX = "score_"
 
 CITING = ("cites", "cited_holds_answer", "cited_gold")
 """The score parts of answers that may cite a passage, as `AnswerReward` gives them."""
+
+
+REFINED: dict[str, Refined] = {"refiner_abstained": "abstained", "refiner_too_long": "too_long"}
+"""The figures of what a refiner made of the results."""
+
+
+def refined_share(figure: str, outcomes: Sequence[str]) -> float | None:
+    """The share of an episode's refined results that a figure of `REFINED` counts; None without any."""
+    return outcomes.count(REFINED[figure]) / len(outcomes) if outcomes else None
 
 
 def episode_figures(records: Sequence[Record], *, cites: bool = False, is_scored: bool = False) -> dict[str, Measured]:
@@ -40,7 +49,9 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False, is_scored
       answer, of agents that write tags;
     - `cites`, with the argument of that name: the share of answers whose quotation is in a passage that was shown;
       `cited_holds_answer`: the share of right answers that such a quotation contains, and `cited_gold`, over tasks that
-      name passages, of those whose quoted passage is one of them; 0 for one without a citation.
+      name passages, of those whose quoted passage is one of them; 0 for one without a citation;
+    - `refiner_abstained`, `refiner_too_long`: over the episodes whose results a refiner read, the mean share of these of
+      which it made no claims, or which left it no room for an answer.
 
     A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.
     """
@@ -60,6 +71,9 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False, is_scored
         "results_tokens_mean": (bootstrap_mean, records, _results_tokens),
         "missing": (share, records, _unscored if is_scored else _missing),
     }
+    refined = [record for record in records if any(action.refined for action in record[1].actions)]
+    for name in REFINED if refined else ():
+        figures[name] = (bootstrap_mean, refined, partial(_refined, name))
     for name in dict.fromkeys(name for _, _, score in records for name in compatible_scores(score)):
         figures[name] = (bootstrap_mean, records, partial(_part, name))
     well_formed = any("well_formed" in score.parts for _, _, score in records)
@@ -130,6 +144,10 @@ def _em(task: Task, trajectory: Trajectory, score: Score) -> float | None:
 
 def _part(name: str, task: Task, trajectory: Trajectory, score: Score) -> float | None:
     return score.parts.get(name)
+
+
+def _refined(name: str, task: Task, trajectory: Trajectory, score: Score) -> float | None:
+    return refined_share(name, [outcome for action in trajectory.actions for outcome in action.refined])
 
 
 def _missing(task: Task, trajectory: Trajectory, score: Score) -> float | None:

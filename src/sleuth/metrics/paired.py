@@ -12,7 +12,7 @@ from sleuth.metrics.arms import difference as arm_difference
 from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.failures import evidence_shown
 from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
-from sleuth.metrics.metrics import CITING, SCORE, is_score
+from sleuth.metrics.metrics import CITING, REFINED, SCORE, is_score, refined_share
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
@@ -34,11 +34,12 @@ FIGURES = (
     "response_tokens_mean",
     *CITING,
     *CITATION_FIGURES,
+    *REFINED,
     "missing",
 )
 """The figures of `question_value`, in the order of tables."""
 
-_MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean"} | {
+_MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean", *REFINED} | {
     name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
 }
 
@@ -80,6 +81,8 @@ def question_value(key: str, record: Record) -> float | None:
         case "missing":
             known = record.get(SCORE) if record.get("verdict") == SCORE else em
             return float(known is None and "citation_f1" not in record)
+    if key in REFINED:
+        return refined_share(key, [one for action in record.get("actions", ()) for one in action.get("refined", ())])
     return record.get(key) if is_score(key) or key in (*CITING, *CITATION_FIGURES) else None
 
 

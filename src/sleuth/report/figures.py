@@ -44,6 +44,8 @@ LABELS = {
     "well_formed": "Well-formed episodes",
     "padding": "Words without a citation",
     "claims": "Claims",
+    "refiner_abstained": "Results of which the refiner claims nothing",
+    "refiner_too_long": "Results too long for the refiner",
     "response_tokens_mean": "Tokens the policy wrote",
     "results_tokens_mean": "Tokens of results it was shown",
     "missing": "Missing verdicts",
