@@ -80,9 +80,8 @@ def load_model(
 def _freeze_unused(model: PreTrainedModel) -> None:
     """Freezes what no text reaches: the images' part of a model that also sees."""
     if model.config.get_text_config() is not model.config:
-        used = {
-            id(weight) for part in (model.get_decoder(), model.get_output_embeddings()) for weight in part.parameters()
-        }
+        read = (model.get_decoder(), cast(nn.Module, model.get_output_embeddings()))
+        used = {id(weight) for part in read for weight in part.parameters()}
         for weight in model.parameters():
             weight.requires_grad_(id(weight) in used)
 
@@ -217,7 +216,7 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
 
 def context_of(model: PreTrainedModel) -> int:
     """The longest sequence that a model was made for, by its config."""
-    return _positions(model.config, model.name_or_path)
+    return _positions(model.config, str(model.name_or_path))
 
 
 def _positions(config: PreTrainedConfig, name: str) -> int:

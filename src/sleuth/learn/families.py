@@ -5,8 +5,9 @@ Decided by the config and the class that transformers has for it, so that a chec
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from sleuth.types import SleuthError
 
@@ -33,7 +34,7 @@ WORKING = (
 
 def family_problem(config: PreTrainedConfig, *, trains: bool = True) -> str | None:
     """Why a model with this config cannot be computed, or, with `trains`, not be trained; None if it can."""
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    kind = cast("type[PreTrainedModel] | None", MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None))
     if kind is None:
         return f"{config.model_type}: transformers has no causal language model of this type"
     text = config.get_text_config()
