@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from sleuth.factories import load_model, random_model
 from sleuth.factories.models import require_teacher
+from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.model_check.examine import findings_of
@@ -165,6 +166,17 @@ def test_a_model_that_also_sees_trains_its_words_alone(folder: Path) -> None:
     before, after = (load_file(place / "model.safetensors") for place in (folder / "model", last))
     assert before.keys() == after.keys()
     assert not [name for name in before if "vision" in name and not before[name].equal(after[name])]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["Gemma3", "Qwen3"])
+def test_adapters_are_added_to_the_layers_that_words_reach(folder: Path, name: str) -> None:
+    save_family(name, folder / "model")
+    model, _ = load_model(str(folder / "model"), dtype=None, device="cpu")
+    add_adapters(model, Adapters(rank=2, alpha=4, targets=("q_proj",)), seed=0)
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    assert len(trained) == 2 * SIZES["num_hidden_layers"]
+    assert not [name for name in trained if "vision" in name]
 
 
 def test_a_missing_index_names_the_stage_and_the_command_that_makes_one(folder: Path) -> None:

@@ -47,11 +47,12 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters, *, seed: int) -> No
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise SleuthError('lora needs peft: pip install "sleuth[lora]"') from None
+    sees = any("vision" in name for name, _ in model.named_modules())  # layers of the same names, which no text reaches
     config = LoraConfig(
         r=adapters.rank,
         lora_alpha=adapters.alpha,  # type: ignore[arg-type]
         target_modules=[*adapters.targets],
-        exclude_modules=".*vision.*",  # layers of the same names, which no text reaches
+        exclude_modules=".*vision.*" if sees else None,
     )
     require_targets(adapters.targets, adaptable_layers(model))
     with torch.random.fork_rng(devices=[]):
