@@ -375,7 +375,8 @@ class StageContext:
         """`eval/NAME.json`, if it is of the model that the stage starts from, and of the `others`; prints a line if it
         is of other weights."""
         file, models = self.folder.eval / f"{name}.json", {"model": self.model, **others}
-        contents = read_eval(file, models=models, rolled_back=self.folder.manifest.rolled_back)
+        trained = self.model != self.recipe.model  # a roll-back changes no other weights
+        contents = read_eval(file, models=models, rolled_back=trained and self.folder.manifest.rolled_back)
         if contents is None and file.exists():
             self.folder.say(f"{file} is not of the weights that {self.model} has now: it is measured again")
         return contents

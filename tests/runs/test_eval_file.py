@@ -65,11 +65,13 @@ def test_a_file_of_before_is_of_its_name_unless_its_run_was_rolled_back_and_the_
     tmp_path: Path,
 ) -> None:
     file, model = tmp_path / "e.json", weights(tmp_path / "step-000010", b"one")
-    file.write_text(json.dumps({"model": "runs/a/checkpoints/step-000010"}))
+    base = weights(tmp_path / "base", b"younger, and of no run")
+    file.write_text(json.dumps({"model": "runs/a/checkpoints/step-000010", "against": base}))
     assert read_eval(file, models=named(model), rolled_back=True) is not None
     os.utime(file, (1.0, 1.0))
     assert read_eval(file, models=named(model)) is not None
     assert read_eval(file, models=named(model), rolled_back=True) is None
+    assert read_eval(file, models={"against": base}, rolled_back=True) is not None
 
 
 def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> None:

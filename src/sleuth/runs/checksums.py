@@ -74,9 +74,9 @@ def weights_sha256(model: str | Path, *, read: bool = True) -> str | None:
     if not read and not all(file.name in listed for file in files):
         return None
     digests = [listed.get(file.name) or file_sha256(file) for file in files]
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None
-    )
+    if len(digests) > 1:
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if digests else None
 
 
 def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> str | None:

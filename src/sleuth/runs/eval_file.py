@@ -52,7 +52,7 @@ def read_eval(file: Path, *, models: Mapping[str, str], rolled_back: bool = Fals
     contents = json.loads(file.read_text(encoding="utf-8"))
     same = all(
         Path(str(contents.get(key, ""))).name == Path(model).name
-        and not is_stale(file, contents, model, key=key, rolled_back=rolled_back)
+        and not is_stale(file, contents, model, key=key, rolled_back=rolled_back and key == "model")
         for key, model in models.items()
     )
     return contents if same else None
