@@ -242,6 +242,15 @@ init = { layers = 1, width = 8, heads = 1, kv_heads = 1, head_dim = 8, mlp = 8, 
 """
 
 
+def test_a_cache_that_holds_no_sequence_of_a_stage_is_refused_unless_servers_generate(folder: Path) -> None:
+    require_inputs(recipe(folder, 'stage.0.cache_memory="64KB"'))
+    said = complaint(recipe(folder, 'stage.0.cache_memory="1KB"'))
+    assert said.startswith('stage.0 (grpo): cache_memory = "1KB" holds 0 tokens of keys and values, and one sequence')
+    assert said.endswith("context = 128, which takes 8.2 kB; raise cache_memory or lower context")
+    pool = 'stage.0.engine={ urls = ["http://127.0.0.1:1"] }'
+    require_inputs(recipe(folder, 'stage.0.cache_memory="1KB"', pool))
+
+
 def test_a_context_beyond_the_positions_of_random_weights_is_refused_too(folder: Path) -> None:
     text = (folder / "recipe.toml").read_text().replace(f'model = "{folder}/model"\n', RANDOM_FIRST)
     (folder / "recipe.toml").write_text(text)

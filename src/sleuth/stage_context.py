@@ -14,8 +14,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.factories import (
     RunServers,
@@ -28,6 +30,7 @@ from sleuth.factories import (
     fitting_tasks,
     load_frozen_teacher,
     load_model,
+    pick_device,
     pool_engine_of,
     require_environment,
     require_room,
@@ -47,7 +50,7 @@ from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import TrainedEnvRecipe
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.training import TrainingRecipe
+from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.atomic import write_text
 from sleuth.runs.checkpoints import (
@@ -489,14 +492,15 @@ class StageContext:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInputs:
     """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
-    `positions` of the model that the run starts from, which updates can change its weights, and the layers that can
-    have adapters. A model with random weights does not exist yet: it has none of these but `positions`. The check adds
-    to `warnings` what stops no run."""
+    `positions` of the model that the run starts from, the bytes of a token in its cache, which updates can change its
+    weights, and the layers that can have adapters. A model with random weights does not exist yet: it has none of these
+    but `positions`. The check adds to `warnings` what stops no run."""
 
     recipe: Recipe
     index: int
     tokenizer: PreTrainedTokenizerFast | None
     positions: int
+    token_bytes: int | None
     resolution: UpdateResolution | None
     linear_layers: Sequence[str] | None
     warnings: list[str] = field(default_factory=list)
@@ -511,6 +515,14 @@ class StageInputs:
             if index < self.index:
                 add_to_tokenizer(tokenizer, stage.tokens)
         return tokenizer
+
+    def require_cache(self, limits: SampledRecipe, context: int) -> None:
+        """Raises SleuthError if the cache of an engine in this process holds no sequence of `context` tokens within the
+        memory that `limits` name; what is free without a limit is known when the stage begins."""
+        if None in (limits.cache_memory, self.token_bytes) or self.recipe.engine_at(self.index) is not None:
+            return
+        device = torch.device(pick_device(self.recipe.device))
+        pages_of(self.token_bytes or 0, device, slots=1, context=context, cache_memory=limits.cache_memory)
 
     def setting(
         self, data: StrictModel, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int
@@ -544,6 +556,7 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
         known: dict[str, Any] = {
             "tokenizer": None,
             "positions": recipe.init.context,
+            "token_bytes": None,
             "resolution": None,
             "linear_layers": None,
         }
@@ -553,6 +566,7 @@ def stage_inputs(recipe: Recipe) -> list[StageInputs]:
         known = {
             "tokenizer": tokenizer,
             "positions": context_of(model),
+            "token_bytes": bytes_per_token(model.config, model.dtype),
             "resolution": UpdateResolution(model),
             "linear_layers": adaptable_layers(model),
         }

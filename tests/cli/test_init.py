@@ -17,7 +17,7 @@ from verb import sleuth
 from sleuth.data.questions import normalised_question
 from sleuth.dialects import DIALECTS
 from sleuth.factories import setting_of
-from sleuth.recipe import load_recipe
+from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.protocol import ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -110,20 +110,21 @@ def test_a_real_model_gets_a_prompt_of_rules_and_room(own: Path) -> None:
     assert table["data"]["questions"] == "any where/train.jsonl"
 
 
-def checkpoint_of(folder: Path, recipe: Path, **changes: Any) -> ProtocolCard:
+def trained(recipe: Path) -> GrpoRecipe:
+    """The grpo stage of a recipe."""
+    return next(iter(load_recipe(recipe).stages_of(GrpoRecipe).values()))
+
+
+def checkpoint_of(folder: Path, recipe: Path, **changes: Any) -> None:
     """A tiny model in `folder` that carries the protocol of a recipe's grpo stage, with changes."""
-    resolved = load_recipe(recipe)
-    index = next(at for at, stage in enumerate(resolved.stage) if stage.kind == "grpo")
-    env, context = resolved.env_and_context(index)
-    card = setting_of(env, None, []).protocol("strict", context)
-    shutil.copytree(BASE, folder, dirs_exist_ok=True)
-    card = card.model_copy(update=changes)
-    card.write(folder)
-    return card
+    stage = trained(recipe)
+    card = setting_of(stage.env, None, []).protocol("strict", stage.context)
+    shutil.copytree(BASE, folder)
+    card.model_copy(update=changes).write(folder)
 
 
 def with_positions(folder: Path, positions: int) -> None:
-    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    shutil.copytree(BASE, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
 
@@ -139,9 +140,9 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
     assert (done.exit_code, done.stderr) == (0, "")
     text = (own / "mine/recipe.toml").read_text()
     assert "[stage.env] # the model's own protocol, of its protocol.json" in text
-    stage = load_recipe(own / "mine/recipe.toml").stage[1]
+    stage = trained(own / "mine/recipe.toml")
     assert stage.context == 500
-    assert stage.reward[0].scorer == "slime"
+    assert stage.reward[0].answer_scorer == "slime"
     setting = setting_of(stage.env, None, [])
     assert (setting.dialect, setting.prompt) == (dialect, prompt["prompt_text"])
     checked = sleuth("check", "recipe", "mine/recipe.toml")
@@ -154,17 +155,18 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
 def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(own: Path) -> None:
     model = str(BASE.parent / "tiny-real")
     assert sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv", "--model", model).exit_code == 0
-    stage = load_recipe(own / "mine/recipe.toml").stage[1]
+    stage = trained(own / "mine/recipe.toml")
     card = ProtocolCard.read(Path(model))
     assert card is not None
     assert setting_of(stage.env, None, []).dialect == card.dialect
-    assert (stage.env.prompt, stage.context) == ("reading", 1024)
+    assert (setting_of(stage.env, None, []).prompt, stage.context) == (card.prompt_text, 1024)
     assert sleuth("init", "rows", "--task", "refine").exit_code == 0
-    refiner = setting_of(load_recipe(own / "rows/recipe.toml").stage[1].env, None, []).dialect
+    refiner = setting_of(trained(own / "rows/recipe.toml").env, None, []).dialect
     checkpoint_of(own / "refiner", own / "rows/recipe.toml", dialect=replace(refiner, turn_tokens=50), context=900)
     assert sleuth("init", "again", "--task", "refine", "--model", "refiner").exit_code == 0
-    stage = load_recipe(own / "again/recipe.toml").stage[1]
-    assert (stage.env.mode, stage.env.turn_tokens, stage.context) == ("thinking", 50, 900)
+    stage = trained(own / "again/recipe.toml")
+    dialect = setting_of(stage.env, None, []).dialect
+    assert (dialect, stage.context) == (replace(refiner, turn_tokens=50), 900)
     done = sleuth("init", "other", "--corpus", "texts", "--questions", "asked.csv", "--model", "refiner")
     assert done.exit_code == 0
     assert "note: refiner/protocol.json: is not of --task search; the recipe asks in another protocol\n" in done.stderr
@@ -176,7 +178,7 @@ def test_the_context_fits_the_positions_of_the_model(own: Path, task: str) -> No
     data = ["--corpus", "texts", "--questions", "asked.csv"] if task == "search" else []
     done = sleuth("init", "mine", "--task", task, *data, "--model", "short")
     assert done.exit_code == 0, done.output
-    stage = next(stage for stage in load_recipe(own / "mine/recipe.toml").stage if stage.kind == "grpo")
+    stage = trained(own / "mine/recipe.toml")
     assert stage.context <= 1000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "index" / "card.json").write_text(json.dumps(card))
     (tmp_path / "recipe.toml").write_text(RECIPE)
     return Path("recipe.toml")
+
+
+def test_a_tracker_that_is_not_installed_is_missing_as_a_file_is(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for name in ("wandb", "trackio"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "wandb").mkdir()  # of runs
+    (tmp_path / "trackio.py").touch()
+    assert problems(recipe, 'trackers=["wandb", "trackio"]') == [
+        '--set trackers=["wandb", "trackio"]: trackers = ["wandb", "trackio"]: wandb is not installed; '
+        'pip install "sleuth[trackers]"'
+    ]
+    load_recipe(recipe, ['trackers=["trackio"]'], missing_inputs)
 
 
 def problems(recipe: Path, *overrides: str) -> list[str]:

@@ -296,3 +296,25 @@ def test_a_function_of_the_user_may_rank_the_pool(run: Run, recipe: Path, tmp_pa
     (tmp_path / "own_ranks.py").write_text("def length(episode): return episode.trajectory.segments[9]\n")
     with pytest.raises(SleuthError, match=r"own_ranks[.]py:1: length: IndexError: tuple index out of range"):
         require_inputs(load_recipe(recipe, [override]))
+
+
+def test_tokens_that_a_stage_adds_are_refused_before_it_trains_where_a_win_rate_needs_those_of_the_base(
+    recipe: Path,
+) -> None:
+    added = """
+[[stage]]
+kind = "supervised"
+steps = 1
+rows_per_step = 1
+learning_rate = 1e-3
+tokens = ["<new>"]
+data = { kind = "world_text", people = 20, mix = { reading = 1.0 } }
+
+"""
+    text = recipe.read_text()
+    require_inputs(load_recipe(recipe))
+    recipe.write_text(text.replace('[[stage]]\nkind = "win_rate"', added + '[[stage]]\nkind = "win_rate"'))
+    with pytest.raises(SleuthError) as caught:
+        require_inputs(load_recipe(recipe))
+    assert str(caught.value).startswith("stage.2 (against_base): the run's model and ")
+    assert "have different tokenizers: their prefixes would not be the same" in str(caught.value)

@@ -44,6 +44,7 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
     env, longest = inputs.recipe.env_and_context(inputs.index)
     tasks = eval_tasks(stage.data)
     inputs.setting(stage.data, env, tasks, longest)
+    inputs.require_cache(stage, longest)
     return tasks
 
 

@@ -47,7 +47,12 @@ DIRECTIONS = {
 
 def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
     """As `require_problems`, for a stage of a recipe."""
-    return require_problems(stage, inputs.tokenizer, inputs.positions)
+    tasks = require_problems(stage, inputs.tokenizer, inputs.positions)
+    if inputs.tokenizer is not None and stage.cache_memory is not None:
+        for source in stage.sets:
+            problems = load_problems(source.layout, source.problems, source.limit)
+            inputs.require_cache(stage, _context(stage, inputs.tokenizer, problems, inputs.positions))
+    return tasks
 
 
 def run(stage: ReasonRecipe, context: StageContext) -> Path:

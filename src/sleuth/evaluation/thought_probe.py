@@ -55,6 +55,8 @@ SUFFIX_KEY = 2
 
 def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
     """As `require_spots`, for a stage of a recipe."""
+    if inputs.tokenizer is not None and stage.cache_memory is not None:
+        inputs.require_cache(stage, probe_inputs(stage, inputs.tokenizer, inputs.positions)[-1])
     return require_spots(stage, inputs.tokenizer, inputs.positions)
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.evaluation.candidate_pools import continuations
 from sleuth.evaluation.eval_session import NamedModel, load_named
@@ -19,7 +19,9 @@ from sleuth.judges.ending import ends_right
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
 from sleuth.metrics.significance import mcnemar
+from sleuth.recipe import Recipe
 from sleuth.recipe.preference import WinRateRecipe
+from sleuth.render import load_tokenizer
 from sleuth.rewards.preference import PAIR_CRITERION, continuation
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
@@ -32,18 +34,37 @@ UNUSED = ("_name_or_path", "architectures", "transformers_version", "dtype", "us
 
 
 def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
-    """The texts. Raises SleuthError if they do not fit the model, or cannot be judged."""
+    """The texts. Raises SleuthError if they do not fit the model, cannot be judged, or are other tokens to the other
+    model."""
+    against = _other_model(stage, inputs.recipe, inputs.index)
+    if inputs.stage_tokenizer is not None:
+        _require_same_tokens("the run's model", inputs.stage_tokenizer, against, load_tokenizer(against))
+    inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
     return require_pools(stage, inputs.tokenizer, inputs.positions)
+
+
+def _other_model(stage: WinRateRecipe, recipe: Recipe, index: int) -> str:
+    if not (against := stage.against or recipe.model):
+        raise SleuthError(
+            f"stage.{index}.against is missing: the recipe starts from random weights, so there is no model to compare "
+            "with; name a checkpoint"
+        )
+    return against
+
+
+def _require_same_tokens(
+    name: str, tokenizer: PreTrainedTokenizerFast, other: str, theirs: PreTrainedTokenizerFast
+) -> None:
+    if tokenizer.get_vocab() != theirs.get_vocab():
+        raise SleuthError(
+            f"{name} and {other} have different tokenizers: their prefixes would not be the same. Compare with a model "
+            "of the same tokens; `tokens` of a supervised stage adds some"
+        )
 
 
 def run(stage: WinRateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
-    against = stage.against or context.recipe.model
-    if not against:
-        raise SleuthError(
-            f"stage.{context.index}.against is missing: the recipe starts from random weights, so there is no "
-            "model to compare with; name a checkpoint"
-        )
+    against = _other_model(stage, context.recipe, context.index)
     if context.read_eval(stage.name, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
@@ -87,10 +108,7 @@ def compare_writers(
     """
     require_accurate(judges_in([stage], "stage"), judge_pool)
     tasks = excerpts_of(stage.data, ours.tokenizer).tasks
-    if ours.tokenizer.get_vocab() != theirs.tokenizer.get_vocab():
-        raise SleuthError(
-            f"{ours.name} and {theirs.name} have different tokenizers: their prefixes would not be the same"
-        )
+    _require_same_tokens(ours.name, ours.tokenizer, theirs.name, theirs.tokenizer)
     others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
     segments = list(zip(own, others, strict=True))
     texts = [(one.text, other.text) for one, other in segments]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.cache import pages_of
+from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import DiscoveredServer, discover_servers
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
@@ -51,8 +51,9 @@ def local_engine_of(
     slots = max(1, min(stage.slots, -(-stage.prompts_per_step // ranks.world) * stage.samples_per_prompt))
 
     def pages() -> int:
+        limits = {"slots": slots, "context": context, "cache_memory": stage.cache_memory}
         recorded = folder.manifest.cache_pages(stage.name)
-        return pages_of(model, slots=slots, context=context, cache_memory=stage.cache_memory, recorded=recorded)
+        return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
     engine = LocalEngine(
         model, tokenizer, slots=slots, context=context, cache_pages=ranks.broadcast(pages), log=folder.say

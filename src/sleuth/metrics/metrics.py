@@ -50,7 +50,7 @@ def episode_figures(records: Sequence[Record], *, cites: bool = False, is_scored
     - `cites`, with the argument of that name: the share of answers whose quotation is in a passage that was shown;
       `cited_holds_answer`: the share of right answers that such a quotation contains, and `cited_gold`, over tasks that
       name passages, of those whose quoted passage is one of them; 0 for one without a citation;
-    - `refiner_abstained`, `refiner_too_long`: over the episodes whose results a refiner read, the mean share of results
+    - `refiner_abstained`, `refiner_too_long`: over the episodes whose results a refiner read, the mean share of those
       of which it made no claims, or which left it no room for an answer.
 
     A figure is absent if no task could have it, and unmeasured (value None, n 0) if every value is missing.

@@ -20,6 +20,7 @@ from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.retrieval.index_card import read_card
 from sleuth.rewards.function import require_reward
+from sleuth.runs.trackers import require_trackers
 from sleuth.types import SleuthError
 from sleuth.user_code.functions import UserFunction, load_function
 
@@ -157,6 +158,7 @@ REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "tools": _require_tools,
     "server": _require_server,
     "variable": _require_variable,
+    "trackers": lambda names, table: require_trackers(names),
 }
 """Checks of a value and its table that raise SleuthError if what it names does not exist, by its kind in
 `StrictModel.named`."""

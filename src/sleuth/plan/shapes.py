@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from sleuth.model_path import require_model
 from sleuth.recipe.training import LoraRecipe
@@ -127,7 +127,7 @@ def read_shape(config: Mapping[str, Any], name: str) -> ModelShape:
     )
 
 
-def _is_positive(value: object) -> bool:
+def _is_positive(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and value > 0
 
 
@@ -156,7 +156,7 @@ def max_positions(model: str) -> int | None:
         return None
     table = config.get("text_config") or config
     positions = table.get("max_position_embeddings") if isinstance(table, Mapping) else None
-    return int(positions) if _is_positive(positions) else None
+    return positions if _is_positive(positions) else None
 
 
 def _config_in(folder: Path) -> Mapping[str, Any]:

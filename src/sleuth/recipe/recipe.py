@@ -58,7 +58,7 @@ class Recipe(StrictModel):
     `load_recipe("recipes/demo.toml").stage[0].kind == "evaluate"`.
     """
 
-    named: ClassVar[Mapping[str, str]] = {"model": "model"}
+    named: ClassVar[Mapping[str, str]] = {"model": "model", "trackers": "trackers"}
     name: Name
     """Name of the run."""
     model: str = ""

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
 from queue import Full, Queue
@@ -189,6 +190,18 @@ def open_trackers(
     return trackers
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Raises SleuthError for a tracker that is not installed; imports none."""
+    for name in names:
+        package = find_spec(name)
+        if package is None or package.origin is None:  # a folder `wandb`, as its runs make one, is no package
+            raise SleuthError(_not_installed(name))
+
+
+def _not_installed(name: str) -> str:
+    return f'{name} is not installed; pip install "sleuth[trackers]"'
+
+
 def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -> Tracker:
     if name not in TRACKERS:
         raise SleuthError(f"trackers: there is no {name!r}; there are {', '.join(TRACKERS)}")
@@ -196,7 +209,7 @@ def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -
     try:
         return TRACKERS[name](folder, run_name, config)
     except ImportError:
-        raise SleuthError(f'trackers: {name} is not installed; pip install "sleuth[trackers]"') from None
+        raise SleuthError(f"trackers: {_not_installed(name)}") from None
     except Exception as error:  # a tracker may raise anything
         raise SleuthError(
             f"trackers: {name} cannot be opened: {_one_line(error)}; repair it or remove it from trackers"

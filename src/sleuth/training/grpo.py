@@ -83,6 +83,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     """What the stage plays. Raises SleuthError if its model, environment, rewards or judges do not fit it."""
     read = played_tasks(stage, inputs.tokenizer)
     setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
+    inputs.require_cache(stage, stage.context)
     if stage.credit is not None and stage.credit.kind == "search_gain":
         require_text_dialect(setting.dialect)
     if isinstance(stage.data, PlayedQuestionsRecipe):
@@ -92,6 +93,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     require_judges(stage.reward)
     if stage.teacher is not None:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
+        if inputs.stage_tokenizer is not None:
+            served_teacher_of(stage, inputs.stage_tokenizer)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if stage.engine is not None and stage.engine.launch is not None:

@@ -60,7 +60,9 @@ def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
 def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
     """The texts of the stage. Raises SleuthError if they do not fit the model, or cannot be judged."""
     tasks = require_pools(stage, inputs.tokenizer, inputs.positions)
-    if tasks:
+    inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
+    if tasks and inputs.tokenizer is not None:
+        rewrites_of(stage, inputs.tokenizer, tasks)
         require_functions(stage.reward, lambda: pools_of(tasks[:1], [[]])[0])
     return tasks
 

@@ -56,7 +56,8 @@ def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
     if inputs.tokenizer is None:
         return []
     spots = spots_of(stage.data, inputs.tokenizer)
-    _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
+    context = _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
+    inputs.require_cache(stage, context)
     tasks = [spot.task for spot in spots]
     require_endings(stage.judges(), tasks)
     return tasks

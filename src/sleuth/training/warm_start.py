@@ -62,6 +62,7 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
         require_teacher(stage.teacher, inputs.stage_tokenizer, warmed.context)
     tasks = played_tasks(warmed, inputs.tokenizer)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
+    inputs.require_cache(warmed, warmed.context)
     return []
 
 

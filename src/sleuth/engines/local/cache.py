@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.transfers import sent
@@ -44,16 +44,22 @@ def pages_within(budget: str | None, *, needed: int, page_bytes: int, device: to
 
 
 def pages_of(
-    model: PreTrainedModel, *, slots: int, context: int, cache_memory: str | None, recorded: int | None = None
+    token_bytes: int,
+    device: torch.device,
+    *,
+    slots: int,
+    context: int,
+    cache_memory: str | None,
+    recorded: int | None = None,
 ) -> int:
     """The number of pages of the cache for such an engine, or `recorded`, where there are requests for so many. Raises
-    SleuthError if one sequence does not fit."""
+    SleuthError if one sequence does not fit. `token_bytes` are the `bytes_per_token` of its model."""
     least = -(-context // PAGE)
-    page_bytes = PAGE * bytes_per_token(model.config, model.dtype)
+    page_bytes = PAGE * token_bytes
     if recorded is not None:
         pages = min(recorded, slots * least)
     else:
-        pages = pages_within(cache_memory, needed=slots * least, page_bytes=page_bytes, device=model.device)
+        pages = pages_within(cache_memory, needed=slots * least, page_bytes=page_bytes, device=device)
     if pages < least:
         budget = "the share of the free memory" if cache_memory is None else f'cache_memory = "{cache_memory}"'
         raise SleuthError(

@@ -112,7 +112,8 @@ class LocalEngine:
         graphs = model.device.type == "cuda" and cuda_graphs() if graphs is None else graphs
         self._graphs = DecodeGraphs(model, log) if ahead and graphs else None
         limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
-        self._open_cache(pages_of(model, **limits, recorded=cache_pages))
+        token_bytes = bytes_per_token(model.config, model.dtype)
+        self._open_cache(pages_of(token_bytes, model.device, **limits, recorded=cache_pages))
         self._waiting: list[Request] = []
         self._running: dict[int, Request] = {}  # by slot
         self._yields_left = 0  # of the event loop, before the next forward
@@ -170,12 +171,12 @@ class LocalEngine:
 
     def _fit_cache(self) -> None:
         """Before the cache takes memory on a card: shrinks it to what has been left free since its size was chosen."""
-        page_bytes = PAGE * bytes_per_token(self.model.config, self.model.dtype)
+        token_bytes = bytes_per_token(self.model.config, self.model.dtype)
         free = torch.cuda.mem_get_info(self.model.device)[0]
-        if self.cache_pages * page_bytes <= free * FITTING_SHARE:
+        if self.cache_pages * PAGE * token_bytes <= free * FITTING_SHARE:
             return
         limits = {"slots": self.slots, "context": self.context, "cache_memory": None}
-        pages = min(self.cache_pages, pages_of(self.model, **limits))
+        pages = min(self.cache_pages, pages_of(token_bytes, self.model.device, **limits))
         self._open_cache(pages)
         self._log(f"{shown(free)} are free on the card: the cache holds {pages * PAGE} tokens from now on")
 

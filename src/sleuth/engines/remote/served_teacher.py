@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
@@ -14,7 +15,7 @@ from sleuth.engines.remote.prompt_logprobs import (
     prompt_logprobs_path,
     read_prompt_logprobs,
 )
-from sleuth.engines.remote.server import PROBE_TEXT, Server, find_server
+from sleuth.engines.remote.server import PROBE_TEXT, SAY_NAME, Server, find_server
 from sleuth.engines.remote.wire import MALFORMED
 from sleuth.render import encode
 from sleuth.types import PromptLogprobs, SleuthError
@@ -93,6 +94,9 @@ def find_teacher(
         server, _ = find_server(url, model, served_as=None, tokenizer=tokenizer, eos_ids=eos_ids)
     except SleuthError as error:  # worded for `sleuth eval --engine`
         reason = str(error).removeprefix("--engine ").replace("the checkpoint is", "teacher.model is")
+        reason = reason.replace(
+            SAY_NAME, f"serve it as {Path(model).name!r} (--served-model-name) if it is the same model"
+        )
         raise SleuthError(f"teacher.url: {reason}") from None
     if server.context is not None and server.context <= context:
         raise SleuthError(

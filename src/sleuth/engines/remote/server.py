@@ -60,6 +60,10 @@ class Server:
         return asdict(self) | {"ids": "sampled" if self.ids else "encoded from text"}
 
 
+SAY_NAME = "say --served-as NAME if it is the same model under that name"
+"""What helps where a verb has that option."""
+
+
 def find_server(
     url: str,
     checkpoint: str | None,
@@ -143,8 +147,7 @@ class _Probe:
         if served_as is not None:
             raise self._error(f"serves {served}, and nothing as {served_as!r}; give --served-as one of these names")
         raise self._error(
-            f"serves {served}, and the checkpoint is {checkpoint}; start the server with that, or say "
-            "--served-as NAME if it is the same model under that name"
+            f"serves {served}, and the checkpoint is {checkpoint}; start the server with that, or {SAY_NAME}"
         )
 
     def _check_vocabulary(self, server: Server) -> None:
