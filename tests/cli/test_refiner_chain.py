@@ -57,6 +57,7 @@ without = ["grpo.engine"]
 "stage.3.env.turn_tokens" = 60
 "stage.3.reward.0.judge.urls" = ["{url}"]
 "stage.3.reward.0.judge.model" = "{judge}"
+"stage.3.reward.0.judge.least_accuracy" = 0.01 # it knows no criteria but those of the teacher here
 "stage.3.reward.1.judge.urls" = ["{url}"]
 "stage.3.reward.1.judge.model" = "{judge}"
 """
@@ -67,7 +68,8 @@ def lexical(body: dict[str, Any]) -> tuple[int, object]:
     if wanted := part(body, "criterion"):
         return says(scored(2 * (wanted.removeprefix("Says: ") in part(body, "answer"))))
     if criteria := part(body, "criteria"):
-        entries = [{"criterion": at + 1, "reason": "so", "score": 1} for at in range(len(criteria.splitlines()))]
+        said = [line.rpartition("Says: ")[2] in part(body, "answer") for line in criteria.splitlines()]
+        entries = [{"criterion": at, "reason": "so", "score": 2 * one} for at, one in enumerate(said, start=1)]
         return says(json.dumps({"verdicts": entries}))
     if claims := part(body, "claims"):
         cases = []

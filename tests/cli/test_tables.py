@@ -117,6 +117,7 @@ def arms() -> Shown:
         needed=None,
         certified=1,
         stopped={},
+        shorter={},
     )
     table = SimpleNamespace(figures=names, against="base", evaluation="e")
     recipe: Any = SimpleNamespace(table=table, name="s", arm=[])

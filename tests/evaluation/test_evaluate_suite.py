@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,14 +80,26 @@ def test_a_report_pairs_the_questions_of_every_set_and_means_over_sets(
         ('stage.0.data.questions="q.jsonl"', "stage.0.data.suite and questions are both given; remove one of them"),
         ("stage.0.data.limit=3", "stage.0.data.limit needs a file of questions; for a suite, set per_set"),
         ('stage.0.data.ask_with="prompt"', "stage.0.data.ask_with needs a file of questions"),
-        ("stage.0.data={per_set=3}", "stage.0.data.questions is missing: name a file of them, or a suite"),
-        (
-            'stage.0.data={questions="q.jsonl", per_set=3}',
-            "stage.0.data.per_set = 3 needs a suite; for a file of questions, set limit",
-        ),
     ],
 )
 def test_keys_of_a_suite_and_of_a_file_cannot_be_mixed(suite_recipe: Path, change: str, message: str) -> None:
     with pytest.raises(SleuthError) as caught:
         load_recipe(suite_recipe, [change])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("per_set = 3", "stage.0.data.questions is missing: name a file of them, or a suite"),
+        (
+            'questions = "q.jsonl", per_set = 3',
+            "stage.0.data.per_set = 3 needs a suite; for a file of questions, set limit",
+        ),
+    ],
+)
+def test_a_suite_is_named_where_its_keys_are_used(suite_recipe: Path, data: str, message: str) -> None:
+    suite_recipe.write_text(re.sub("suite = .*, per_set = 3", data, suite_recipe.read_text(), count=1))
+    with pytest.raises(SleuthError) as caught:
+        load_recipe(suite_recipe)
     assert message in str(caught.value)

@@ -102,7 +102,7 @@ def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(
         assert server.fault() > 24 * 7
     there = json.loads(out.read_text())
     engine = there.pop("engine")
-    assert there == found
+    assert there == {key: value for key, value in found.items() if key != "model_sha256"}  # the server has the weights
     assert (engine["url"], engine["kind"], engine["model"]) == (server.url, "vLLM", "tiny")
     assert other.exit_code == 2
     assert f"error: --engine {server.url}: serves 'tiny', and the checkpoint is {BASE}" in other.stderr

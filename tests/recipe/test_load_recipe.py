@@ -111,7 +111,7 @@ def test_a_table_changes_the_keys_that_it_has_in_a_file_as_on_the_command_line(d
         assert recipe.resolved_from.set == ("stage.1.loss.beta=0.1",)
 
 
-def test_a_table_of_another_kind_replaces_the_whole_table(demo: Path, write: Write) -> None:
+def test_a_table_that_names_its_kind_replaces_the_whole_table(demo: Path, write: Write) -> None:
     table = '{ kind = "refine", prompt = "refine", turn_tokens = 16 }'
     for path, overrides in set_both_ways(write, demo, "grpo.env", table):
         draft, _ = read_draft(path, overrides)

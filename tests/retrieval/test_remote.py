@@ -377,7 +377,7 @@ def test_deeply_nested_json_is_one_line(server: Server, nested: str) -> None:
     deep = b"[" * 100_000
     if nested == "health":
         server.health = (200, deep)
-        assert wait_until_ready([server.url]) is None  # it answers as a retriever does
+        assert wait_until_ready([server.url]) == (None, UNKNOWN_RETRIEVER)  # it answers as a retriever does
     else:
         server.answer = lambda body: (200, deep)
         with pytest.raises(SleuthError, match="does not answer POST /retrieve with scores like") as told:

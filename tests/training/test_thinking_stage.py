@@ -167,7 +167,7 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
         (["stage.0.replace_no_signal=1"], "replace_no_signal = 1 needs scores while episodes are played"),
         (["stage.0.reward=[{kind='gain'}, {kind='gain'}]"], "twice"),
         (["stage.0.reward.0.decay=0.9"], r"decay = 0\.9 has no effect"),
-        (["stage.0.data={questions='q.jsonl'}"], r'data\.kind is missing: env\.kind = "thought" reads texts'),
+        (["stage.0.data={questions='q.jsonl'}"], r"stage\.0\.data\.questions is no key here"),
         (["stage.0.data={questoins='q.jsonl'}"], r"stage\.0\.data\.questoins is no key here"),
         (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "places"'),
         (["stage.0.env={kind='refine'}"], r'data\.kind = "places" needs env\.kind = "thought"'),
@@ -196,6 +196,9 @@ def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world:
         "stage.0.reward=[{kind='suffix', judge='ending'}]",
         f"stage.0.data={{kind='places', texts='{bare}'}}",
     )
+    recipe.write_text(recipe.read_text().replace('kind = "places", texts', "questions"))
+    with pytest.raises(SleuthError, match=r'data\.kind is missing: env\.kind = "thought" reads texts'):
+        load_recipe(recipe)
 
 
 def test_texts_without_thoughts_are_thought_about_where_they_are_cut(run: Run, recipe: Path, tmp_path: Path) -> None:

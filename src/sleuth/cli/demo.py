@@ -31,9 +31,9 @@ def demo(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --ask: print one JSON object.")] = False,
 ) -> None:
-    """Train a tiny model to search, in about five minutes on two cores.
+    """Train a tiny model to search, in about five minutes.
 
-    No network is needed. Writes a generated world to runs/world, indexes it, trains the
+    Two cores are enough, and no network is needed. Writes a generated world to runs/world, indexes it, trains the
     recipe that ships as recipes/demo.toml, and writes DIR/report.html. The same command continues after a stop.
 
     With --real it trains nothing: a page, on this machine alone, asks a model of 4.6 million weights that answers real

@@ -70,7 +70,7 @@ def probe(
     from sleuth.evaluation.probe import MARGIN
     from sleuth.evaluation.probe import probe as probe_session
     from sleuth.factories import RefineSetting, SearchSetting, load_model
-    from sleuth.runs.eval_file import write_eval
+    from sleuth.runs.eval_file import with_digests, write_eval
 
     tasks = load_questions(questions)[:limit]
     session, notes = open_eval_session(
@@ -87,6 +87,7 @@ def probe(
     contents = {"name": Path(model).name, "model": model, "questions": len(tasks), **found.as_json()}
     if session.server is not None:
         contents["engine"] = session.server.as_json()
+    contents = with_digests(contents)
     if out is not None:
         write_eval(out, contents)
     if as_json:
@@ -134,13 +135,14 @@ def probe_thoughts(
     from sleuth.evaluation.thought_probe import probe_thoughts as probe_model
     from sleuth.evaluation.thought_probe import require_spots
     from sleuth.factories import JudgePool
-    from sleuth.runs.eval_file import write_eval
+    from sleuth.runs.eval_file import with_digests, write_eval
 
     thinker = load_named(model, resolved)
     require_spots(stage, thinker.tokenizer, thinker.max_positions)
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
-        contents = {"name": Path(model).name, **probe_model(stage, thinker, judge_pool, seed=resolved.seed)}
+        found = probe_model(stage, thinker, judge_pool, seed=resolved.seed)
+    contents = with_digests({"name": Path(model).name, **found})
     certificate = write_certificate(model, contents)
     if out is not None:
         write_eval(out, contents)

@@ -29,13 +29,14 @@ def reasoning(model: Model, recipe: RecipeFile, out: Out = None, as_json: AsJson
     import_heavy()
     from sleuth.evaluation.eval_session import load_named
     from sleuth.evaluation.reasoning import require_problems, solve_problems
-    from sleuth.runs.eval_file import write_eval
+    from sleuth.runs.eval_file import with_digests, write_eval
 
     solver = load_named(model, resolved)
     require_problems(stage, solver.tokenizer, solver.max_positions)
     PROCESS.announce()
     found = solve_problems(stage, solver, seed=resolved.seed)
     *_, suite = found
+    found = {name: with_digests(contents) for name, contents in found.items()}
     for name, contents in found.items() if out is not None else ():
         assert out is not None
         place = out if name == suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json")

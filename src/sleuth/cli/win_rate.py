@@ -44,13 +44,14 @@ def win_rate(
     from sleuth.evaluation.eval_session import load_named
     from sleuth.evaluation.win_rate import compare_writers
     from sleuth.factories import JudgePool, require_pools
-    from sleuth.runs.eval_file import write_eval
+    from sleuth.runs.eval_file import with_digests, write_eval
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.max_positions, theirs.max_positions))
     PROCESS.announce()
     with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
-        contents = {"name": Path(model).name, **compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)}
+        compared = compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)
+    contents = with_digests({"name": Path(model).name, **compared})
     figures = {name: value for name, value in contents.items() if name != "records"}
     if as_json:
         typer.echo(json.dumps(figures))

@@ -65,7 +65,10 @@ class Draft:
         for part in key[:-1]:
             step = self._step(node, at, part, writer)
             at = (*at, step)
-            node = node.setdefault(step, {}) if isinstance(node, dict) else node[step]
+            if isinstance(node, dict) and step not in node:
+                node[step] = {}
+                self._writers[at] = writer
+            node = node[step]
         last = self._step(node, at, key[-1], writer)
         node[last] = value
         at = (*at, last)

@@ -9,7 +9,7 @@ Three layers, each over the one before:
 3. `--set grpo.steps=50` on the command line.
 
 A single value names its stage, `grpo.steps`, or counts it, `stage.1.steps`; `stage.-1` is the last stage. In both, a
-table changes the keys that it has, unless its `kind` is another one: then it replaces the whole table. Paths of data
+table changes the keys that it has and keeps the others; one that names its `kind` is a whole table. Paths of data
 in a recipe are relative to the working directory, not to the file. A function of the user, `my_rewards:brevity`, is
 looked for beside the file first, and becomes `folder/my_rewards.py:brevity`. Recipes and tiny models that ship with the
 package are found by name where no such file is here: `load_recipe("demo")`, `extends = "tiny/refiner"`.
@@ -153,7 +153,7 @@ def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) ->
         draft.problems.append(str(error))
         return
     present = draft.get(key.split("."))
-    if isinstance(value, dict) and not (isinstance(present, dict) and _is_other_kind(value, present)):
+    if isinstance(value, dict) and "kind" not in value:
         if not value and present:
             draft.problems.append(f'{writer}: {key} = {{}} changes nothing; without = ["STAGE.KEY"] leaves a table out')
         for name, inner in value.items():
@@ -162,10 +162,6 @@ def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) ->
             return
     draft.set(key.split("."), value, writer)
     changes.append(f"{key}={emit_value(value)}")
-
-
-def _is_other_kind(table: dict[str, Any], present: dict[str, Any]) -> bool:
-    return "kind" in table and table["kind"] != present.get("kind", table["kind"])
 
 
 def _numbered(draft: Draft, key: str, writer: str) -> str:
