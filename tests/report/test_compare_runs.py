@@ -52,6 +52,23 @@ def complaint(*places: object) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("contents", "said"),
+    [
+        ({"win_rate": {"value": 0.6}, "records": [{"id": "t", "question": ""}]}, "compares two models already"),
+        ({"records": [{"id": "t", "thoughts": ["so"], "nll": {}}]}, "holds thoughts about texts"),
+        ({"records": [{"id": "p", "right": [True, False]}]}, "holds solved problems"),
+    ],
+)
+def test_what_is_no_evaluation_of_questions_names_the_verb_that_compares_it(
+    tmp_path: Path, contents: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"name": "a", "model": "m"} | contents))
+    shown = complaint(tmp_path / "a.json", write_file(tmp_path / "b.json", 0.5))
+    assert said in shown
+    assert "`sleuth sweep FILE`" in shown
+
+
 def test_scores_and_their_parts_are_compared_and_lead(tmp_path: Path) -> None:
     def scored(name: str, value: float, reward: str = "f") -> Path:
         records = [

@@ -131,10 +131,23 @@ def _without_records(file: Path) -> dict[str, Any]:
     return {key: value for key, value in read_object(file).items() if key != "records"}
 
 
+OF_TEXTS = {
+    "no_signal": "holds the groups of a gate, and no answered questions",
+    "win_rate": "compares two models already, and `sleuth win-rate MODEL RECIPE --against OTHER` two others",
+    "thoughts": "holds thoughts about texts, and no answered questions",
+    "right": "holds solved problems, several solutions to each, and no answered questions",
+}
+"""What a file holds that is no evaluation of questions, by a key of it or of its records."""
+
+
 def read_evaluation(file: Path) -> dict[str, Any]:
-    """Reads an evaluation file. Raises SleuthError if it is invalid."""
+    """Reads an evaluation file. Raises SleuthError if it is invalid, or of something else than questions."""
     evaluation = read_object(file)
-    for place, record in enumerate(evaluation.get("records", ())):
+    records = evaluation.get("records", ())
+    keys = {*evaluation, *(records[0] if records else ())}
+    if (other := next((of for key, of in OF_TEXTS.items() if key in keys), None)) is not None:
+        raise SleuthError(f"{file}: {other}; a sweep's table compares runs in such figures (`sleuth sweep FILE`)")
+    for place, record in enumerate(records):
         lacking = [key for key in ("id", "question", "golden_answers") if key not in record]
         if lacking:
             raise SleuthError(
