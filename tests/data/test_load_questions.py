@@ -44,6 +44,14 @@ def test_gold_ids_type_and_source_may_be_absent_or_null(tmp_path: Path) -> None:
     assert (bare.gold_passages, bare.kind, bare.source) == ((), "", "")
 
 
+def test_the_criteria_of_a_question_are_read_and_hashed() -> None:
+    task = task_from_row(
+        ROW | {"rubrics": {"positive_rubrics": [{"title": "Place", "description": "Names Tarn."}]}}, "f"
+    )
+    assert [rubric.description for rubric in task.rubrics] == ["Names Tarn."]
+    assert questions_hash([task]) != questions_hash([task_from_row(ROW, "f")])
+
+
 @pytest.mark.parametrize("answers", ["Tarn", ["Tarn"], np.array(["Tarn"], dtype=object), np.array(["Tarn"])])
 def test_answers_may_be_a_list_an_array_or_a_bare_string(answers: object) -> None:
     assert task_from_row(ROW | {"golden_answers": answers}, "f:1").golden_answers == ("Tarn",)

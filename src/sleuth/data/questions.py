@@ -93,6 +93,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,
+        rubrics=refiner.rubrics_of(row, where),
     )
 
 
@@ -118,7 +119,7 @@ def questions_hash(tasks: Iterable[Task]) -> str:
     for task in tasks:
         fields = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
         fields += [task.prompt] if task.prompt else []
-        fields += [asdict(task)] if task.evidence or task.continuation else []
+        fields += [asdict(task)] if task.evidence or task.continuation or task.rubrics else []
         digest.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
