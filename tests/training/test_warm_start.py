@@ -16,7 +16,7 @@ from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.warm_start import Lesson
-from sleuth.types import SleuthError
+from sleuth.types import RunFailed, SleuthError
 
 WARM = """
 [[stage]]
@@ -189,7 +189,7 @@ def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path
 
 def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_path: Path) -> None:
     recipe = load_recipe(warm_file, ["stage.1.prompts=8", 'stage.2.env.retriever="empty"'])
-    with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(SleuthError) as told:
+    with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(RunFailed) as told:
         run_recipe(recipe, place)
     assert "of 64 episodes under the hint" in str(told.value)
     assert "\n" not in str(told.value)

@@ -32,7 +32,7 @@ from sleuth.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
-from sleuth.types import Episode, Piece, Score, Segment, SleuthError, Task
+from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task
 
 LEAST = 8
 """Different right episodes that are needed to train on."""
@@ -139,7 +139,7 @@ class Lesson:
         of_whom = "of the teacher" if self.stage.teacher else "under the hint"
         found = f"of {len(played)} episodes {of_whom} {len(kept)} {WORDS[self.stage.taught]}"
         if len(rows) < LEAST:
-            raise SleuthError(
+            raise RunFailed(
                 f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
                 f"needs {LEAST}: take more prompts, easier questions or another hint"
             )
