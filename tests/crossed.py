@@ -115,7 +115,7 @@ def grpo_axes(world: Path, models: Path) -> Axes:
     text = {"kind": "text", "texts": str(world / "text_train.jsonl"), "prefix_tokens": 24, "suffix_tokens": 8}
     search = {"kind": "search", "prompt": "plain", "index": str(world / "index"), "turn_tokens": 12, "searches": 1}
     search |= {"passage_tokens": 24}
-    chat = {"dialect": "chat", "prompt": "plain", "prompt_role": "user"}
+    message = {"dialect": "research", "prompt_role": "user"}
     refine = {"kind": "refine", "prompt": "bare", "turn_tokens": 16}
     tools = {"kind": "tools", "prompt": "bare", "tools": ["crossed_own:count_words"], "turn_tokens": 12, "calls": 1}
     thought = {"kind": "thought", "thought_tokens": 8}
@@ -132,7 +132,7 @@ def grpo_axes(world: Path, models: Path) -> Axes:
             "sleuth": {"env": search | {"dialect": "sleuth"}, "data": questions},
             "search_r1": {"env": search | {"dialect": "search_r1"}, "data": questions},
             "reading": {"env": search | {"dialect": "reading", "prompt": "reading"}, "data": questions},
-            "chat": {"env": search | chat, "data": questions},
+            "message": {"env": search | message, "data": questions},
             "forced": {"env": search | {"dialect": "sleuth", "forced_search": True}, "data": questions},
             "refine": {"env": refine, "data": rows, "context": 1024},
             "refine_thinking": {"env": refine | {"mode": "thinking"}, "data": rows, "context": 1024},
@@ -333,11 +333,9 @@ class Crossed:
 
     def options(self) -> list[str]:
         """Axes that are away from their default and should change a figure."""
-        return [
-            axis
-            for axis, choice in self.choices.items()
-            if not {axis, choice} & SILENT and choice != next(iter(self.axes[axis]))
-        ]
+        unread = {"reward", "stops", "temperature"} if self.choices.get("loss") == "original" else set[str]()
+        away = [axis for axis, choice in self.choices.items() if choice != next(iter(self.axes[axis]))]
+        return [axis for axis in away if not {axis, self.choices[axis]} & (SILENT | unread)]
 
     def loads(self) -> bool:
         """Whether its keys fit together."""

@@ -214,6 +214,14 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
     return model
 
 
+def place_weights(model: PreTrainedModel, *, dtype: str, device: str) -> None:
+    """Moves random weights to the device and the dtype of a recipe. Buffers keep theirs, as in a model that is loaded:
+    rotary frequencies in bfloat16 would be other ones."""
+    for weights in model.parameters():
+        weights.data = weights.data.to(DTYPES[dtype])
+    cast(nn.Module, model).to(pick_device(device))
+
+
 def context_of(model: PreTrainedModel) -> int:
     """The longest sequence that a model was made for, by its config."""
     return _positions(model.config, str(model.name_or_path))

@@ -6,9 +6,7 @@ from __future__ import annotations
 import random
 import time
 from pathlib import Path
-from typing import cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.evaluation.reading_exam import ReadingExam, examine
@@ -17,7 +15,7 @@ from sleuth.factories import (
     ReadingTokens,
     add_tokens,
     make_reading_tokenizer,
-    pick_device,
+    place_weights,
     random_model,
     read_reading_texts,
 )
@@ -124,6 +122,6 @@ def _first_model(
         if stage.init.reading:
             tokens = ReadingTokens(tokenizer)
             begin_with_reading(model, tokens.words, tokens.passages(texts.passages), seed)
-        cast(torch.nn.Module, model).to(pick_device(context.recipe.device))
+        place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)
     add_tokens(model, tokenizer, stage.tokens)
     return model, tokenizer

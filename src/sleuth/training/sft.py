@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import cast
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.evaluation.thought_figures import LogprobScorer, thought_figures
-from sleuth.factories import add_tokens, context_of, pick_device, policy_of, random_model, thought_documents
+from sleuth.factories import add_tokens, context_of, place_weights, policy_of, random_model, thought_documents
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.prefix_tree import pack
@@ -210,6 +208,6 @@ def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTra
         more = (citing.words(), citing.TAGS) if {"placing", "citing"} & {*stage.data.mix} else ()
         tokenizer = make_tokenizer(stage.data.people, *more)
         model = random_model(stage.init, tokenizer, context.recipe.seed)
-        cast(torch.nn.Module, model).to(pick_device(context.recipe.device))
+        place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)
     add_tokens(model, tokenizer, stage.tokens)
     return model, tokenizer
