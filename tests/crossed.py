@@ -204,8 +204,8 @@ def grpo_axes(world: Path, models: Path) -> Axes:
 def supervised_axes(world: Path, models: Path) -> Axes:
     texts = {"texts": str(world / "text_train.jsonl"), "limit": 8}
     held_out = {"texts": str(world / "text_test.jsonl"), "limit": 4}
-    shape = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "head_dim": 16, "mlp": 32, "context": 512}
-    rows = {"kind": "rows", "questions": str(world / "refiner_train.jsonl"), "limit": 8}
+    shape = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "head_dim": 16, "mlp": 32, "context": 1024}
+    rows = {"kind": "rows", "questions": str(world / "refiner_train.jsonl"), "limit": 8, "too_long": "skip"}
     search = {"kind": "search", "dialect": "sleuth", "prompt": "plain", "index": str(world / "index")}
     evaluate = {"kind": "evaluate", "name": "after", "context": 300, "env": search | {"turn_tokens": 8}}
     return training_axes(models) | {
