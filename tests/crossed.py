@@ -96,7 +96,7 @@ def training_axes(models: Path) -> dict[str, dict[str, Settings]]:
         "lora": {"no": {}, "yes": lora, "attention": {"lora": {"rank": 2, "targets": ["q_proj", "v_proj"]}}},
         "optimiser": {"adamw": {}, "muon": {"optimiser": "muon"}},
         "schedule": {"constant": {}, "cosine": {"schedule": "cosine"}, "warmup": {"warmup_steps": 2}},
-        "decay": {"no": {}, "yes": {"weight_decay": 0.5}},
+        "decay": {"no": {}, "yes": {"weight_decay": 10.0}},
         "embeddings": {"alike": {}, "slower": {"embedding_learning_rate": 1e-4}},
         "gradient": {"whole": {}, "clipped": {"max_grad_norm": 1e-3}},
         "memory": {

@@ -21,6 +21,7 @@ from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
+from sleuth.runs.checkpoints import of_model
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
@@ -168,6 +169,9 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
             lora = training[inputs.index].lora if inputs.index in training else None
             if lora is not None and inputs.linear_layers is not None:
                 require_targets(lora.targets, inputs.linear_layers)
+            for key in ("frozen_model", "playing_model", "against"):  # the policy's own weights are loaded above
+                if (other := getattr(stage, key, None)) is not None:
+                    require_intact(Path(other), of_model)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = tasks = STAGES[stage.kind].require_inputs(stage, inputs)
                 if warn is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from transformers import AutoTokenizer
 from verb import sleuth
 
@@ -208,3 +209,12 @@ data = {{ kind = "text", texts = "{tmp_path / "text.txt"}", prefix_tokens = 8, s
     assert "1 of 878 tokens differ, such as '<claim>'" in refused.stderr
     file.write_text(file.read_text().replace('tokens = ["<claim>"]', ""))
     assert sleuth("check", "recipe", file).exit_code == 0
+
+
+def test_a_damaged_teacher_is_refused_before_the_run(teacher: Path, recipe_file: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "teacher"
+    shutil.copytree(teacher, damaged)
+    weights = bytearray((damaged / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (damaged / "model.safetensors").write_bytes(weights)
+    assert "damaged: model.safetensors is not what was written" in refused(recipe_file, *following(damaged))
