@@ -273,11 +273,11 @@ COUNTS = {"grpo": 140, "supervised": 26, "online_dpo": 22}
 SCENE = {"grpo": "env", "supervised": "data", "online_dpo": "data"}
 """The axis that decides most about the others."""
 SILENT = frozenset({"model", "env", "data", "memory", "saved", "probed", "before", "after", "held_out", "init"}) | {
-    "replaced", "by_difficulty", "search_gain",
+    "replaced", "by_difficulty", "search_gain", "citation_gain",
     "searched", "answer", "scorer", "sub_match", "token_f1", "format", "cited_answer",
 }  # fmt: skip
 """Axes that are no option of a recipe, or that change no figure of two steps; and choices that act in groups without
-signal, after many steps, or on what no tiny model does: it neither searches nor answers."""
+signal, after many steps, or on what no tiny model does: it neither searches nor answers nor cites."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
