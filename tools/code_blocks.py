@@ -271,8 +271,10 @@ def _validation_problems(table: Mapping[str, Any], model: type[BaseModel]) -> li
 
 
 def kind_of(model: type[BaseModel]) -> str | None:
+    """What a table names as its kind; None where the key says nothing about the table, or may have several values."""
     field = model.model_fields.get("kind")
-    return next(iter(get_args(field.annotation)), None) if field is not None else None
+    values = get_args(field.annotation) if field is not None else ()
+    return values[0] if len(values) == 1 else None
 
 
 def _table_key_problems(text: str) -> Iterator[str]:
