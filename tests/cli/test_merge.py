@@ -204,6 +204,11 @@ def test_a_model_that_is_merged_keeps_its_protocol_and_card(tmp_path: Path) -> N
     assert "protocol " in result.stdout
     for name in ("protocol.json", "README.md"):
         assert (out / name).read_bytes() == (ours / name).read_bytes()
+    weights = tmp_path / "weights"  # of a model that has only the config of ours
+    weights.mkdir()
+    shutil.copy(ours / "model.safetensors", weights)
+    assert sleuth("merge", weights, tmp_path / "named", "--config", ours).exit_code == 0
+    assert not (tmp_path / "named" / "protocol.json").exists()
     other = tmp_path / "other"
     assert sleuth("merge", ours, other, "--dialect", "search_r1", "--prompt", "plain").exit_code == 0
     assert (other / "protocol.json").read_bytes() != (ours / "protocol.json").read_bytes()

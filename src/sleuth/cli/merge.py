@@ -107,7 +107,7 @@ def merge(
             context=context,
             scorer=scorer or "strict",
         )
-    elif (protocol := ProtocolCard.read(home)) is not None and (home / CARD).is_file():
+    elif config is None and (protocol := ProtocolCard.read(home)) is not None and (home / CARD).is_file():
         card = (home / CARD).read_text(encoding="utf-8")
     if protocol is not None and card is None:
         card = converted_card(out, source=shards, protocol=protocol, recipe=recipe)

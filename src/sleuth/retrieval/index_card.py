@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -102,7 +103,7 @@ def identity_of(card: Mapping[str, Any]) -> RetrieverIdentity:
 
 def how_to_make(folder: Path) -> str:
     """The end of an error about an index: the command that writes one there."""
-    return f"make one with `{command_for(folder) or f'sleuth index CORPUS {folder}'}`"
+    return f"make one with `{command_for(folder) or f'sleuth index CORPUS {quote(str(folder))}'}`"
 
 
 def write_card(card: IndexCard, folder: Path) -> None:
