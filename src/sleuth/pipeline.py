@@ -175,7 +175,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = tasks = STAGES[stage.kind].require_inputs(stage, inputs)
                 if warn is not None:
-                    for line in (*inputs.warnings, *STAGES[stage.kind].notes(stage, inputs, tasks)):
+                    for line in STAGES[stage.kind].notes(stage, inputs, tasks):
                         warn(f"stage.{inputs.index} ({stage.name}): {line}")
     return questions
 

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
-from sleuth.engines.remote.pool import PoolEngine
+from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine
 from sleuth.factories import (
     RunServers,
     Setting,
@@ -85,8 +85,6 @@ from sleuth.types import Group, RunFailed, SleuthError, StoppedByRule, Task, Tra
 Result = TypeVar("Result")
 RETRY_PAUSE = 1.0
 """Seconds before a server that an earlier stage has used is asked again."""
-SAID_SECONDS = 60.0
-"""Between two lines about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,7 +492,7 @@ class StageInputs:
     """What a stage is checked against before the run starts: its `index` in the recipe, the `tokenizer` and number of
     `positions` of the model that the run starts from, the bytes of a token in its cache, which updates can change its
     weights, and the layers that can have adapters. A model with random weights does not exist yet: it has none of these
-    but `positions`. The check adds to `warnings` what stops no run."""
+    but `positions`."""
 
     recipe: Recipe
     index: int
@@ -503,7 +501,6 @@ class StageInputs:
     token_bytes: int | None
     resolution: UpdateResolution | None
     linear_layers: Sequence[str] | None
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def stage_tokenizer(self) -> PreTrainedTokenizerFast | None:

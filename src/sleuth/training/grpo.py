@@ -88,7 +88,6 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_text_dialect(setting.dialect)
     if isinstance(stage.data, PlayedQuestionsRecipe):
         require_sources(stage.data, tasks)
-    inputs.warnings.extend(_scorer_warnings(stage, setting))
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -109,17 +108,17 @@ def _scorer_warnings(stage: GrpoRecipe, setting: Setting) -> list[str]:
 
 
 def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str]:
-    """How the protocol of the run's first training stage differs from that of the model it starts from."""
-    model = Path(inputs.recipe.model)
+    """Scorers that do not fit the prompt, and how the protocol of the run's first training stage differs from that of
+    the model it starts from."""
+    model, setting = Path(inputs.recipe.model), setting_of(stage.env, inputs.tokenizer, tasks)
+    lines = _scorer_warnings(stage, setting)
     if inputs.tokenizer is None or inputs.index != min(inputs.recipe.stages_of(TrainingRecipe)):
-        return []
+        return lines
     if ProtocolCard.read(model) is None:
-        return []
-    setting, own_code = setting_of(stage.env, inputs.tokenizer, tasks), own_code_in(stage)
-    reward = reward_spec_of(stage.reward)
-    return other_protocol(
-        protocol_of(stage, setting, reward, own_code, questions_hash(tasks)), model, "the first checkpoint"
-    )
+        return lines
+    reward, own_code = reward_spec_of(stage.reward), own_code_in(stage)
+    now = protocol_of(stage, setting, reward, own_code, questions_hash(tasks))
+    return lines + other_protocol(now, model, "the first checkpoint")
 
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:

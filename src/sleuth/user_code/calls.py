@@ -258,8 +258,8 @@ def timed(name: str, how: str) -> Iterator[None]:
 
 
 def slow_calls(seconds: float) -> dict[str, str]:
-    """A sentence for each of the user's functions that took most of the last `seconds`, by its name. Starts counting
-    anew."""
+    """A sentence for each of the user's functions that took most of the last `seconds`, by its name. Resets the
+    counts."""
     with _CLOCKS_LOCK:
         for clock in _CLOCKS.values():
             clock.tick()

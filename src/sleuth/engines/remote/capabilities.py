@@ -218,14 +218,14 @@ def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Co
 
 async def _wake(url: str) -> str:
     """Ends a pause or sleep, in which a server generates nothing; returns which it was, "hanging" for a server that
-    answers nothing at all, and "" otherwise. SGLang does not tell: it continues in any case. What cannot be reached is
+    answers nothing at all, and "" otherwise. SGLang reports none and always continues. What cannot be reached is
     left to `discover_server` to name."""
     client = HttpClient(url.rstrip("/").removesuffix("/v1").rstrip("/"), seconds=PROBE_SECONDS)
     try:
         for path, left, remedy in LEFT:
             with suppress(RefusedError):  # it has no such path
-                told = await client.get(path, seconds=STATE_SECONDS)
-                if isinstance(told, dict) and told.get(path.removeprefix("/")):
+                answer = await client.get(path, seconds=STATE_SECONDS)
+                if isinstance(answer, dict) and answer.get(path.removeprefix("/")):
                     await client.post(remedy)
                     return left
         with suppress(RefusedError):

@@ -221,11 +221,11 @@ class PoolEngine:
     async def _watch(self) -> None:
         """Logs, while something waits, that no server answers, or that servers answer and end no request; then once a
         minute."""
-        idle, told, told_at = time.monotonic(), "", 0.0
+        idle, printed, printed_at = time.monotonic(), "", 0.0
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if not self._pending:
-                idle, told = time.monotonic(), ""
+                idle, printed = time.monotonic(), ""
                 continue
             reasons: list[str] = []
             if time.monotonic() - max(idle, self._last_answer) >= PING_AFTER:
@@ -233,14 +233,14 @@ class PoolEngine:
                 reasons = [failure for failure in failures if failure is not None]
             now = time.monotonic()
             silent, waiting = now - max(idle, self._last_answer), now - max(idle, self._last_end)
-            if told == "silent" and silent < PING_AFTER:
-                idle, told = now, ""
+            if printed == "silent" and silent < PING_AFTER:
+                idle, printed = now, ""
                 self._log("pool: a server answers again")
                 continue
             state = "silent" if silent >= SILENT_SECONDS else "waiting" if waiting >= SAID_SECONDS else ""
-            if not state or (state == told and now - told_at < SAID_SECONDS):
+            if not state or (state == printed and now - printed_at < SAID_SECONDS):
                 continue
-            told, told_at = state, now
+            printed, printed_at = state, now
             others = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
             why = f" ({reasons[0]}{others})" if reasons else ""
             if state == "silent":
