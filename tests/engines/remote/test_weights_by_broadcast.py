@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import httpx
@@ -25,6 +26,7 @@ from sleuth.engines.remote import broadcast
 from sleuth.engines.remote.broadcast import GlooGroup, GroupError, NcclGroup
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolLimits, from_memory
+from sleuth.engines.remote.published import checksum, publish, published_in_memory
 from sleuth.serve.emulator.faults import TruncatedResponse
 from sleuth.types import SleuthError
 
@@ -128,6 +130,27 @@ def test_a_server_that_refuses_a_step_of_the_broadcast_gets_the_folder_and_one_l
     )
     require_equal(server, learner)
     assert not server.engine.paused
+
+
+def test_the_checksum_is_of_all_weights_however_late_it_is_taken(
+    learner,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Saving takes the weights out of the dict that it is given, while another thread hashes them."""
+    in_memory, saved, save = published_in_memory(learner, tmp_path, 1), Event(), learner.save_pretrained
+
+    def saving(folder: Path, **how: Any) -> None:
+        save(folder, **how)
+        saved.set()
+
+    def hashed_late(state: Mapping[str, torch.Tensor]) -> str:
+        assert saved.wait(60)
+        return checksum(state)
+
+    monkeypatch.setattr(learner, "save_pretrained", saving)
+    monkeypatch.setattr("sleuth.engines.remote.published.checksum", hashed_late)
+    assert publish(learner, tmp_path, 1) == in_memory
 
 
 def test_a_server_that_is_lost_during_the_broadcast_gets_the_folder_when_it_comes_back(

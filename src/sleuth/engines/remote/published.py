@@ -64,7 +64,7 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
     try:
         with replacing_folder(aside, synced=False) as partial, ThreadPoolExecutor(1) as hashing:
             hashed = hashing.submit(checksum, state)
-            model.save_pretrained(partial, state_dict=state)
+            model.save_pretrained(partial, state_dict=dict(state))  # a copy: saving empties the dict it is given
             sha256 = hashed.result()
             card = {"version": version, "sha256": sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
