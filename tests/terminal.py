@@ -23,10 +23,12 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 @dataclass(frozen=True)
 class Screen:
-    """What a command wrote, without colours, and its status. `lines` are those that stay: of a bar, its last state."""
+    """What a command wrote, without colours, and its status. `lines` are those that stay: of a bar, its last state.
+    `raw` is all that the terminal was sent."""
 
     text: str
     status: int
+    raw: str
 
     @property
     def lines(self) -> list[str]:
@@ -43,6 +45,7 @@ class Terminal:
         streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         self.process = subprocess.Popen(words, cwd=folder, env=dict(variables), start_new_session=True, **streams)
         os.close(theirs)
+        self._raw = b""
         self._read = ""
 
     def __enter__(self) -> Terminal:
@@ -69,7 +72,11 @@ class Terminal:
         until = time.monotonic() + seconds
         while self._more(until):
             pass
-        return Screen(text=self._read, status=self.process.wait(max(1.0, until - time.monotonic())))
+        return Screen(
+            text=self._read,
+            status=self.process.wait(max(1.0, until - time.monotonic())),
+            raw=self._raw.decode(errors="replace"),
+        )
 
     def _more(self, until: float) -> bool:
         """Reads what has come; False at the end."""
@@ -79,5 +86,6 @@ class Terminal:
             found = os.read(self._ours, 65536)
         except OSError:  # the last process that had the terminal open is gone
             return False
+        self._raw += found
         self._read = ESCAPE.sub("", self._read + found.decode(errors="replace"))
         return bool(found)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from sleuth.runs.interruption import end_at_signals, ignore_signals, interruption
+from sleuth.terminal import escape_terminals
 
 
 def main() -> None:
     """The `sleuth` command. Exit status: 0 done, 1 the run failed, 2 the input was wrong, 3 an alarm or a gate
     paused the run, 130 stopped by Ctrl-C, 143 by SIGTERM."""
     end_at_signals()
+    escape_terminals()
     try:
         from sleuth.cli.app import app  # here, so that a signal meanwhile is one line
 

@@ -221,10 +221,10 @@ def check_judge(
 
 
 def _print_exam(card: ExamCard) -> None:
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
-    console = Console(highlight=False)
-    console.print(card.judge, markup=False)
+    console = Console()
+    console.print(card.judge)
     marks = card.skills
     shown = [
         Column(heading="right", cells=[_share(mark.accuracy) for mark in marks.values()]),
@@ -241,7 +241,7 @@ def _print_exam(card: ExamCard) -> None:
     for line in card.faults:
         console.print(f"this judge {line}")
     if card.weak:
-        console.print(f"this judge is too often wrong about: {', '.join(card.weak)}", markup=False)
+        console.print(f"this judge is too often wrong about: {', '.join(card.weak)}")
     weak = [skill.replace("_", " ") for skill, mark in card.skills.items() if mark.weak]
     unpaid = f" on {', '.join(weak)}" if not card.faults else ""
     console.print("passed" if card.passed else f"failed: its verdicts{unpaid} should not be paid for", style="bold")

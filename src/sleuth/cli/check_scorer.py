@@ -109,11 +109,10 @@ def _paid(value: float | None) -> str:
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
-    from rich.console import Console
-
     from sleuth.rewards.scorers.scorer import disagreement_examples
+    from sleuth.runs.progress import Console
 
-    console = Console(highlight=False)
+    console = Console()
     _print_scorers(scores)
     console.print(f"of {len(scores):,} cases, how many change their score between two scorers")
     _print_changes(scores)
@@ -127,9 +126,9 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
         case = cases[at]
         verdicts = ", ".join(f"{name} {_number(value)}" for name, value in scores[at].items())
         start = "..." if len(case.response) > TAIL else ""
-        console.print(f"{case.id}: {verdicts}", style="bold", markup=False, soft_wrap=True)
-        console.print(f"    golden: {' | '.join(case.golden_answers)}", markup=False, soft_wrap=True)
-        console.print(f"    ends:   {start}{' '.join(case.response[-TAIL:].split())}\n", markup=False, soft_wrap=True)
+        console.print(f"{case.id}: {verdicts}", style="bold", soft_wrap=True)
+        console.print(f"    golden: {' | '.join(case.golden_answers)}", soft_wrap=True)
+        console.print(f"    ends:   {start}{' '.join(case.response[-TAIL:].split())}\n", soft_wrap=True)
 
 
 def _print_scorers(scores: Sequence[Scores]) -> None:

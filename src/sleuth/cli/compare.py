@@ -66,7 +66,7 @@ def compare(
 
 
 def _print(comparison: Comparison) -> None:
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
     for arm in comparison.arms:
         typer.echo(f"{arm.name}: {', '.join(str(member.file) for member in arm.members)}")

@@ -104,6 +104,7 @@ def server_of(app: Any) -> Any:
             ws="none",
             log_level="warning",
             access_log=False,
+            use_colors=False,  # a terminal shows its escapes
             proxy_headers=False,
             server_header=False,
             date_header=False,

@@ -33,9 +33,9 @@ LABEL, BAR = 26, 50
 
 def print_card_plan(plan: CardPlan) -> None:
     """The table in 80 columns, the bars under it, and lines."""
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
-    console = Console(highlight=False)
+    console = Console()
     sections = _sections(plan)
     console.print(_table(plan, sections))
     for bar in _bars(plan, sections):

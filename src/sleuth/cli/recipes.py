@@ -57,11 +57,12 @@ def _row(recipe: ShippedRecipe) -> dict[str, Any]:
 
 def print_recipes(found: list[ShippedRecipe]) -> None:
     """Prints each recipe's name and card, and under them the first sentence of its comment, which names its source."""
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
-    columns, width = Console().width, max(len(recipe.name) for recipe in found)
+    console = Console()
+    columns, width = console.width, max(len(recipe.name) for recipe in found)
     for recipe in found:
-        typer.secho(f"{recipe.name:<{width}}  {recipe.card}", bold=True)
+        console.print(f"{recipe.name:<{width}}  {recipe.card}", style="bold", soft_wrap=True)
         typer.echo(fill(_first_sentence(recipe.about), columns, initial_indent="  ", subsequent_indent="  "))
     typer.echo("\nPrint one whole: sleuth recipes NAME. Train it: sleuth train NAME.")
 

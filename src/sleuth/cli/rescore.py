@@ -64,9 +64,9 @@ def rescore(
 
 
 def _print(found: Rescored, reward: Path) -> None:
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
-    console = Console(highlight=False)
+    console = Console()
     console.print(f"{found.stage}: {found.episodes:,} episodes in {found.groups:,} groups of {found.steps:,} steps")
     columns = [
         Column(
@@ -83,7 +83,7 @@ def _print(found: Rescored, reward: Path) -> None:
         console.print(f"judge                        {found.judge['judge_asked']:,} questions asked, ", end="")
         console.print(f"{found.judge['judge_cached']:,} known")
     if found.after.why:
-        console.print(f"the first without a score: {found.after.why}", markup=False)
+        console.print(f"the first without a score: {found.after.why}")
 
 
 def _shown(figure: Measured) -> str:

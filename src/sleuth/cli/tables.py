@@ -45,9 +45,9 @@ def print_columns(
     labels: Sequence[str], columns: Sequence[Column], *, heading: str = "", footer: str = "", title: str | None = None
 ) -> None:
     """Prints one row for each label, with `heading` above the labels and `footer` below. Labels may be folded."""
-    from rich.console import Console
+    from sleuth.runs.progress import Console
 
-    console = Console(highlight=False)
+    console = Console()
     for table in fitting_tables(labels, columns, console.width, heading=heading, footer=footer, title=title):
         console.print(table)
 
@@ -63,34 +63,33 @@ def fitting_tables(
 ) -> Iterator[Table]:
     """The tables of `print_columns` for a terminal of `width` characters."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table
 
     whole_label = max(len(line) for text in (*labels, heading, footer, " ") for line in text.split("\n"))
     for some in _groups(columns, width - min(whole_label, LABEL) - GAP):
         left = width - GAP - sum(column.least + GAP for column in some)
         table = Table(
-            title=title and escape(title),
+            title=title,
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
             pad_edge=False,
             show_footer=any(column.footer for column in columns),
         )
         label = min(whole_label, max(left, 1))
-        table.add_column(escape(heading), escape(footer), width=label, overflow="fold")
+        table.add_column(heading, footer, width=label, overflow="fold")
         left -= label
         for column in some:
             more = min(left, column.whole - column.least)
             left -= more
             table.add_column(
-                escape(column.heading),
-                escape(column.footer),
+                column.heading,
+                column.footer,
                 justify="left" if column.is_text else "right",
                 width=column.least + more,
                 overflow="fold",
             )
         for at, text in enumerate(labels):
-            table.add_row(escape(text), *(escape(column.cells[at]) for column in some))
+            table.add_row(text, *(column.cells[at] for column in some))
         yield table
 
 

@@ -9,11 +9,14 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
 
+from sleuth.terminal import escape, escape_terminals
 from sleuth.threads import to_stderr
 
 DELAY = 1.0
@@ -39,6 +42,26 @@ def print_line(line: str) -> None:
         to_stderr(line)
 
 
+class Console(rich.console.Console):
+    """rich's console for text that others wrote: `[bold]` and `:key:` in it are no markup, and on a terminal control
+    characters are escaped before rich adds its own."""
+
+    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
+        stream = sys.stderr if stderr else sys.stdout
+        self._escape = escape if stream.isatty() else str
+        file = getattr(stream, "terminal", stream)
+        super().__init__(file=file, quiet=quiet, markup=False, emoji=False, highlight=False)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """See rich. Before the layout, in which an escape has its width."""
+        return super().render_str(self._escape(text), **settings)
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        """See rich. Text that never was a `str` of this console is escaped here."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else self._escape(text), style, control)
+
+
 class ProgressBar:
     """`with ProgressBar("grpo", total=200) as bar: bar.advance(note="reward 0.31")`. Writes to stderr, or nothing
     if `silent`."""
@@ -52,10 +75,10 @@ class ProgressBar:
         self._begin, self._done_before = time.monotonic(), done
         self._last_line = 0.0
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
@@ -76,7 +99,7 @@ class ProgressBar:
         if self.silent:
             return
         if self.console.is_terminal:
-            self._bar.console.print(line, markup=False, highlight=False)
+            self._bar.console.print(line)
         else:
             print(line, file=sys.stderr, flush=True)
 
@@ -99,6 +122,8 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         self._bar.start()
+        if self.console.is_terminal:
+            escape_terminals()  # rich has put streams of its own in their place, which take colours and links from text
         return self
 
     def __exit__(

@@ -1,0 +1,53 @@
+"""What a terminal shows of text that others wrote: control characters and bidi marks appear as escapes, as `\\x1b`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+_UNSAFE = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # Cc and marks of direction
+    r"|\r(?!\n)"  # before a line feed it does nothing; elsewhere it overwrites the line
+)
+
+
+def escape(text: str) -> str:
+    """The text with `\\x1b` or `\\u202e` for each character that a terminal would obey; line feeds and tabs stay."""
+    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+class EscapingStream:
+    """A terminal to which `print` and its like write: each text is escaped. Our `Console`, whose colours are sequences
+    too, escapes what it is given and writes to `terminal` itself.
+
+    `buffer` is hidden: click would write to it, past this, where the encoding is ASCII.
+    """
+
+    buffer = None
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.terminal = getattr(stream, "terminal", stream)
+
+    def write(self, text: str) -> int:
+        self._stream.write(escape(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def escape_terminals() -> None:
+    """Puts an `EscapingStream` around stdout and around stderr, each where it is a terminal; pipes and files get every
+    byte as it is. Called again where something else, as a progress bar, has taken the stream's place."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, EscapingStream) and stream.isatty():
+            if hasattr(stream, "reconfigure"):  # what the terminal's encoding lacks is an escape too, not a traceback
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, EscapingStream(stream))

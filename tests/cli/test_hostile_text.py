@@ -1,0 +1,134 @@
+"""What strangers wrote is shown by a terminal, never obeyed; a pipe gets it as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from hostile import HOSTILE, PASSAGES
+from terminal import Terminal
+
+import sleuth
+from sleuth.terminal import escape
+
+PACKAGE = Path(sleuth.__file__).parent
+SLEUTH = (sys.executable, "-m", "sleuth")
+OBEYED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\r*\n)")
+RICH = re.compile(r"\x1b\[(\d+(;\d+)*m|2K|1A|\?25[lh])|\r(?=\x1b\[2K)")
+"""What our own console sends: colours, and the lines of a bar."""
+VARIABLES = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm-256color"}
+
+
+def shown(folder: Path, *arguments: object, status: int = 0) -> str:
+    """What a terminal was sent by a verb, after nothing in it was found that a terminal obeys."""
+    with Terminal(*SLEUTH, *arguments, folder=folder, variables=VARIABLES) as terminal:
+        screen = terminal.end()
+    assert screen.status == status, screen.raw
+    assert OBEYED.findall(RICH.sub("", screen.raw)) == []
+    for text in HOSTILE.values():
+        assert text not in screen.raw or text == escape(text), screen.raw
+    return screen.raw.replace("\r\n", "\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, its index and questions, all hostile."""
+    folder = tmp_path_factory.mktemp("hostile")
+    passages = [{"id": f"{name}{text}", "title": text, "text": f"{text}\n\tnext"} for name, text in PASSAGES.items()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(one) + "\n" for one in passages))
+    asked = [
+        {"id": name + text, "question": text + "?", "golden_answers": [text], "type": "k" + text, "data_source": text}
+        for name, text in PASSAGES.items()
+    ]
+    gold = [one | {"gold_ids": [passage["id"]]} for one, passage in zip(asked, passages, strict=True)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in gold))
+    (folder / "malformed.jsonl").write_text("".join(json.dumps({"id": t, t: 1}) + "\n" for t in PASSAGES.values()))
+    done = subprocess.run([*SLEUTH, "index", "corpus.jsonl", "index"], cwd=folder, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_passages_are_shown_with_visible_escapes(folder: Path) -> None:
+    seen = shown(folder, "search", "index", "evil", "-k", 20)
+    for text in PASSAGES.values():
+        assert seen.count(escape(text)) >= 2  # in the id and the text
+        assert escape(" ".join(text.split())) in seen  # in the title
+    assert "\n\tnext" in seen
+
+
+def test_a_pipe_and_json_get_the_text_as_it_is(folder: Path) -> None:
+    done = subprocess.run([*SLEUTH, "search", "index", "evil", "-k", "20"], cwd=folder, capture_output=True, check=True)
+    for text in PASSAGES.values():
+        assert f"    {click.unstyle(text)}\n\tnext\n".encode() in done.stdout  # colours have never gone to a pipe
+    listed = json.loads(shown(folder, "search", "index", "evil", "-k", 20, "--json"))
+    assert {one["text"] for one in listed["passages"]} == {f"{text}\n\tnext" for text in PASSAGES.values()}
+
+
+def test_names_in_tables_are_shown_with_visible_escapes(folder: Path) -> None:
+    folded = re.sub(r"[\s│─]", "", shown(folder, "search", "index", "--questions", "questions.jsonl"))
+    assert all(re.sub(r"\s", "", escape(f"evil {at} ")) in folded for at in range(20))
+
+
+def test_errors_and_findings_quote_data_with_visible_escapes(folder: Path) -> None:
+    name = PASSAGES["h0"] + PASSAGES["h8"] + PASSAGES["h18"]
+    assert escape(name) in shown(folder, "search", name, "query", status=2)
+    assert escape(PASSAGES["h0"]) in shown(folder, "check", "data", "malformed.jsonl", status=2)
+    shown(folder, "check", "data", "questions.jsonl", "--against", "questions.jsonl")
+    assert "error: " in shown(folder, "search", "index", "evil", f"--{PASSAGES['h0']}", status=2)
+    (folder / "bad.toml").write_text(f"name = {json.dumps(PASSAGES['h0'])}\n{json.dumps(PASSAGES['h2'])} = 3\n")
+    assert escape(PASSAGES["h2"]) in shown(folder, "check", "recipe", "bad.toml", status=2)
+
+
+BAR = """
+import sys, time
+from sleuth.terminal import escape_terminals
+escape_terminals()
+from sleuth.cli.tables import Column, print_columns
+from sleuth.runs.progress import Console, ProgressBar
+text = sys.argv[1].encode("ascii").decode("unicode_escape")
+with ProgressBar(text, 2) as bar:
+    bar.advance(note=text)
+    bar.say("said " + text)
+    print("printed " + text)
+    print("to stderr " + text, file=sys.stderr)
+    bar.advance(note=text)
+print_columns([text], [Column(heading=text, cells=(text,), footer=text, is_text=True)], title=text)
+Console().print("printed by the console " + text, style="bold", soft_wrap=True)
+"""
+
+
+def test_a_bar_and_what_is_printed_above_it_obey_nothing(tmp_path: Path) -> None:
+    text = "".join(PASSAGES.values())
+    arguments = (sys.executable, "-c", BAR, text.encode("unicode_escape").decode("ascii").replace("\x00", ""))
+    with Terminal(*arguments, folder=tmp_path, variables=VARIABLES) as terminal:
+        screen = terminal.end()
+    assert screen.status == 0, screen.raw
+    assert OBEYED.findall(RICH.sub("", screen.raw)) == []
+    assert "\x1b[1m" in screen.raw  # rich's own
+    assert "[bold]loud[/bold]" in screen.raw
+    assert ":bomb:" in screen.raw
+    folded = re.sub(r"\s|\x1b\[[\d;]*m", "", screen.raw)
+    for opening in ("said ", "printed ", "to stderr ", "printed by the console "):
+        assert re.sub(r"\s", "", opening + escape(text)) in folded
+
+
+def test_only_one_console_knows_rich() -> None:
+    own = re.compile(r"rich\.console|from rich import .*print|typer\.(secho|style)")
+    files = [file for file in PACKAGE.rglob("*.py") if own.search(file.read_text(encoding="utf-8"))]
+    assert [str(file.relative_to(PACKAGE)) for file in files] == ["runs/progress.py"]
+
+
+@pytest.mark.slow
+def test_a_model_verb_shows_and_obeys_nothing(folder: Path, tmp_path: Path) -> None:
+    model = Path(__file__).parents[2] / "models" / "tiny-base"
+    shown(folder, "eval", model, "--questions", "questions.jsonl", "--index", "index", "--out", "a.json")
+    name = "b \x1b]0;owned\x07\u202e.json"
+    (folder / name).write_bytes((folder / "a.json").read_bytes())
+    assert r"\x1b]0;owned\x07\u202e" in shown(folder, "compare", "a.json", name)
+    shown(tmp_path, "demo", "--real", "--ask", PASSAGES["h18"] + PASSAGES["h8"] + "Where was Ada Voss born?")
