@@ -29,6 +29,7 @@ from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
 from sleuth.runs.atomic import write_text
 from sleuth.runs.judge_cards import COLUMNS, mark_rows, read_cards
+from sleuth.terminal import escape
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
@@ -125,13 +126,14 @@ def write_page(file: Path, page: str) -> None:
 
 @cache
 def environment() -> Environment:
-    """The templates and their filters. What they show is escaped."""
+    """The templates and their filters. What they show is escaped: markup, and what turns the text behind it round."""
     made = Environment(
         loader=PackageLoader("sleuth.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: type(value)(escape(value)) if isinstance(value, str) else value,
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made.filters |= {"number": number, "signed": signed, "duration": duration}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes, refiner
 from browser import CHROMIUM, Browser
+from hostile import PASSAGES
 
 from sleuth.serve.chat.app import ASSETS
 from sleuth.types import Passage, Sampling
@@ -35,7 +36,7 @@ def answers(text: str, sampling: Sampling) -> str:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     served = agent(answers, shelf=Shelf(ADA, HOSTILE, LAKE), seconds=0.005)
-    served = dataclasses.replace(served, facts={**served.facts, "examples": EXAMPLES})
+    served = replace(served, facts={**served.facts, "examples": EXAMPLES})
     with listening(app_of(served)) as url:
         yield url
 
@@ -175,6 +176,30 @@ def test_markup_in_a_passage_or_a_question_is_shown_as_text(browser: Browser) ->
     assert shown(browser, "#card p")[0] == HOSTILE.text
     assert browser.value("document.querySelectorAll('main img, main script, main b, #card img, #card b').length") == 0
     assert browser.value("document.title") == "Sleuth"
+
+
+@needs_chromium
+def test_marks_of_direction_in_a_name_a_passage_or_a_query_end_with_it(tmp_path: Path) -> None:
+    evil = "\u202eevil \u2066"
+    passages = [Passage(id=name, title=text, text=text) for name, text in PASSAGES.items()]
+    served = agent(
+        diligent, shelf=Shelf(replace(ADA, title=evil + ADA.title), *passages), context=9000, passage_tokens=4000
+    )
+    served = replace(served, name=evil)
+    after = "((node) => node.getBoundingClientRect())"
+    with listening(app_of(served)) as url, Browser(tmp_path / "profile") as browser:
+        browser.open(url)
+        browser.wait("byId('model').textContent.includes('passages')")
+        text = "(() => { const range = new Range(); range.selectNode(byId('model').lastChild); return range; })()"
+        assert browser.value(f"{after}({text}).left >= {after}(document.querySelector('#model bdi')).right - 1")
+        ask(browser, f"{evil} Where was Ada Voss born?")
+        browser.wait(ENDED)
+        assert shown(browser, ".passages summary")[0] == "\\u202eevil \\u2066Ada Voss"
+        verb, query = (f"{after}(document.querySelector('.search {name}'))" for name in (".verb", "q"))
+        assert browser.value(f"{query}.left >= {verb}.right - 1")
+        assert not any(mark in browser.value("document.body.innerText") for mark in "\u202e\u2066\u2067")
+        assert browser.value("document.title") == "Sleuth"
+        assert browser.complaints == []
 
 
 @needs_chromium

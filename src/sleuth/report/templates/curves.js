@@ -62,8 +62,12 @@ function mark(figure, chart, index) {
     marker.setAttribute("cy", height === null ? 0 : height);
   });
   const several = chart.curves.length > 1;
-  const values = chart.curves.map((curve) => (several ? curve.label + " " : "") + readable(curve.values[index]));
-  figure.querySelector("output").textContent = "step " + chart.steps[index] + ": " + values.join(", ");
+  const values = chart.curves.map((curve, number) => [
+    number ? ", " : "",
+    several ? [element("bdi", {}, curve.label), " "] : "",
+    readable(curve.values[index]),
+  ]);
+  figure.querySelector("output").replaceChildren("step " + chart.steps[index] + ": ", ...values.flat(Infinity));
 }
 
 /** Index of the value nearest to `wanted` in a rising list. */

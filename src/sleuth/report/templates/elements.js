@@ -5,6 +5,12 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 
+/** The text with `\u202e` for each mark that embeds or overrides a direction. A browser takes one that is left open, or an
+ *  end that is too many, past the end of its element. */
+function visible(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (mark) => "\\u" + mark.charCodeAt(0).toString(16));
+}
+
 /** A new element: `element("b", {class: "wrong"}, "text", child)`; null children are skipped. */
 function element(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -12,7 +18,8 @@ function element(tag, attributes, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== null && value !== false) node.setAttribute(name, String(value));
   }
-  node.append(...children.flat(Infinity).filter((child) => child !== null));
+  const shown = children.flat(Infinity).filter((child) => child !== null);
+  node.append(...shown.map((child) => (child instanceof Node ? child : visible(String(child)))));
   return node;
 }
 

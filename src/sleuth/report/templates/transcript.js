@@ -53,7 +53,9 @@ function passage(shown, index) {
     element(
       "summary",
       {},
-      index + 1 + ". " + shown.title + " ",
+      index + 1 + ". ",
+      element("bdi", {}, shown.title),
+      " ",
       shown.gold ? element("span", { class: "gold" }, "gold") : null,
       element("span", { class: "muted" }, " " + shown.id),
     ),

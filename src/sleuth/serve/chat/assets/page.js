@@ -12,6 +12,12 @@ const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
 const COPIED_MS = 1500;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
 
+/** The text with `\u202e` for each mark that embeds or overrides a direction. A browser takes one that is left open, or an
+ *  end that is too many, past the end of its element. */
+function visible(text) {
+  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (mark) => "\\u" + mark.charCodeAt(0).toString(16));
+}
+
 /** A new element: `element("b", { class: "wrong" }, "text", child)`. */
 function element(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -19,7 +25,7 @@ function element(tag, attributes, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value);
   }
-  node.append(...children);
+  node.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
   return node;
 }
 
@@ -60,7 +66,7 @@ class Exchange {
     if (delta.content) this.conclude(delta.content);
     const event = chunk.sleuth ?? {};
     if (event.kind === "given") this.show(this.open("given"), event.passages);
-    if (event.kind === "query") this.open("search").query.append(event.text);
+    if (event.kind === "query") this.open("search").query.append(visible(event.text));
     if (event.kind === "search") this.showSearch(event);
     if (event.kind === "draft") this.draft(event.text);
     if (event.kind === "misunderstood") this.discard();
@@ -71,12 +77,12 @@ class Exchange {
     if (this.step?.kind !== "thought" && !text.trim()) return;
     const step = this.open("thought");
     step.words += text;
-    for (const place of [step.text, step.glimpse]) place.textContent = step.words.trim();
+    for (const place of [step.text, step.glimpse]) place.textContent = visible(step.words.trim());
   }
 
   showSearch({ query, passages }) {
     const step = this.open("search");
-    step.query.textContent = query;
+    step.query.textContent = visible(query);
     step.verb.textContent = "Searched";
     this.show(step, passages);
   }
@@ -131,7 +137,7 @@ class Exchange {
 
   /** A citation button that shows its passage on hover or focus, and opens it among the results on a click. */
   cite({ passage, text, place }, sentence) {
-    text.replaceChildren(...marked(passage.text, this.words, sentence));
+    text.replaceChildren(...element("p", {}, ...marked(passage.text, this.words, sentence)).childNodes);
     place.closest("li").classList.add("cited");
     const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, passage.title || passage.id);
     const show = () => card.show(chip, passage, this.words, sentence);
@@ -327,9 +333,9 @@ function offer(questions) {
 }
 
 servedModel().then(({ id, sleuth }) => {
-  const facts = [id, `${sleuth.dialect} dialect`, `${sleuth.context.toLocaleString("en")} tokens of context`];
+  const facts = ["", `${sleuth.dialect} dialect`, `${sleuth.context.toLocaleString("en")} tokens of context`];
   if (sleuth.passages !== undefined) facts.push(`${sleuth.passages.toLocaleString("en")} passages`);
-  byId("model").textContent = facts.join(" · ");
+  byId("model").replaceChildren(element("bdi", {}, id), facts.join(" · "));
   offer(sleuth.examples ?? []);
 }, (error) => {
   byId("model").textContent = error.message;
