@@ -274,6 +274,23 @@ def test_an_arm_that_fails_ends_in_one_line_and_the_others_go_on(arms_file: Path
     assert json.loads(done.stdout)["arms"].keys() == {"paid"}
 
 
+def test_a_sweep_in_which_every_arm_fails_prints_one_line_instead_of_an_empty_table(
+    arms_file: Path, tmp_path: Path
+) -> None:
+    held = [tmp_path / "runs" / "seed-5" / arm for arm in ("shown", "paid")]
+    locks = []
+    for folder in held:
+        folder.mkdir(parents=True)
+        locks.append(RunLock(folder))
+    done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5)
+    for lock in locks:
+        lock.release()
+    assert done.exit_code == 1
+    [line] = done.stdout.splitlines()
+    assert line.endswith("is measured yet, so there is no table.")
+    assert done.stderr.count("error: arm ") == 2
+
+
 def test_seeds_of_fewer_steps_are_said_and_not_pooled(arms_file: Path, tmp_path: Path) -> None:
     asked = (arms_file, "--run", tmp_path / "runs", "--arm", "paid")
     assert sleuth(*asked, "--seed", 5, "--set", "gain.stop_after=1").exit_code == 0

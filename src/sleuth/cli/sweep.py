@@ -120,7 +120,10 @@ def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> N
 
 
 def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
-    """Prints the table and what belongs to it."""
+    """Prints the table and what belongs to it; a line where no arm has a row."""
+    if not rows:
+        typer.echo(f"No arm of {recipe.name} is measured yet, so there is no table.")
+        return
     columns = [Column(heading=heading, cells=cells) for heading, cells in _columns(recipe, rows)]
     print_columns([row.name for row in rows], columns, heading="arm")
     typer.echo(f"{recipe.table.evaluation} of {recipe.name}. {LEGEND}")
