@@ -62,8 +62,10 @@ def data(tmp_path: Path) -> Path:
     return file
 
 
-def annotated(data: Path, server: ChatServer, *options: str, judged: bool = True, bar: str = "") -> Result:
-    told = f'urls = ["{server.url}"]\nmodel = "{MODEL}"\n'
+def annotated(
+    data: Path, server: ChatServer, *options: str, judged: bool = True, bar: str = "", budget: int | None = None
+) -> Result:
+    told = f'urls = ["{server.url}"]\nmodel = "{MODEL}"\n' + (f"budget = {budget}\n" if budget else "")
     teacher, judge = data.with_name("teacher.toml"), data.with_name("judge.toml")
     teacher.write_text(f"[teacher]\n{told}")
     judge.write_text(f'[judge]\nkind = "http"\n{bar}{told}')
@@ -117,6 +119,27 @@ def test_a_second_run_asks_only_for_missing_rows_and_rewrites_a_half_written_lin
     assert {task.id for task in load_questions(out)} == set(TOWNS)
     annotated(data, server)
     assert teachers(server) == 4
+
+
+def test_the_budget_of_a_teacher_is_spent_once_however_often_the_command_is_started(
+    data: Path, server: ChatServer, tmp_path: Path
+) -> None:
+    for starts, budget, written_so_far in ((3, 2, 2), (1, 3, 3), (1, 3, 3)):
+        for _ in range(starts):
+            result = annotated(data, server, judged=False, budget=budget)
+        assert teachers(server) == budget
+        assert len((tmp_path / "out.jsonl").read_text().splitlines()) == written_so_far
+        assert ("the budget of 2 calls is spent" in result.stdout) == (budget == 2)
+    (tmp_path / "out.jsonl").unlink()
+    assert "the budget of 3 calls is spent" in annotated(data, server, judged=False, budget=3).stdout
+    assert teachers(server) == 3
+
+
+def test_the_budget_of_a_judge_that_tries_criteria_is_spent_once_too(data: Path, server: ChatServer) -> None:
+    for _ in range(3):
+        annotated(data, server, budget=4)
+    assert len(server.asked) - teachers(server) <= 4
+    assert teachers(server) <= 4
 
 
 def test_rows_without_an_id_are_recognised_by_their_position(data: Path, server: ChatServer) -> None:

@@ -186,7 +186,9 @@ def test_no_more_is_asked_than_the_budget(server: ChatServer) -> None:
     judge = HttpJudge([server.url], MODEL, budget=3)
     verdicts = judged(judge, *[SUPPORTED] * 5)
     assert [verdict.score for verdict in verdicts].count(1.0) == len(server.asked) == 3
-    assert {verdict.reason for verdict in verdicts if verdict.score is None} == {"the budget of 3 judge calls is spent"}
+    assert {verdict.reason for verdict in verdicts if verdict.score is None} == {
+        "the budget of 3 calls is spent; raise `budget` for more"
+    }
 
 
 def test_the_budget_of_a_run_is_spent_once_however_often_it_is_resumed(server: ChatServer, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
         say(f"stage {stage.name}: {stage.out} is there, so no teacher is asked")
         return Path(context.model)
     try:
-        writer = thought_writer_of(stage.teacher)
+        writer = thought_writer_of(stage.teacher, stage.out)
     except SleuthError as error:
         raise SleuthError(
             f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "

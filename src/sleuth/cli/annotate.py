@@ -65,8 +65,10 @@ def rubrics(
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.factories import rubric_writer_of
 
-    tester = accurate_judge(judging, judge, ["criteria"]).judge if judging is not None and judge is not None else None
-    writer = rubric_writer_of(writing)
+    tester = (
+        accurate_judge(judging, judge, ["criteria"], out).judge if judging is not None and judge is not None else None
+    )
+    writer = rubric_writer_of(writing, out)
     with progress_bar("rubrics") as progress:
         found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)
     if as_json:
@@ -137,7 +139,7 @@ def thoughts(
     from sleuth.factories import load_model, thought_writer_of
     from sleuth.render import Renderer
 
-    writer = thought_writer_of(writing)
+    writer = thought_writer_of(writing, out)
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
     scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
     PROCESS.announce()

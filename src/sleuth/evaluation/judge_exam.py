@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sleuth.factories import JudgePool, JudgeUse, OpenJudge, judge_of, require_judge
+from sleuth.factories import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
 from sleuth.judges.exam import sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card, in_words
 from sleuth.recipe.judges import JudgeRecipe, Skill
@@ -71,10 +71,12 @@ def require_accurate(
     return [*cards.values()]
 
 
-def accurate_judge(recipe: JudgeRecipe, file: Path, skills: Sequence[Skill]) -> OpenJudge:
-    """The judge of a file, after an exam in these skills where it has a `least_accuracy`. Raises SleuthError if it is
-    below that, or cannot be asked."""
+def accurate_judge(recipe: JudgeRecipe, file: Path, skills: Sequence[Skill], out: Path | None = None) -> OpenJudge:
+    """The judge of a file, after an exam in these skills where it has a `least_accuracy`. Its budget is that of all
+    starts that write `out`. Raises SleuthError if it is below that, or cannot be asked."""
     opened = judge_of(recipe)
+    if out is not None:
+        count_calls(opened.ledger, opened.identity, out)
     if recipe.least_accuracy is not None:
         card = _examine(opened, skills, to_stderr)
         _require(f"the judge of {file}", card, skills, recipe.least_accuracy, "judged")

@@ -156,18 +156,32 @@ JUDGE_KINDS: dict[str, Callable[[Any], OpenJudge]] = {
 """By `kind` of `[judge]`."""
 
 
-def rubric_writer_of(recipe: TeacherRecipe) -> RubricWriter:
-    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
-    return RubricWriter(_json_client(recipe))
+def rubric_writer_of(recipe: TeacherRecipe, out: Path) -> RubricWriter:
+    """The teacher of a recipe, that writes the file `out`. Raises SleuthError if its server does not answer or serves
+    other models."""
+    return RubricWriter(_json_client(recipe, out))
 
 
-def thought_writer_of(recipe: TeacherRecipe) -> ThoughtWriter:
-    """The teacher of a recipe. Raises SleuthError if its server does not answer or serves other models."""
-    return ThoughtWriter(_json_client(recipe), (THINK.open, THINK.close))
+def thought_writer_of(recipe: TeacherRecipe, out: Path) -> ThoughtWriter:
+    """As `rubric_writer_of`."""
+    return ThoughtWriter(_json_client(recipe, out), (THINK.open, THINK.close))
 
 
-def _json_client(recipe: ServedModelRecipe) -> JsonClient:
+def count_calls(ledger: Ledger | None, name: str, out: Path) -> None:
+    """Goes on from the calls that earlier starts made of the model `name` for the file `out`, if these have a budget:
+    they are counted beside it."""
+    if ledger is not None and ledger.budget is not None:
+        _count_in(VerdictCache(out.with_name(f"{out.name}.calls.sqlite")), ledger, name)
+
+
+def _count_in(file: VerdictCache, ledger: Ledger, name: str) -> None:
+    ledger.calls, ledger.count = file.calls(name), partial(file.count_call, name)
+
+
+def _json_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
     require_served(recipe)
+    ledger = Ledger(budget=recipe.budget)
+    count_calls(ledger, recipe.model, out)
     return JsonClient(
         recipe.urls,
         recipe.model,
@@ -176,7 +190,7 @@ def _json_client(recipe: ServedModelRecipe) -> JsonClient:
         max_tokens=recipe.max_tokens,
         extra=recipe.request,
         key=_key(recipe),
-        ledger=Ledger(budget=recipe.budget),
+        ledger=ledger,
     )
 
 
@@ -218,8 +232,7 @@ class JudgePool:
         if key not in self._opened:
             opened = self._opened[key] = open_judge(recipe)
             if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
-                file, judge = self._file(self._verdicts), opened.identity
-                opened.ledger.calls, opened.ledger.count = file.calls(judge), partial(file.count_call, judge)
+                _count_in(self._file(self._verdicts), opened.ledger, opened.identity)
         return self._opened[key]
 
     def identity(self, recipe: AnyJudge) -> str:

@@ -282,7 +282,7 @@ class Ledger:
     def spend(self) -> None:
         """Counts a call. Raises BudgetSpentError if none is left."""
         if self.budget is not None and self.calls >= self.budget:
-            raise BudgetSpentError(f"the budget of {self.budget:,} judge calls is spent")
+            raise BudgetSpentError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
         self.calls += 1
         self.count()
 

@@ -38,8 +38,8 @@ class ServedModelRecipe(StrictModel):
     max_tokens: PositiveInt = 512
     """Maximum number of tokens of a response; a model that thinks first needs more."""
     budget: PositiveInt | None = None
-    """Maximum number of calls: of a judge in the run, however often it is resumed, and of a teacher in one start.
-    Verdicts beyond it are missing. Absent: no limit."""
+    """Maximum number of calls, however often the command is started again: of a judge in the run, of a teacher for the
+    file that it writes. Verdicts beyond it are missing, as are criteria and thoughts. Absent: no limit."""
     request: dict[str, Any] = Field(default_factory=dict)
     """Extra fields of each request, such as `{ chat_template_kwargs = { enable_thinking = false } }`."""
     key_variable: str | None = None
