@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 COMMANDS = (
     "init mine",
     "check recipe mine/recipe.toml",
-    "plan mine/recipe.toml --probe 1",
+    "plan mine/recipe.toml",
     "train mine/recipe.toml --set grpo.stop_after=2",
     'demo --real --ask "Who wrote the opera Carmen?"',
 )

@@ -11,12 +11,17 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import RunServers, accepted_hash, own_code_in, preference_spec_of, reward_spec_of
+from sleuth.factories import RunServers, accepted_hash, own_code_in, pick_device, preference_spec_of, reward_spec_of
+from sleuth.hardware import Cards, read_cards
 from sleuth.learn.adapters import require_targets
 from sleuth.learn.heap import release_cached_memory
+from sleuth.memory import total_host_memory
+from sleuth.plan.fit import plan_for_cards, plan_for_cpu
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
@@ -88,7 +93,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
 
 def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool) -> Path:
     require_ranks(recipe, ranks)
-    ranks.broadcast(lambda: _begin(recipe, folder, exact=exact))
+    ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
     if not ranks.first:
         PROCESS.begin(folder.manifest.threads, folder.say)
     split = partial(server_memory, recipe, ranks=ranks.world)
@@ -223,15 +228,30 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
         model = str(saved[-1]) if saved else model
 
 
-def _begin(recipe: Recipe, folder: RunFolder, *, exact: bool) -> None:
-    """Check all inputs, and record and print the overlaps of training and evaluation questions."""
+def _begin(recipe: Recipe, folder: RunFolder, ranks: int, *, exact: bool) -> None:
+    """Check all inputs, record the plan, and record and print the overlaps of training and evaluation questions."""
     PROCESS.begin(folder.manifest.threads, folder.say)
     _require_same_machine(folder, exact=exact)
     overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)
+    folder.manifest.set_planned(_planned(recipe, ranks))
     for overlap in overlaps:
         folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
     _keep_threads(folder, exact=exact)
+
+
+def _planned(recipe: Recipe, ranks: int) -> Mapping[str, Mapping[str, float | None]]:
+    """What each stage takes by the plan: on the cards that the recipe names, or else on those that are here. Nothing
+    where the plan does not know the model's shape, or of several processes on CPUs."""
+    try:
+        if pick_device(recipe.device) == "cpu":
+            return plan_for_cpu(recipe, total_host_memory()).by_stage() if ranks == 1 else {}
+        if recipe.card is not None:
+            return plan_for_cards(recipe, read_cards(recipe.card)).by_stage()
+        memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        return plan_for_cards(recipe, Cards(count=ranks, card=read_cards(f"{memory} B").card)).by_stage()
+    except SleuthError:
+        return {}
 
 
 def _require_same_machine(folder: RunFolder, *, exact: bool) -> None:

@@ -85,19 +85,17 @@ def test_the_ranks_of_an_option_win(recipe: Path) -> None:
 
 
 def test_a_cpu_has_the_memory_of_this_machine(recipe: Path) -> None:
-    printed = json.loads(sleuth("plan", recipe, "--card", "cpu", "--json").stdout)
+    printed = json.loads(sleuth("plan", recipe, "--json").stdout)
     assert (printed["card"], printed["ranks"], printed["seconds"]) == ("cpu", 1, None)
     assert printed["memory_bytes"] > 10**9
-    assert (
-        complaint("plan", recipe, "--card", "cpu", "--ranks", 2) == "--card cpu is for one process; leave --ranks 2 out"
+    assert (printed["steps"], printed["episodes"]) == (20, 20 * 8 * 4 + 2 * 10)
+    assert complaint("plan", recipe, "--ranks", 2) == (
+        "--card cpu is for one process: leave --ranks 2 out, or name a card"
     )
 
 
 def test_bad_input_is_one_line(recipe: Path) -> None:
     assert complaint("plan", recipe, "--card", "h10").startswith("--card h10: no card is called 'h10'; the nearest is ")
-    assert complaint("plan", recipe, "--card", "l4", "--probe", 3) == (
-        "--probe is for a probe of the first steps, and --card runs nothing: leave one of them out"
-    )
     (recipe.parent / "model" / "config.json").unlink()
     assert complaint("plan", recipe, "--card", "l4").endswith(
         "config.json: cannot be read: No such file or directory; the plan needs the model's config"

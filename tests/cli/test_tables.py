@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sleuth.cli import check, check_scorer, compare, figures, plan, probe, prompts, rescore, sweep
+from sleuth.cli import check, check_scorer, compare, figures, probe, prompts, rescore, sweep
 from sleuth.cli.plan_card import print_card_plan
 from sleuth.cli.tables import Column, fitting_tables
 from sleuth.hardware import read_cards
@@ -19,7 +19,6 @@ from sleuth.metrics.exam_card import ExamCard, SkillMark
 from sleuth.metrics.failures import MODES
 from sleuth.metrics.intervals import Measured
 from sleuth.plan.fit import plan_for_cards
-from sleuth.plan.plan import Plan, StagePlan
 from sleuth.prompts.library import list_prompts
 from sleuth.recipe import load_recipe
 from sleuth.report.arm_table import ArmRow
@@ -68,12 +67,6 @@ def comparison(*names: str) -> Shown:
         "0.012",
         f"123,456,789 ({1 / len(MODES):.0%})",
     ]
-
-
-def plan_of_stages() -> Shown:
-    stage = StagePlan(name=LONG, kind="grpo", steps=BIG, episodes=BIG, tokens=BIG * 10**4, judge_calls=BIG)
-    found = Plan(stages=(stage, stage))
-    return lambda: plan._print_stages(found), ["123,456,789", "1,234,567,890,000", "2,469,135,780,000"]
 
 
 def sets() -> Shown:
@@ -135,7 +128,6 @@ TABLES: dict[str, Callable[[], Shown]] = {
     "scorers": scorers,
     "compare two": lambda: comparison("base", LONG),
     "compare four": lambda: comparison("base", LONG, "other", "another"),
-    "plan": plan_of_stages,
     "plan of a card": card,
     "figures": lambda: (
         lambda: figures.print_figures("title of the figures", {"a_figure_with_a_long_name": MEASURED}),

@@ -1,4 +1,4 @@
-"""What a rank holds, as the plan reckons it from one process."""
+"""What a rank holds falls with their number."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.plan.plan import rank_memory
-from sleuth.plan.probe import read_probe
-from sleuth.recipe import load_recipe
 from sleuth.runs.manifest import Manifest
 
 RECIPE = """
@@ -31,21 +28,17 @@ PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"
 
 
 @pytest.mark.slow
-def test_the_peak_of_a_rank_falls_as_planned(tmp_path: Path) -> None:
+def test_the_peak_of_a_rank_falls_with_their_number(tmp_path: Path) -> None:
     recipe = tmp_path / "wide.toml"
     recipe.write_text(RECIPE)
+    costs = {}
     for world in (1, 2, 4):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
         command = [*launcher, "-m", "--", "sleuth", "train", str(recipe), "--run", str(tmp_path / str(world))]
         subprocess.run(command, check=True, capture_output=True, timeout=600, env=os.environ | PROMPTLY)
-    probe = read_probe(load_recipe(recipe), tmp_path / "1")
-    print(f"one process: measured {probe.costs['supervised'].host_memory:,}")
-    for world in (2, 4):
-        planned = rank_memory(load_recipe(recipe), probe, world)
-        costs = Manifest(tmp_path / str(world) / "manifest.json").costs()["supervised"]
-        first, *others = [host for host, _ in costs["ranks_memory_bytes"]]
-        print(f"{world} ranks: planned {planned.each:,} and {planned.first:,}, measured {others} and {first:,}")
-        assert first == pytest.approx(planned.first, rel=0.25)
-        for other in others:
-            assert other == pytest.approx(planned.each, rel=0.25)
-            assert other < probe.costs["supervised"].host_memory
+        costs[world] = Manifest(tmp_path / str(world) / "manifest.json").costs()["supervised"]
+    alone = costs[1]["host_memory_bytes"]
+    two, four = ([host for host, _ in costs[world]["ranks_memory_bytes"]] for world in (2, 4))
+    print(f"one process {alone:,}; the first and the others of two {two}, of four {four}")
+    assert max(four[1:]) < 0.9 * two[1] < 0.9 * 0.9 * alone
+    assert four[0] < two[0] < alone

@@ -13,16 +13,18 @@ from tiny_models import FAMILIES
 
 from sleuth.cli.plan_card import COLUMNS
 from sleuth.engines.local.pages import PAGE
+from sleuth.factories.models import random_model
 from sleuth.hardware import CARDS, read_cards
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
 from sleuth.plan.phases import Machine, Phase, phases_of
-from sleuth.plan.shapes import PUBLISHED, ModelShape, read_shape, shape_of
-from sleuth.recipe import Recipe, WarmStartRecipe, load_recipe
+from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
+from sleuth.recipe import Recipe, SupervisedRecipe, WarmStartRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.supervised import HintRecipe
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
+from sleuth.world.text import make_text_tokenizer
 
 RECIPE = """
 name = "planned"
@@ -365,10 +367,16 @@ def test_a_server_holds_its_share_of_the_sequences_in_the_memory_given(make_reci
     assert "cache" not in phase(plan, "rollout").bytes
 
 
-def test_a_plan_for_random_weights_says_that_it_needs_a_probe() -> None:
-    recipes = Path(__file__).parents[2] / "recipes"
-    with pytest.raises(SleuthError, match="plan it with a probe, without --card"):
-        plan_for_cards(load_recipe(recipes / "tiny" / "base.toml"), read_cards("h100-80"))
+def test_the_random_weights_that_a_run_makes_are_planned_by_their_shape() -> None:
+    recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "tiny" / "base.toml")
+    first = recipe.stage[0]
+    assert isinstance(first, SupervisedRecipe)
+    assert isinstance(first.data, WorldTextRecipe)
+    assert first.init is not None
+    model = random_model(first.init, make_text_tokenizer(first.data), seed=0)
+    assert random_shape(first).weights == sum(weight.numel() for weight in model.parameters())
+    held = plan_for_cards(recipe, read_cards("h100-80")).phases[0].bytes
+    assert held["weights"] == 4 * random_shape(first).weights
 
 
 def test_every_rank_of_a_larger_world_needs_less(make_recipe) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,20 @@ def test_the_report_draws_them_or_says_that_there_are_none(tmp_path: Path) -> No
     page = write_report(run).read_text(encoding="utf-8")
     assert '<span class="spent-questions" style="width: ' in page
     assert "No times yet" not in page
+    assert "Planned and measured" not in page, "an older run has no plan"
+
+
+def test_the_report_shows_what_was_planned_beside_what_was_measured(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo")
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["costs"] = {"grpo": COSTS["grpo"] | {"host_memory_bytes": 1_200_000_000, "gpu_memory_bytes": 0}}
+    manifest["planned"] = {"grpo": {"memory_bytes": 1_000_000_000, "seconds": 300.0}}
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    page = write_report(run).read_text(encoding="utf-8")
+    cells = re.findall(r'data-column="((?:Memory|Time), \w+)">([^<]*)<', page)
+    assert cells == [
+        ("Memory, planned", "1.0 GB"),
+        ("Memory, measured", "1.2 GB"),
+        ("Time, planned", "5 min 00 s"),
+        ("Time, measured", "3 min 23 s"),
+    ]

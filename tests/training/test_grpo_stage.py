@@ -73,6 +73,8 @@ def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     for name in ("base", "trained"):
         found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
         assert found["em"]["n"] == len(found["records"]) == 4
+    planned = json.loads((tmp_path / "run" / "manifest.json").read_text())["planned"]
+    assert all(figures["memory_bytes"] > 10**8 for figures in planned.values())
 
 
 def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> None:

@@ -131,10 +131,9 @@ def test_a_server_that_cannot_teach_is_refused_in_one_line(
     assert "or serve it as 'tiny-base' (--served-model-name) if it is the same model" in said
     assert "--served-as" not in said
     table_set = ["--set", "stage.1.teacher=" + table.format(BASE, server.url)]
-    for verb in (["check", "recipe", recipe_file], ["plan", recipe_file, "--probe", 0]):
-        known = sleuth(*verb, *table_set)
-        assert known.exit_code == 2
-        assert "serves 'tiny', and teacher.model is" in known.stderr
+    known = sleuth("check", "recipe", recipe_file, *table_set)
+    assert known.exit_code == 2
+    assert "serves 'tiny', and teacher.model is" in known.stderr
     said = refused(recipe_file, tmp_path / "b", "stage.1.teacher=" + table.format(teacher, "http://127.0.0.1:1"))
     assert "teacher.url: http://127.0.0.1:1: does not answer" in said
     said = refused(recipe_file, tmp_path / "c", *following(teacher, server, "stage.1.context=513"))

@@ -126,10 +126,17 @@ def _lines(plan: CardPlan) -> Iterator[str]:
     if plan.host_memory_bytes:
         yield f"host memory of a rank beside its libraries: {shown(plan.host_memory_bytes)}"
     yield f"checkpoints: {shown(plan.peak_disk_bytes)} at most"
+    yield "; ".join(f"{stage.name}: {_count(stage)}" for stage in plan.stages)
     yield from _times(plan)
     yield from (step.line() for step in plan.step_calls)
     yield from plan.notes
     yield plan.line()
+
+
+def _count(stage: StageTime) -> str:
+    """`100 steps, 3,200 episodes`."""
+    played = "as many episodes as questions" if stage.episodes is None else f"{stage.episodes:,} episodes"
+    return ", ".join([*([f"{stage.steps:,} steps"] if stage.steps else []), *([played] if stage.episodes != 0 else [])])
 
 
 def _times(plan: CardPlan) -> Iterator[str]:

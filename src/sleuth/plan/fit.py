@@ -13,20 +13,21 @@ from sleuth.plan.judge_calls import StepCalls, step_calls
 from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
 from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, playing_passes, problems_of
 from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares_learner_card
-from sleuth.plan.shapes import ModelShape, shape_of
+from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.runs.disk import SLACK, DiskPlan
-from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """Estimated seconds of a stage, and of one step by phase; None where the number of questions is unknown."""
+    """Episodes of a stage, and its estimated seconds, in all and of one step by phase; None where the number of
+    questions is unknown."""
 
     name: str
     kind: str
     steps: int
+    episodes: int | None
     tokens: int | None
     seconds: float | None
     step_seconds: dict[str, float]
@@ -58,6 +59,13 @@ class CardPlan:
     def peak_memory_bytes(self) -> int:
         """The most bytes of a card at any time, with the cache as large as it will be."""
         return max(total(phase.bytes) for phase in self.phases)
+
+    def by_stage(self) -> dict[str, dict[str, float | None]]:
+        """Peak bytes and estimated seconds of each stage, which its report shows beside those that were measured."""
+        peaks: dict[str, int] = {}
+        for phase in self.phases:
+            peaks[phase.stage] = max(peaks.get(phase.stage, 0), total(phase.bytes))
+        return {stage.name: {"memory_bytes": peaks.get(stage.name), "seconds": stage.seconds} for stage in self.stages}
 
     @property
     def needed_bytes(self) -> int:
@@ -97,6 +105,7 @@ class CardPlan:
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON."""
         tokens = [stage.tokens for stage in self.stages]
+        episodes = [stage.episodes for stage in self.stages]
         return {
             "fits": self.fits,
             "card": self.card,
@@ -109,6 +118,7 @@ class CardPlan:
             "host_memory_bytes": self.host_memory_bytes,
             "peak_disk_bytes": self.peak_disk_bytes,
             "steps": sum(stage.steps for stage in self.stages),
+            "episodes": None if None in episodes else sum(filter(None, episodes)),
             "tokens": None if None in tokens else sum(filter(None, tokens)),
             "judge_calls": None,
             "judge_calls_per_step": {step.stage: dict(step.calls) for step in self.step_calls},
@@ -140,9 +150,8 @@ def plan_for_cpu(recipe: Recipe, memory: int) -> CardPlan:
 
 
 def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> CardPlan:
-    _require_model(recipe)
-    shape, note = shape_of(recipe.model)
-    if note is None:
+    shape, note = shape_of(recipe.model) if recipe.init is None else (random_shape(recipe.stage[0]), None)
+    if recipe.init is None and note is None:
         from sleuth.factories.models import read_config  # takes seconds to import
         from sleuth.stage_context import require_family
 
@@ -171,10 +180,10 @@ def _time(
     recipe: Recipe, index: int, shape: ModelShape, machine: Machine, card: Card | None, phases: Sequence[Phase]
 ) -> StageTime:
     stage, ranks = recipe.stage[index], machine.ranks
+    counts: dict[str, Any] = {"name": stage.name, "kind": stage.kind, "steps": stage.last_step}
+    counts["episodes"] = _episodes(recipe, index)
     if card is None:
-        return StageTime(
-            name=stage.name, kind=stage.kind, steps=stage.last_step, tokens=None, seconds=None, step_seconds={}
-        )
+        return StageTime(**counts, tokens=None, seconds=None, step_seconds={})
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     speed = Speed(card=card, passes=passes, ranks=ranks)
     played = played_by(recipe, index, ranks)
@@ -190,7 +199,7 @@ def _time(
         sequences = played.sequences if played is not None else None
         seconds = None if played is None or sequences is None else speed.generation(played, sequences, at_once)
         tokens = None if played is None or sequences is None else generating * sequences * played.lengths.sampled
-        return StageTime(name=stage.name, kind=stage.kind, steps=0, tokens=tokens, seconds=seconds, step_seconds={})
+        return StageTime(**counts, tokens=tokens, seconds=seconds, step_seconds={})
     learner = learner_of(recipe, index, shape, machine)
     steps, step = stage.last_step, {}
     once, tokens = 0.0, 0
@@ -212,13 +221,21 @@ def _time(
         step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
     step["update"] = again * speed.update(learner, trained) + (updates - again) * speed.update(learner, 0)
     return StageTime(
-        name=stage.name,
-        kind=stage.kind,
-        steps=steps,
+        **counts,
         tokens=tokens or round(trained * steps),
         seconds=once + steps * sum(step.values()),
         step_seconds=step,
     )
+
+
+def _episodes(recipe: Recipe, index: int) -> int | None:
+    """What a stage plays in all its steps, or of all its questions."""
+    stage = recipe.stage[index]
+    if isinstance(stage, TrainingRecipe) and not stage.plays_before_training:
+        prompts, samples = stage.played_per_step
+        return stage.last_step * prompts * samples
+    played = played_by(recipe, index, 1)
+    return 0 if played is None else played.sequences
 
 
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
@@ -236,14 +253,6 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
         left += plan.peak - plan.one
         writing = max(writing, plan.one if saves > plan.resumable else 0)
     return left + writing
-
-
-def _require_model(recipe: Recipe) -> None:
-    if recipe.init is not None:
-        raise SleuthError(
-            "the first stage makes a model with random weights, whose vocabulary is known only then: plan it with a "
-            "probe, without --card"
-        )
 
 
 def _notes(recipe: Recipe) -> Iterator[str]:

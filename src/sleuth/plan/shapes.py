@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from sleuth.model_path import require_model
+from sleuth.recipe import SupervisedRecipe
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
 
@@ -146,6 +147,27 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
     return read_shape(
         published, model
     ), f"{model}: its config could not be read from the hub; its published shape is used"
+
+
+def random_shape(stage: SupervisedRecipe) -> ModelShape:
+    """The shape of the model with random weights that a first stage makes. Its tokenizer is the one that the stage
+    makes, or as large as `init.vocabulary` allows."""
+    from sleuth.world.text import make_text_tokenizer  # takes seconds to import
+
+    init, data = stage.init, stage.data
+    assert init is not None
+    vocabulary = init.vocabulary or len(make_text_tokenizer(data))
+    return ModelShape(
+        layers=init.layers,
+        width=init.width,
+        heads=init.heads,
+        kv_heads=init.kv_heads,
+        head_dim=init.head_dim,
+        mlp=init.mlp,
+        vocabulary=vocabulary + len(stage.tokens),
+        tied=init.tie,
+        qk_norm=True,
+    )
 
 
 def max_positions(model: str) -> int | None:

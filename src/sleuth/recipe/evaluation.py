@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -55,13 +55,6 @@ class EvaluationFields(SampledRecipe, StageFields):
         data: Any = getattr(self, "data", None)
         return data.limit
 
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        """Fewer questions."""
-        data: Any = getattr(self, "data", None)
-        return self.model_copy(
-            update={"data": data.model_copy(update={"limit": min(data.limit or questions, questions)})}
-        )
-
 
 class EvaluateRecipe(EvaluationFields):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
@@ -90,13 +83,6 @@ class EvaluateRecipe(EvaluationFields):
     def evaluations(self) -> tuple[str, ...]:
         """That of the arm with a forced search last."""
         return (self.name, f"{self.name}_forced") if self.forced_search_arm else (self.name,)
-
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        """Of a suite fewer of each set."""
-        if self.data.suite is None:
-            return super().shortened(steps=steps, questions=questions, per_set=per_set, offload=offload)
-        fewer = {"per_set": min(self.data.per_set or per_set, per_set)}
-        return self.model_copy(update={"data": self.data.model_copy(update=fewer)})
 
 
 class ProbeRecipe(EvaluationFields):
@@ -156,11 +142,6 @@ class GateRecipe(EvaluationFields):
     max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
 
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        """The gate is passed, so that the stages after it run."""
-        fewer = super().shortened(steps=steps, questions=questions, per_set=per_set, offload=offload)
-        return fewer.model_copy(update={"max_missing_fraction": 1.0, "max_no_signal_fraction": 1.0})
-
     @combination
     def _rewards_fit(self) -> Iterator[str]:
         kinds = [reward.kind for reward in self.reward]
@@ -202,10 +183,6 @@ class ReasonRecipe(EvaluationFields):
     def asked(self) -> int | None:
         limits = [one.limit for one in self.sets]
         return None if None in limits else sum(filter(None, limits))
-
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        sets = (one.model_copy(update={"limit": min(one.limit or per_set, per_set)}) for one in self.sets)
-        return self.model_copy(update={"sets": tuple(sets)})
 
     @combination
     def _samples_differ(self) -> Iterator[str]:

@@ -60,8 +60,6 @@ class JudgeFields(StrictModel):
 
     is_served: ClassVar[bool] = False
     """Whether a verdict is a call over HTTP."""
-    is_model: ClassVar[bool] = False
-    """Whether a model gives the verdicts."""
     needs_endings: ClassVar[bool] = False
     """Whether it compares with the golden answers of a text."""
 
@@ -86,7 +84,6 @@ class _CostlyJudgeRecipe(_JudgeRecipe):
     verdicts: FilePath | None = None
     """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
     `verdicts.sqlite` in the run's folder."""
-    is_model: ClassVar[bool] = True
 
     def verdicts_in(self, folder_file: Path) -> Path | None:
         return self.verdicts or folder_file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from sleuth.recipe.judges import ContinuationJudge, JudgeRecipe
 from sleuth.recipe.rewards import AnswerSize
@@ -46,8 +46,3 @@ class StageFields(StrictModel):
     def methods(self) -> tuple[str, ...]:
         """Published methods that it follows, by their names in `sleuth.runs.methods`."""
         return getattr(getattr(self, "data", None), "methods", ())
-
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        """The stage with at most so many optimiser steps, or questions, or questions of each set of a suite. Without
-        `offload` nothing is kept in host memory."""
-        return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -255,12 +255,6 @@ class TrainingRecipe(StageFields):
         """Tokens that the learner computes in a step of sequences of these lengths, prompts of siblings once. `prompts`
         are those that the ranks together play, 0 without a file of known length."""
         return self.sequences_per_step * (prompt + response)
-
-    def shortened(self, *, steps: int, questions: int, per_set: int, offload: bool) -> Self:
-        """Fewer steps, saved once, under the same schedule."""
-        last = min(steps, self.last_step)
-        once = {"stop_after": last, "save_every": last, "milestone_every": None}
-        return self.model_copy(update=once | {"cpu_offload": self.cpu_offload and offload})
 
     def optimisation(self) -> dict[str, Any]:
         """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""

@@ -27,6 +27,7 @@ from sleuth.report.step_files import with_files, write_step_files
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
 from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
+from sleuth.runs import disk
 from sleuth.runs.atomic import write_text
 from sleuth.runs.judge_cards import COLUMNS, mark_rows, read_cards
 from sleuth.terminal import escape
@@ -136,7 +137,7 @@ def environment() -> Environment:
         finalize=lambda value: type(value)(escape(value)) if isinstance(value, str) else value,
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    made.filters |= {"number": number, "signed": signed, "duration": duration}
+    made.filters |= {"number": number, "signed": signed, "duration": duration, "bytes": disk.shown}
     return made
 
 

@@ -25,11 +25,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """The seconds of a stage, restarts included, and what they were spent on."""
+    """The seconds of a stage, restarts included, and what they were spent on; its peak bytes of memory, of a GPU if it
+    used one; and both by the plan, where it has them."""
 
     stage: str
     seconds: float
     parts: tuple[Part, ...]
+    memory: float
+    planned: Mapping[str, float | None]
 
 
 def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[StageTime]:
@@ -40,6 +43,7 @@ def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mappi
     }
     totals = {stage: sum(purposes.values()) for stage, purposes in spent.items()}
     longest = max(totals.values(), default=0.0)
+    costs, planned = manifest.get("costs", {}), manifest.get("planned", {})
     return [
         StageTime(
             stage=stage,
@@ -49,6 +53,8 @@ def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mappi
                 for name in NAMES
                 if purposes[name] > 0
             ),
+            memory=costs[stage].get("gpu_memory_bytes") or costs[stage].get("host_memory_bytes") or 0,
+            planned=planned.get(stage, {}),
         )
         for stage, purposes in spent.items()
         if totals[stage] > 0

@@ -136,6 +136,10 @@ class Manifest:
             cost[name] = max(cost.get(name, 0), value)
         self._write(manifest)
 
+    def set_planned(self, stages: Mapping[str, Mapping[str, float | None]]) -> None:
+        """Stores the peak bytes and the seconds of each stage by the plan, to be shown beside those that it took."""
+        self._write(self.read() | {"planned": {stage: dict(figures) for stage, figures in stages.items()}})
+
     def set_rank_memory(self, stage: str, peaks: Sequence[tuple[int, int]]) -> None:
         """Stores the peak bytes of (host memory, GPU memory) of each rank at the end of a stage."""
         manifest = self.read()

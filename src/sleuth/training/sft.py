@@ -24,9 +24,7 @@ from sleuth.stage_context import Saved, StageContext
 from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.sft_rows import training_rows
 from sleuth.types import Piece
-from sleuth.world import citing
-from sleuth.world.text import TextRows
-from sleuth.world.tokens import make_tokenizer
+from sleuth.world.text import TextRows, make_text_tokenizer
 
 HELD_OUT_ROWS = 100
 HELD_OUT_KEY = (1,)
@@ -205,8 +203,7 @@ def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTra
         model, tokenizer = context.model_to_train(None)
     else:
         assert stage.data.kind == "world_text"  # the recipe's checks allow no other data with an init here
-        more = (citing.words(), citing.TAGS) if {"placing", "citing"} & {*stage.data.mix} else ()
-        tokenizer = make_tokenizer(stage.data.people, *more)
+        tokenizer = make_text_tokenizer(stage.data)
         model = random_model(stage.init, tokenizer, context.recipe.seed)
         place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)
     add_tokens(model, tokenizer, stage.tokens)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.citing import STRANGERS, citing_row, namesakes_row, placing_row
+from sleuth.world.citing import STRANGERS, TAGS, citing_row, namesakes_row, placing_row
+from sleuth.world.citing import words as citing_words
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
 from sleuth.world.habits import Careless
 from sleuth.world.library import Article, Distraction, Shelf, articles
@@ -33,9 +34,18 @@ from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
 from sleuth.world.refining import refining_row
 from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, reading_row, results
+from sleuth.world.tokens import make_tokenizer
 
 if TYPE_CHECKING:
-    from sleuth.recipe.data import TextKind
+    from transformers import PreTrainedTokenizerFast
+
+    from sleuth.recipe.data import TextKind, WorldTextRecipe
+
+
+def make_text_tokenizer(data: WorldTextRecipe) -> PreTrainedTokenizerFast:
+    """The tokenizer of a model that begins with these texts."""
+    more = (citing_words(), TAGS) if {"placing", "citing"} & {*data.mix} else ()
+    return make_tokenizer(data.people, *more)
 
 
 class SmallWorlds:
