@@ -72,8 +72,8 @@ def test_the_differences_of_two_protocols_are_printed_one_per_line(folder: Path)
     assert result.stdout.splitlines() == [
         f"A is {folder / 'a'}",
         f"B is {folder / 'b'}",
-        "A limits an episode to 200 tokens, B to 512",
-        "A is judged by the scorer `strict`, B by `loose`",
+        "context: A 200, B 512",
+        "scorer: A `strict`, B `loose`",
     ]
 
 

@@ -99,5 +99,5 @@ def test_one_model_under_two_dialects_is_one_table_with_a_note(tmp_path: Path) -
     told = json.loads(sleuth("compare", *files, "--json").stdout)
     assert list(told["arms"]) == ["sleuth", "search_r1"]
     assert told["questions"] == 3
-    assert "sleuth speaks the dialect `sleuth`, search_r1 `search_r1`." in told["protocol_differences"]
+    assert "dialect.name: sleuth `sleuth`, search_r1 `search_r1`" in told["protocol_differences"]
     assert "response_tokens_mean" in told["figures"]

@@ -148,8 +148,8 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
     checked = sleuth("check", "recipe", "mine/recipe.toml")
     assert not [line for line in checked.stdout.splitlines() if "another protocol" in line and "dialect" in line]
     changed = sleuth("check", "recipe", "mine/recipe.toml", "--set", "stage.1.env.top_k=3")
-    said = "limits the passages of a search to 1, this stage to 3"
-    assert f"warning: stage.1 (grpo): another protocol: the first checkpoint {said}" in changed.stdout.splitlines()
+    said = "dialect.top_k: the first checkpoint 1, this stage 3"
+    assert f"warning: stage.1 (grpo): another protocol: {said}" in changed.stdout.splitlines()
 
 
 def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(own: Path) -> None:

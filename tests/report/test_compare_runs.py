@@ -246,8 +246,8 @@ def test_protocols_that_differ_are_told_in_words(tmp_path: Path) -> None:
     a = write_file(tmp_path / "a.json", 0.5, protocol=protocol(CARD))
     b = write_file(tmp_path / "b.json", 0.5, protocol=protocol(other), temperature=1.0)
     found = compared(a, b)
-    assert "a speaks the dialect `sleuth`, b `search_r1`." in found.protocols
-    assert "a limits an episode to 200 tokens, b to 512." in found.protocols
+    assert "dialect.name: a `sleuth`, b `search_r1`" in found.protocols
+    assert "context: a 200, b 512" in found.protocols
     assert "Temperatures differ: a 0.0, b 1.0." in found.notes
     assert compared(a, write_file(tmp_path / "c.json", 0.5, protocol=protocol(CARD))).protocols == [
         "All were evaluated under the same protocol."
@@ -269,10 +269,8 @@ def test_files_that_do_not_say_what_found_their_passages_are_not_called_alike(tm
     assert compared(files["old"], files["older"]).protocols == unknown
     assert compared(files["x"], write_file(tmp_path / "y.json", 0.5, protocol=protocol(served))).protocols == unknown
     assert compared(files["words"], files["bm25"]).protocols == ["All were evaluated under the same protocol."]
-    assert compared(files["old"], files["words"]).protocols == [
-        "old does not record its retriever, words searched with bm25."
-    ]
-    assert compared(files["words"], files["x"]).protocols == ["words searched with bm25, x with unknown."]
+    assert compared(files["old"], files["words"]).protocols == ["retriever: old none, words bm25"]
+    assert compared(files["words"], files["x"]).protocols == ["retriever: words bm25, x unknown"]
 
 
 def test_rewards_that_differ_are_read_off_the_checkpoints(tmp_path: Path) -> None:
@@ -283,7 +281,7 @@ def test_rewards_that_differ_are_read_off_the_checkpoints(tmp_path: Path) -> Non
         CARD.model_copy(update={"reward": RewardSpec(parts=(part,))}).write(tmp_path / "models" / name)
         model = str(tmp_path / "models" / name)
         files.append(write_file(tmp_path / f"{name}.json", 0.5, protocol=protocol(CARD), model=model))
-    assert compared(*files).protocols == ["a weighs `answer` 1.0, b 0.5."]
+    assert compared(*files).protocols == ["reward.answer.weight: a 1.0, b 0.5"]
 
 
 def test_a_broken_protocol_is_told_with_its_file(tmp_path: Path) -> None:

@@ -66,11 +66,11 @@ def test_each_way_of_finding_the_same_passages_is_another_protocol(
     arms |= {arm: protocol_over(tmp_path / "bm25", retriever=arm) for arm in ("gold", "shuffled")}
     assert len({arm.corpus_sha256 for arm in arms.values()}) == 1
     assert len({arm.hash for arm in arms.values()}) == len(arms)
-    assert differences(arms["bm25"], arms["dense"]) == ["A searched with bm25, B with dense (e5-of-letters, flat)"]
-    assert differences(arms["bm25"], arms["gold"]) == ["A searched with bm25, B with gold"]
-    assert differences(arms["dense"], arms["prefixed"]) == ["A has retriever.query_prefix = `query:·`, B `ask:·`"]
-    assert differences(arms["dense"], arms["ivf"])[0] == "A keeps vectors as `flat`, B as `ivf-sq8`"
-    assert differences(arms["bm25"], arms["shuffled"]) == ["A shows what is found, B shows what another question finds"]
+    assert differences(arms["bm25"], arms["dense"]) == ["retriever: A bm25, B dense (e5-of-letters, flat)"]
+    assert differences(arms["bm25"], arms["gold"]) == ["retriever: A bm25, B gold"]
+    assert differences(arms["dense"], arms["prefixed"]) == ["retriever.query_prefix: A `query:·`, B `ask:·`"]
+    assert differences(arms["dense"], arms["ivf"])[0] == "retriever.storage: A `flat`, B `ivf-sq8`"
+    assert differences(arms["bm25"], arms["shuffled"]) == ["retriever.shuffled: A no, B yes"]
 
 
 def test_the_corpus_is_no_part_of_a_retrievers_identity(write_corpus: WriteCorpus, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_run_that_goes_on_with_another_retriever_says_so(
         "sleuth.factories.environments.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense)
     )
     run(recipe_file, tmp_path / "parts")
-    said = "another protocol: the steps before searched with bm25, this stage with dense (e5-base-v2)"
+    said = "another protocol: retriever: the steps before bm25, this stage dense (e5-base-v2)"
     assert [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line] == [said]
 
 

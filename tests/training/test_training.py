@@ -329,7 +329,7 @@ def test_a_stage_that_begins_under_another_protocol_says_what_differs(
 ) -> None:
     first = finished("stage.1.stop_after=2")
     run(recipe_file, tmp_path / "second", *BRIEF, f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
-    said = "another protocol: the first checkpoint limits the passages of a search to 3, this stage to 2"
+    said = "another protocol: dialect.top_k: the first checkpoint 3, this stage 2"
     assert said in log(tmp_path / "second")
     run(recipe_file, tmp_path / "third", *BRIEF[:3], BRIEF[-1], f'model="{first}"', "stage.1.stop_after=1")
     assert "another protocol" not in log(tmp_path / "third")

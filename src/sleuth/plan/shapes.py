@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from sleuth.model_path import require_model
-from sleuth.recipe import SupervisedRecipe
+from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
+from sleuth.recipe.recipe import StageRecipe
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
 
@@ -149,14 +150,17 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
     ), f"{model}: its config could not be read from the hub; its published shape is used"
 
 
-def random_shape(stage: SupervisedRecipe) -> ModelShape:
+def random_shape(stage: StageRecipe) -> ModelShape:
     """The shape of the model with random weights that a first stage makes. Its tokenizer is the one that the stage
     makes, or as large as `init.vocabulary` allows."""
     from sleuth.world.text import make_text_tokenizer  # takes seconds to import
 
-    init, data = stage.init, stage.data
-    assert init is not None
-    vocabulary = init.vocabulary or len(make_text_tokenizer(data))
+    assert isinstance(stage, SupervisedRecipe)
+    assert stage.init is not None
+    init, vocabulary = stage.init, stage.init.vocabulary
+    if vocabulary is None:
+        assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks
+        vocabulary = len(make_text_tokenizer(stage.data))
     return ModelShape(
         layers=init.layers,
         width=init.width,

@@ -113,7 +113,7 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
         modes={name: mode_counts(matched.records(name)) for name in names},
         became={pair: transitions(matched.paired(pair)) for pair in pairs},
         notes=notes(arms, matched),
-        protocols=protocol_sentences(arms),
+        protocols=protocol_lines(arms),
         lead=next(
             (key for key in leads if all(differences.get(key, {"": None}).values())), leads[0] if leads else "em"
         ),
@@ -179,17 +179,17 @@ def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
     ]
 
 
-def protocol_sentences(arms: Sequence[Arm]) -> list[str]:
-    """Sentences on how each arm's protocol differs from the first arm's, and the training of its checkpoint if both
+def protocol_lines(arms: Sequence[Arm]) -> list[str]:
+    """The fields in which each arm's protocol differs from the first arm's, and the training of its checkpoint if both
     record it. One sentence if nothing differs."""
     unknown = [arm.name for arm in arms if arm.first.protocol is None]
     if unknown:
         return [f"{' and '.join(unknown)}: the file does not record the protocol of the evaluation."]
     first, *others = arms
-    sentences = [f"{sentence}." for other in others for sentence in _apart(first, other)]
+    lines = [line for other in others for line in _apart(first, other)]
     if all(arm.first.protocol and arm.first.protocol.retriever_is_unknown for arm in arms):
-        sentences.append(UNKNOWN_RETRIEVERS)
-    return sentences or [SAME_PROTOCOL]
+        lines.append(UNKNOWN_RETRIEVERS)
+    return lines or [SAME_PROTOCOL]
 
 
 def recipe_differences(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:

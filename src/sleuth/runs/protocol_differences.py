@@ -1,4 +1,4 @@
-"""The differences of two protocols in plain sentences. A field without a wording of its own is given by its name."""
+"""The fields in which two protocols differ, with both values."""
 
 from __future__ import annotations
 
@@ -24,141 +24,25 @@ DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
-    """The phrase for a field: `says` with its value, `again` for the second checkpoint, and `absent` if the
-    field is None or false."""
-
-    says: str
-    again: str = "{}"
-    absent: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`Difference(field="dialect.searches", a=3, b=4)`. Of one part of a reward, `part` is its kind."""
+    """`Difference(field="dialect.searches", a=3, b=4)`. Of one part of a reward, its kind is in `field`."""
 
     field: str
     a: Any
     b: Any
-    part: str = ""
-
-
-WORDINGS = {
-    "dialect.name": Wording(says="speaks the dialect {}"),
-    "dialect.think": Wording(says="thinks in {}", again="in {}"),
-    "dialect.search": Wording(says="searches with {}", again="with {}"),
-    "dialect.information": Wording(says="gets its results in {}", again="in {}"),
-    "dialect.answer": Wording(says="answers in {}", again="in {}"),
-    "dialect.stops": Wording(says="ends a turn at {}", again="at {}"),
-    "dialect.action": Wording(says="finds actions with {}", again="with {}"),
-    "dialect.passage": Wording(says="shows a passage as {}", again="as {}"),
-    "dialect.before_results": Wording(says="puts {} before the results"),
-    "dialect.margin": Wording(says="puts {} between the results and their tags"),
-    "dialect.after_results": Wording(says="puts {} after the results"),
-    "dialect.hint": Wording(says="answers a bad action with {}", again="with {}"),
-    "dialect.hints": Wording(
-        says="limits the bad actions that are forgiven to {}",
-        again="to {}",
-        absent="lets each bad action cost a search",
-    ),
-    "dialect.frame": Wording(says="gets its results in a frame of {}", again="of {}"),
-    "dialect.tool": Wording(says="calls the tool {}", absent="writes its queries as they are"),
-    "dialect.tool.name": Wording(says="calls the tool {}"),
-    "dialect.tool.argument": Wording(says="gives its query as {}", again="as {}"),
-    "dialect.tool.several": Wording(says="may ask several queries at once", absent="asks one query at a time"),
-    "dialect.tool.description": Wording(says="gets the tool description {}"),
-    "dialect.tool.argument_description": Wording(says="gets the argument description {}"),
-    "dialect.answer_inner": Wording(
-        says="answers inside its tags with {}", again="with {}", absent="answers with all that its tags hold"
-    ),
-    "dialect.answer_form": Wording(says="writes the answer inside its tags as {}", again="as {}"),
-    "dialect.between": Wording(says="puts {} between two passages"),
-    "dialect.between_queries": Wording(says="puts {} between the results of two queries"),
-    "dialect.results_key": Wording(
-        says="gets its results as JSON under {}", again="under {}", absent="gets its results as they are"
-    ),
-    "dialect.question_again": Wording(
-        says="repeats the question after the results behind {}",
-        again="behind {}",
-        absent="does not repeat the question",
-    ),
-    "dialect.turns": Wording(says="limits turns to {}", again="to {}", absent="does not limit turns"),
-    "dialect.response_tokens": Wording(
-        says="limits all that follows the prompt to {} tokens",
-        again="to {}",
-        absent="does not limit the whole response",
-    ),
-    "dialect.cut_ends": Wording(
-        says="ends at a turn that its limit cut", absent="goes on after a turn that its limit cut"
-    ),
-    "dialect.top_k": Wording(says="limits the passages of a search to {}", again="to {}"),
-    "dialect.searches": Wording(says="limits searches to {}", again="to {}", absent="does not limit searches"),
-    "dialect.turn_tokens": Wording(says="limits a turn to {} tokens", again="to {}"),
-    "dialect.passage_tokens": Wording(
-        says="limits each passage to {} tokens", again="to {}", absent="does not limit each passage"
-    ),
-    "dialect.results_tokens": Wording(
-        says="limits all results of a search to {} tokens", again="to {}", absent="does not limit results together"
-    ),
-    "prompt": Wording(says="has the prompt {}"),
-    "prompt_text": Wording(says="is asked with the text {}", again="with {}"),
-    "ask_with": Wording(says="is asked with the {} of a row", again="with the {}"),
-    "prompt_role": Wording(says="is asked in the role {}", again="in the role {}"),
-    "template_flags": Wording(says="gives its chat template {}"),
-    "template_sha256": Wording(says="uses the chat template {}", absent="uses no chat template"),
-    "context": Wording(says="limits an episode to {} tokens", again="to {}"),
-    "forced_search": Wording(
-        says="has its first search opened by the environment", absent="opens its first search itself"
-    ),
-    "closed_book": Wording(says="answers at once, in a tag that the environment opened", absent="may search first"),
-    "scorer": Wording(says="is judged by the scorer {}", again="by {}"),
-    "corpus_sha256": Wording(says="searched the corpus {}", absent="searched no corpus"),
-    "retriever": Wording(says="searched with {}", again="with {}", absent="does not record its retriever"),
-    "retriever.shuffled": Wording(says="shows what another question finds", absent="shows what is found"),
-    "retriever.encoder": Wording(says="encodes queries with {}", again="with {}"),
-    "retriever.weights_sha256": Wording(
-        says="has an encoder with the weights {}", again="with {}", absent="does not record its encoder's weights"
-    ),
-    "retriever.storage": Wording(says="keeps vectors as {}", again="as {}", absent="does not record their storage"),
-    "retriever.probes": Wording(says="searches {} lists of vectors", again="{}", absent="searches all vectors"),
-    "env": Wording(
-        says="acts in the user's environment {}", again="in {}", absent="acts in no environment of the user"
-    ),
-    "env.functions": Wording(says="acts in the user's environment {}", again="in {}"),
-    "env.sources": Wording(says="acts in an environment of the source {}", again="of {}"),
-    "loss": Wording(
-        says="was trained with the user's loss {}", again="with {}", absent="was trained with no loss of the user"
-    ),
-    "loss.functions": Wording(says="was trained with the user's loss {}", again="with {}"),
-    "loss.sources": Wording(says="was trained with a loss of the source {}", again="of {}"),
-    "reward": Wording(says="was trained for the reward {}", again="for {}", absent="was trained for no reward"),
-    "reward.aggregation": Wording(says="makes one score of its rewards by {}", again="by {}"),
-    "reward.parts": Wording(says="adds its rewards in the order {}", again="in the order {}"),
-    "reward.part": Wording(says="was paid for {part} {}", absent="was not paid for {part}"),
-    "reward.part.weight": Wording(says="weighs {part} {}"),
-    "reward.part.scorer": Wording(says="was paid for {part} by the scorer {}", again="by {}"),
-    "reward.part.scorer_version": Wording(
-        says="was paid for {part} by version {} of its scorer", again="by version {}"
-    ),
-    "reward.part.sources": Wording(says="was paid for {part} by the source {}", again="by {}"),
-    "reward.part.shuffle": Wording(says="shuffles the scores of {part}", absent="does not shuffle {part}"),
-    "questions_sha256": Wording(says="was trained on the questions {}", again="on {}", absent="names no questions"),
-    "sleuth_version": Wording(says="was trained by Sleuth {}", again="by {}"),
-}
-"""By dotted field of the card."""
 
 
 def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A", "B")) -> list[str]:
-    """One sentence for every field that differs, in the order of the card: `A searches with <search>, B with <tool>`.
+    """A line for every field that differs, in the order of the card: `dialect.searches: A 3, B 4`.
 
     A long text is shown where it first differs, with the white space visible.
     """
-    return [_sentence(difference, names) for difference in _differing("", a, b) if not _is_implied(difference, a, b)]
+    return [_line(difference, names) for difference in _differing("", a, b) if not _is_implied(difference, a, b)]
 
 
 def reward_differences(a: RewardSpec, b: RewardSpec, names: tuple[str, str] = ("A", "B")) -> list[str]:
     """The same for two rewards."""
-    return [_sentence(difference, names) for difference in _differing("reward", a, b)]
+    return [_line(difference, names) for difference in _differing("reward", a, b)]
 
 
 def visible(text: str) -> str:
@@ -189,8 +73,7 @@ def _differing_parts(a: Sequence[RewardPart], b: Sequence[RewardPart]) -> Iterat
     """Parts are matched by kind, not by position."""
     parts_a, parts_b = _by_kind(a), _by_kind(b)
     for kind in parts_a | parts_b:
-        of_part = _differing("reward.part", parts_a.get(kind), parts_b.get(kind))
-        yield from (dataclasses.replace(difference, part=visible(kind)) for difference in of_part)
+        yield from _differing(f"reward.{kind}", parts_a.get(kind), parts_b.get(kind))
     orders = tuple(kind for kind in parts_a if kind in parts_b), tuple(kind for kind in parts_b if kind in parts_a)
     if orders[0] != orders[1]:
         yield Difference(field="reward.parts", a=orders[0], b=orders[1])
@@ -224,33 +107,19 @@ def _fields(record: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(record)]
 
 
-# -- in words --------------------------------------------------------------------------------------------------------
+# -- as shown --------------------------------------------------------------------------------------------------------
 
 
-def _sentence(difference: Difference, names: tuple[str, str]) -> str:
-    wording = WORDINGS.get(difference.field) or _plain(difference)
+def _line(difference: Difference, names: tuple[str, str]) -> str:
     a, b, where = _shown_pair(difference)
-
-    def says(template: str, value: str) -> str:
-        return template.format(value, part=difference.part)
-
-    absent = [wording.absent if value is None or value is False else None for value in (difference.a, difference.b)]
-    first = says(absent[0] or wording.says, a)
-    second = says(absent[1] or (wording.says if absent[0] else wording.again), b)
-    return f"{names[0]} {first}, {names[1]} {second}{where}"
-
-
-def _plain(difference: Difference) -> Wording:
-    """The wording of a field that has none in WORDINGS."""
-    of = " of {part}" if difference.part else ""
-    return Wording(says=f"has {difference.field}{of} = {{}}")
+    return f"{difference.field}: {names[0]} {a}, {names[1]} {b}{where}"
 
 
 def _shown_pair(difference: Difference) -> tuple[str, str, str]:
     """Both values as shown, never equal, and the position of the first difference of long texts."""
     a, b, where = difference.a, difference.b, ""
     if difference.field.endswith("sha256"):
-        shown = [str(value)[:DIGITS] for value in (a, b)]
+        shown = ["none" if value is None else str(value)[:DIGITS] for value in (a, b)]
     elif difference.field.endswith(".sources"):
         shown = [_changed_files(*pair) for pair in ((a, b), (b, a))]
     elif isinstance(a, str) and isinstance(b, str) and max(len(a), len(b)) > LONGEST:

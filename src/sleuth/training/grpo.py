@@ -325,7 +325,7 @@ def other_protocol(now: ProtocolCard | None, checkpoint: Path, name: str, but: C
         return []
     same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
     before = before.model_copy(update={field: getattr(now, field) for field in same})
-    return [f"another protocol: {sentence}" for sentence in differences(before, now, (name, "this stage"))]
+    return [f"another protocol: {line}" for line in differences(before, now, (name, "this stage"))]
 
 
 def order_of(
