@@ -1,7 +1,10 @@
-"""Whether a model is where its name says: a folder of this machine, or a repository of the hub, which is asked once."""
+"""Whether a model is where its name says: a folder of this machine, or a repository of the hub, which is asked once;
+and which files of a folder decide what is loaded from it."""
 
 from __future__ import annotations
 
+import stat
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +12,23 @@ from sleuth.types import SleuthError
 
 HUB_SECONDS = 5.0
 """How long the hub may take to answer."""
+COMPANIONS = (
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "chat_template*",
+    "additional_chat_templates/*.jinja",
+)
+"""Patterns of the files that go with weights and config.json."""
+LOADED = (*COMPANIONS, "*config.json", "protocol.json", "*.safetensors", "*.bin", "*.index.json", "*.h5", "adapter/*")
+LOADED += ("state/*",)
+"""Patterns of the files that change what transformers, peft or a resumed run load from a folder."""
+_KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
 
 
 def require_model(path: str) -> None:
@@ -19,6 +39,7 @@ def require_model(path: str) -> None:
     asks it nothing more.
     """
     if Path(path).exists():
+        loaded_files(Path(path))
         return
     absent = f"{path}: no such folder" + ("" if path.startswith(("/", "~")) else f" here (from {Path.cwd()})")
     if path.startswith(("/", ".", "~")) or path.count("/") != 1:
@@ -27,6 +48,39 @@ def require_model(path: str) -> None:
         raise SleuthError(f"{absent}: there is a folder {owner}, and so it is not looked for on the hub")
     if (problem := _problem_on_hub(path)) is not None:
         raise SleuthError(f"{absent}, and {problem}")
+
+
+def not_a_file(path: Path) -> str | None:
+    """What is in place of a file, in words: a pipe would be waited for. None for a file, a link to one, and nothing."""
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except OSError:  # nothing is there, a link to itself, or to nothing
+        return "a link that leads to no file" if path.is_symlink() else None
+    return None if kind == stat.S_IFREG else f"a {_KINDS.get(kind, 'device')}, not a file"
+
+
+def require_file(path: Path) -> None:
+    """Raises SleuthError if something else than a file is there."""
+    if (problem := not_a_file(path)) is not None:
+        raise SleuthError(f"{path}: is {problem}")
+
+
+def loaded_files(folder: Path) -> list[str]:
+    """The names of the files in a folder that decide what is loaded from it, sorted; none if it is no folder. Raises
+    SleuthError for one that is something else than a file."""
+    if not folder.is_dir():
+        require_file(folder)
+        return []
+    inner = {pattern.partition("/")[0] for pattern in LOADED if "/" in pattern}
+    found = [
+        *folder.iterdir(),
+        *(path for name in inner if (folder / name).is_dir() for path in (folder / name).iterdir()),
+    ]
+    names = {path.relative_to(folder).as_posix(): path for path in found if not path.is_dir()}
+    loaded = sorted(name for name in names if name in inner or any(fnmatchcase(name, one) for one in LOADED))
+    for name in loaded:
+        require_file(names[name])
+    return loaded
 
 
 def model_name(path: str) -> str:

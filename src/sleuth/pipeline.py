@@ -26,7 +26,7 @@ from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
 from sleuth.recipe.recipe import StageRecipe
-from sleuth.runs.checkpoints import of_model
+from sleuth.runs.checkpoints import of_model, require_own
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
@@ -212,7 +212,7 @@ def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
         raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
     if (best := saved[-1].best()) is None:
         raise SleuthError(f"{saved[-1].checkpoints()[-1]}: its stage has no rewards to choose a best checkpoint by")
-    require_intact(best)
+    require_own(best, folder.manifest.run)
     return saved[-1]
 
 

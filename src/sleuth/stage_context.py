@@ -46,6 +46,7 @@ from sleuth.learn.heap import release_cached_memory
 from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.learn.update_resolution import UpdateResolution
+from sleuth.model_path import not_a_file
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import TrainedEnvRecipe
@@ -62,6 +63,7 @@ from sleuth.runs.checkpoints import (
     prune_checkpoints,
     remove_checkpoint,
     remove_set_aside,
+    require_own,
     resumable,
     save_checkpoint,
     saved_with_state,
@@ -74,6 +76,7 @@ from sleuth.runs.checksums import damage, has_checksums
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.runs.judge_cards import read_cards
+from sleuth.runs.manifest import saved_as
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.runs.protocol_differences import reward_differences
@@ -304,7 +307,16 @@ class StageContext:
             card = self._card(checkpoint, protocol)
             self._make_room(checkpoint_bytes(model, state))
             with self.folder.costing(self.stage.name, "saving"):
-                save_checkpoint(checkpoint, model, tokenizer, card=card, protocol=protocol, state=state, beside=beside)
+                save_checkpoint(
+                    checkpoint,
+                    model,
+                    tokenizer,
+                    card=card,
+                    protocol=protocol,
+                    state=state,
+                    beside=beside,
+                    run=self.folder.manifest.run,
+                )
             prune_checkpoints(self.folder.checkpoints, checkpoint, self._retention(best=self.best(), saved=checkpoint))
             remove_set_aside(checkpoint)
             return checkpoint
@@ -414,8 +426,12 @@ class StageContext:
         return self.recipe.stages_of(TrainingRecipe)[self.index]
 
     def _own_checkpoints(self) -> list[Path]:
-        steps = range(self.first_step + 1, self.first_step + self.stage.steps + 1)
-        return [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in steps]
+        return [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) in self._own_steps]
+
+    @property
+    def _own_steps(self) -> range:
+        """The steps of the run that are this stage's."""
+        return range(self.first_step + 1, self.first_step + self.stage.steps + 1)
 
     def _off_schedule(self) -> set[Path]:
         """The checkpoints that an undisturbed run would not have saved: those of an interruption or a pause, and those
@@ -423,10 +439,15 @@ class StageContext:
         return {place for place in self.checkpoints() if not self.stage.saves_at(step_of(place) - self.first_step)}
 
     def _last_intact(self) -> Path | None:
+        own = {self.folder.checkpoints / step_name(step) for step in self._own_steps}
+        for place in self.folder.checkpoints.glob("step-*"):
+            if place in own and not place.is_dir():
+                raise SleuthError(f"{place}: is {not_a_file(place) or 'a file'} in place of a checkpoint; remove it")
         damaged: list[tuple[Path, str]] = []
         for place in filter(saved_with_state, reversed(self._own_checkpoints())):
             problem = damage(place)
             if problem is None:
+                require_own(place, self.folder.manifest.run)
                 for broken, why in damaged:
                     aside = set_aside(broken)
                     self.folder.say(
@@ -436,6 +457,12 @@ class StageContext:
                     self.folder.say(
                         f"{place} has no checksums, as those of earlier versions: damage would go unnoticed"
                     )
+                elif saved_as(place) is None:
+                    self.folder.say_once(
+                        f"{self.folder.checkpoints}: checkpoints of earlier versions name no run: one of another run "
+                        "would go unnoticed"
+                    )
+                self._say_stateless(f"continuing from {place.name}", after=place)
                 return place
             damaged.append((place, problem))
         if damaged:
@@ -444,7 +471,14 @@ class StageContext:
                 f"{broken} is damaged ({why}), and stage {self.stage.name} has no intact checkpoint before it: copy it "
                 "again from where it is whole, or remove it to train the stage again from its start"
             )
+        self._say_stateless(f"stage {self.stage.name} begins again")
         return None
+
+    def _say_stateless(self, then: str, after: Path | None = None) -> None:
+        """Prints which checkpoint would be resumed from if its state was not gone: the last one always has it."""
+        last = next(reversed(self._own_checkpoints()), None)
+        if last is not None and (after is None or step_of(last) > step_of(after)) and not resumable(last):
+            self.folder.say(f"{last} has no state to resume from any more: {then}")
 
     def _remove_replaced(self, last: Path) -> None:
         """Removes the checkpoints that are not needed beside `last`, as `save` does. None if rows are lost: they choose

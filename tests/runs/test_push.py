@@ -3,43 +3,80 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalTokenNotFoundError
 
+from sleuth.runs.checksums import SUMS, write_checksums
 from sleuth.runs.push import push, require_push
 from sleuth.types import SleuthError
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Repositories by name: the files that were uploaded, by the client's own rules of what to ignore."""
+    """Repositories by name: the files that the client would commit, which chooses them itself."""
     there: dict[str, Any] = {}
 
-    class Hub:
-        def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> None:
+    class Hub(huggingface_hub.HfApi):
+        def create_repo(self, repo_id: str, *, private: bool, exist_ok: bool) -> None:  # type: ignore[override]
             assert private
             assert exist_ok
-            there.setdefault(name, [])
+            there.setdefault(repo_id, [])
 
-        def upload_folder(self, *, repo_id: str, folder_path: Path, ignore_patterns: list[str], **_: str) -> None:
-            files = [str(file.relative_to(folder_path)) for file in folder_path.rglob("*") if file.is_file()]
-            there[repo_id] = sorted(huggingface_hub.utils.filter_repo_objects(files, ignore_patterns=ignore_patterns))
+        def _validate_yaml(self, *_: Any, **__: Any) -> None: ...  # the hub would
 
+        def create_commit(self, repo_id: str, operations: list[Any], **_: Any) -> Any:  # type: ignore[override]
+            there[repo_id] = sorted(operation.path_in_repo for operation in operations)
+            return SimpleNamespace(oid="", commit_url="https://hub/commit/0")
+
+    monkeypatch.setattr(huggingface_hub.hf_api, "is_xet_available", lambda: False)  # which commits by another way
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     return there
 
 
-def test_a_checkpoint_is_pushed_without_its_state(hub: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint's folder with files of its user in it."""
     (tmp_path / "state").mkdir()
-    for name in ("model.safetensors", "README.md", "protocol.json", "state/state.pt"):
-        (tmp_path / name).touch()
+    (tmp_path / "adapter").mkdir()
+    for name in (
+        "model.safetensors",
+        "protocol.json",
+        "adapter/adapter_config.json",
+        "state/state.pt",
+        "state/run.json",
+    ):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+OF_THE_USER = (".env", "notes.md", "id_rsa", "model.safetensors.bak", "run.log")
+CONSISTS_OF = ["README.md", "adapter/adapter_config.json", "model.safetensors", "protocol.json"]
+
+
+@pytest.mark.parametrize("sums", [[SUMS], []], ids=["listed", "of_an_earlier_version"])
+def test_what_a_checkpoint_consists_of_is_pushed_and_nothing_else(
+    hub: dict[str, Any], checkpoint: Path, sums: list[str]
+) -> None:
+    for _ in sums:
+        write_checksums(checkpoint)
+    for name in (*OF_THE_USER, "README.md"):
+        (checkpoint / name).touch()
     require_push("me/sleuth-0.6b")
     assert hub == {"me/sleuth-0.6b": []}
-    push(tmp_path, "me/sleuth-0.6b")
-    assert hub == {"me/sleuth-0.6b": ["README.md", "model.safetensors", "protocol.json"]}
+    push(checkpoint, "me/sleuth-0.6b")
+    assert hub == {"me/sleuth-0.6b": sorted([*CONSISTS_OF, *sums])}
+
+
+def test_a_damaged_checkpoint_is_not_pushed(hub: dict[str, Any], checkpoint: Path) -> None:
+    write_checksums(checkpoint)
+    (checkpoint / "model.safetensors").write_text("another")
+    with pytest.raises(SleuthError, match=r"model\.safetensors is not what was written"):
+        push(checkpoint, "me/sleuth-0.6b")
+    assert not hub
 
 
 @pytest.mark.parametrize("name", ["sleuth", "/sleuth", "me/", "me/sleuth/2"])

@@ -15,6 +15,7 @@ from sleuth.convert.layouts import assemble_tensor
 from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
+from sleuth.model_path import COMPANIONS
 from sleuth.runs.atomic import replacing_folder, write_text
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.checksums import write_checksums
@@ -24,19 +25,6 @@ from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 2 * 10**9
 CONFIG = "config.json"
-COMPANIONS = (
-    "generation_config.json",
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.model",
-    "*.tiktoken",
-    "chat_template*",
-    "additional_chat_templates/*.jinja",
-)
-"""Patterns of the files that are copied beside config.json."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

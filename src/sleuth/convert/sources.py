@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sleuth.model_path import loaded_files
 from sleuth.types import SleuthError
 
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
@@ -13,6 +14,7 @@ RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 def files_of_weights(source: Path) -> list[Path]:
     """The files of a verl actor folder (rank 0 first), of a Hugging Face folder, or the one .pt file. Raises
     SleuthError if there are none, or if ranks are missing."""
+    loaded_files(source)
     whole = sorted(source.glob("*.safetensors"))
     if whole and not any(source.glob("model_world_size_*_rank_*.pt")):
         return whole

@@ -30,7 +30,7 @@ from sleuth.learn.families import check_family
 from sleuth.learn.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
-from sleuth.runs.checkpoints import of_model
+from sleuth.runs.checkpoints import beside_weights, of_model
 from sleuth.runs.checksums import require_intact
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
@@ -158,7 +158,7 @@ class Outline:
 def load_outline(path: str) -> Outline:
     """The outline of a model in a folder or on the hub; never runs code that comes with it. Files of a folder with
     checksums are verified first, except the weights."""
-    require_intact(Path(path), lambda name: of_model(name) and not name.endswith(".safetensors"))
+    require_intact(Path(path), beside_weights)
     tokenizer = load_tokenizer(path)
     config = read_config(path)
     try:

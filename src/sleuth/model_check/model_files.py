@@ -12,6 +12,8 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from sleuth.engines.stops import find_eos_ids
 from sleuth.render import load_tokenizer
+from sleuth.runs.checkpoints import beside_weights
+from sleuth.runs.checksums import require_intact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,9 @@ class ModelFiles:
 
 
 def load_files(model: str) -> ModelFiles:
-    """The files of a folder or hub id. Raises SleuthError if there is no such model, or no fast tokenizer in it."""
+    """The files of a folder or hub id. Raises SleuthError if there is no such model, if one of the files is not that of
+    the folder's checksums, or if there is no fast tokenizer."""
+    require_intact(Path(model), beside_weights)
     tokenizer = load_tokenizer(model)
     config, config_problem, generation, generation_problem = None, "", None, ""
     try:

@@ -137,6 +137,7 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
     """The shape of a model in a folder or on the hub; and a line if its config cannot be had and its published shape is
     used. Raises SleuthError if neither is known."""
     if Path(model).exists():
+        require_model(model)
         return read_shape(_config_in(Path(model)), model), None
     published = PUBLISHED.get(re.sub(r"-(Base|Instruct)(-\d{4})?$", "", model.removeprefix("Qwen/")))
     try:

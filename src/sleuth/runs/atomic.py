@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ def replacing_folder(path: Path, *, synced: bool = True) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
+        share_by_umask(partial)
         for written in [*partial.rglob("*"), partial] if synced else ():
             _sync(written)
     except BaseException:
@@ -50,6 +52,14 @@ def replacing_folder(path: Path, *, synced: bool = True) -> Iterator[Path]:
     if synced:
         _sync(path.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def share_by_umask(folder: Path) -> None:
+    """Lets those who may read a new folder read the files in it: safetensors writes for its user alone."""
+    shared = folder.stat().st_mode & 0o666
+    for file in folder.rglob("*"):
+        if file.is_file() and (mode := stat.S_IMODE(file.stat().st_mode)) | shared != mode:
+            file.chmod(mode | shared)
 
 
 def write_text(path: Path, text: str) -> None:

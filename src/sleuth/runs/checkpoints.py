@@ -9,6 +9,7 @@ without it.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -18,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sleuth.model_path import require_file
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
 from sleuth.recipe.sweep import shared_stage_count
-from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder
-from sleuth.runs.checksums import damage, drop_checksum, lists, write_checksums
+from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder, write_text
+from sleuth.runs.checksums import damage, drop_checksums, list_again, lists, require_intact, write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
-from sleuth.runs.manifest import Manifest, changes_since
+from sleuth.runs.manifest import SAVED_AS, Manifest, changes_since, saved_as
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
@@ -57,8 +59,9 @@ def save_checkpoint(
     protocol: ProtocolCard | None = None,
     state: Mapping[str, Any] | None = None,
     beside: Mapping[str, str] | None = None,
+    run: str | None = None,
 ) -> None:
-    """Writes a checkpoint completely or not at all.
+    """Writes a checkpoint completely or not at all; its state names the `run` that it belongs to, and its step.
 
     `card` is the text of `README.md`; `beside` holds the texts of other files by name. `state` is what the stage needs
     to resume: tensors and plain Python values only, because it is loaded without unpickling anything else. Raises
@@ -81,6 +84,8 @@ def save_checkpoint(
         if state is not None:
             (partial / STATE).parent.mkdir()
             torch.save(dict(state), partial / STATE)
+            if run is not None:
+                _name(partial, run, step_of(folder))
         write_checksums(partial, but=(CARD,))
 
 
@@ -98,6 +103,7 @@ def load_state(checkpoint: Path, *, mapped: bool = False) -> dict[str, Any]:
     import torch
 
     path = checkpoint / STATE
+    require_file(path)
     if not path.exists():
         raise SleuthError(f"{path}: no such file; this checkpoint can be evaluated but not resumed")
     try:
@@ -131,6 +137,29 @@ def saved_with_state(checkpoint: Path) -> bool:
 def of_model(name: str) -> bool:
     """Whether a file of a checkpoint is read to load its model."""
     return not name.startswith(STATE.parts[0] + "/")
+
+
+def beside_weights(name: str) -> bool:
+    """Whether it is read to load its model, and is small."""
+    return of_model(name) and not name.endswith(".safetensors")
+
+
+def require_own(checkpoint: Path, run: str | None) -> None:
+    """Raises SleuthError unless a checkpoint is intact, and was saved by `run` at the step of its name, as far as it
+    says so."""
+    require_intact(checkpoint)
+    named = saved_as(checkpoint)
+    if named is None or named == (run or named[0], step_of(checkpoint)):
+        return
+    whose = "this run" if named[0] == run else f"the run {named[0]}"
+    raise SleuthError(
+        f"{checkpoint}: was saved as step {named[1]} of {whose}, and stands for step {step_of(checkpoint)} of the run "
+        f"{run or 'here'}; put back the run's own, or remove it to continue from the one before"
+    )
+
+
+def _name(checkpoint: Path, run: str, step: int) -> None:
+    write_text(checkpoint / SAVED_AS, json.dumps({"run": run, "step": step}) + "\n")
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -194,9 +223,9 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 def remove_state(checkpoint: Path) -> None:
     """Removes the state: the model stays, but training cannot resume from it."""
-    drop_checksum(checkpoint, STATE.as_posix())
+    drop_checksums(checkpoint, lambda name: not of_model(name))
     (checkpoint / STATE).unlink()
-    (checkpoint / STATE).parent.rmdir()
+    shutil.rmtree((checkpoint / STATE).parent)
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -261,6 +290,8 @@ def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
     for _, end in ends:
         with replacing_folder(run.checkpoints / end.name) as partial:
             shutil.copytree(end, partial, copy_function=_linked, dirs_exist_ok=True)
+            _name(partial, run.manifest.run or "", step_of(end))
+            list_again(partial, SAVED_AS.as_posix())
     run.say(f"{' and '.join(stage for stage, _ in ends)}: same recipe and seed as in {other}; copied from there")
 
 

@@ -10,9 +10,11 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
-from sleuth.runs.atomic import write_text
+from sleuth.model_path import loaded_files, not_a_file, require_file
+from sleuth.runs.atomic import share_by_umask, write_text
 from sleuth.types import SleuthError
 
 SUMS = "SHA256SUMS"
@@ -25,6 +27,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 def file_sha256(file: Path) -> str:
     """sha256 of a file that is read once in a process, also if a folder above it is renamed."""
+    require_file(file)
     with open(file, "rb") as content:
         status = os.fstat(content.fileno())
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -37,20 +40,33 @@ def write_checksums(folder: Path, *, but: Collection[str] = ()) -> None:
     """Writes the checksums of all files in the folder, except those named in `but`, which may be written again later.
 
     Freshly written files are read from the page cache, so this costs the time of hashing them."""
+    share_by_umask(folder)  # before hashing, which knows a file by its times
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [name for file in files if (name := file.relative_to(folder).as_posix()) not in {SUMS, *but}]
     _write(folder, dict(zip(names, _hash_all(folder, names), strict=True)))
 
 
-def drop_checksum(folder: Path, name: str) -> None:
-    """Removes one file from the list, before the file itself is removed. A damaged list stays as it is."""
-    if lists(folder, name):
-        _write(folder, {other: digest for other, digest in _read(folder).items() if other != name})
+def list_again(folder: Path, name: str) -> None:
+    """Lists one file of a folder with checksums as it is now."""
+    if has_checksums(folder):
+        _write(folder, {**_read(folder), name: file_sha256(folder / name)})
+
+
+def drop_checksums(folder: Path, dropped: Callable[[str], bool]) -> None:
+    """Removes files from the list, before they are removed themselves. A damaged list stays as it is."""
+    if has_checksums(folder):
+        with suppress(SleuthError):
+            _write(folder, {name: digest for name, digest in _read(folder).items() if not dropped(name)})
 
 
 def has_checksums(folder: Path) -> bool:
     """Whether the folder has a list of checksums; checkpoints of earlier versions have none."""
-    return (folder / SUMS).is_file()
+    return os.path.lexists(folder / SUMS)
+
+
+def listed_files(folder: Path) -> list[str]:
+    """The names in the list of a folder; none if it has no list. Raises SleuthError if that is damaged."""
+    return [*_read(folder)] if has_checksums(folder) else []
 
 
 def lists(folder: Path, name: str) -> bool:
@@ -89,7 +105,9 @@ def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> s
         listed = {name: digest for name, digest in _read(folder).items() if wanted(name)}
     except SleuthError as error:
         return str(error)
-    missing = [f"{name} is missing" for name in listed if not (folder / name).is_file()]
+    missing = [
+        f"{name} is {not_a_file(folder / name) or 'missing'}" for name in listed if not (folder / name).is_file()
+    ]
     there = [name for name in listed if (folder / name).is_file()]
     try:
         digests = dict(zip(there, _hash_all(folder, there), strict=True))
@@ -100,16 +118,28 @@ def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> s
 
 
 def require_intact(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
-    """Raises SleuthError if a wanted file is missing or differs from its checksum."""
+    """Raises SleuthError if a wanted file is missing or differs from its checksum, and for one that is not in the list
+    of a folder that has one, but would be loaded. What is in place of a file is refused in any folder."""
+    loaded = [name for name in loaded_files(folder) if wanted(name)]
     if (problem := damage(folder, wanted)) is not None:
         raise SleuthError(
             f"{folder}: damaged: {problem}, by its {SUMS}; take another checkpoint or copy this one again. If the "
             f"change is meant, remove {SUMS} from the folder"
         )
+    if not has_checksums(folder):
+        return
+    if unlisted := [name for name in loaded if name not in _read(folder)]:
+        others = f" and {len(unlisted) - 1} other files" if unlisted[1:] else ""
+        raise SleuthError(
+            f"{folder}: {unlisted[0]}{others} would be loaded, but not as written: not in its {SUMS}; remove what was "
+            f"added or copy the folder again. If the change is meant, remove {SUMS} from the folder"
+        )
 
 
 def _read(folder: Path) -> dict[str, str]:
     """Digest by name. Raises SleuthError if it is no list of checksums."""
+    if (problem := not_a_file(folder / SUMS)) is not None:
+        raise SleuthError(f"{SUMS} is {problem}")
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

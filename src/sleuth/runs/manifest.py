@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
+from sleuth.model_path import require_file
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
 from sleuth.runs.machine import machine
@@ -24,7 +26,19 @@ _POOL_ADDRESS = re.compile(
     r"|memory|port|arguments(\.\d+)?))?$"
 )
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "numba", "tantivy", "peft")
+SAVED_AS = Path("state") / "run.json"
+"""The file of a checkpoint that names its run and step."""
 _PARTS = {"versions": dict, "hashes": dict, "continued": list}
+
+
+def saved_as(checkpoint: Path) -> tuple[str, int] | None:
+    """The run and the step that a checkpoint was saved as; None if it does not say so, as those of earlier versions."""
+    try:
+        require_file(checkpoint / SAVED_AS)
+        named = json.loads((checkpoint / SAVED_AS).read_bytes())
+        return str(named["run"]), int(named["step"])
+    except (SleuthError, OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 class Manifest:
@@ -53,6 +67,7 @@ class Manifest:
                 "hashes": {"recipe": recipe_hash(recipe)},
                 "continued": [],
             }
+        manifest["run"] = manifest.get("run") or self._run_of_checkpoints() or secrets.token_hex(8)
         manifest["recipe"] = recipe.resolved_from.model_dump(mode="json")
         self._write(manifest)
 
@@ -73,6 +88,16 @@ class Manifest:
         manifest = self.read()
         manifest.setdefault("sources", {})[stage] = dict(sources)
         self._write(manifest)
+
+    @property
+    def run(self) -> str | None:
+        """What tells the run from every other one; None in runs of earlier versions."""
+        return self.read().get("run")
+
+    def _run_of_checkpoints(self) -> str | None:
+        """The run that the checkpoints name, of a folder whose manifest is lost."""
+        places = sorted(self.path.parent.glob(f"checkpoints/step-*/{SAVED_AS}"))
+        return next((named[0] for place in places if (named := saved_as(place.parents[1])) is not None), None)
 
     @property
     def threads(self) -> int | None:

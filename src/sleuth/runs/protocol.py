@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from sleuth.dialects import Dialect
+from sleuth.model_path import require_file
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
@@ -153,6 +154,7 @@ class ProtocolCard(BaseModel):
     def read(cls, checkpoint: Path) -> Self | None:
         """The card of a checkpoint, or None if it has none. Raises SleuthError if the card is invalid."""
         path = checkpoint / FILE
+        require_file(path)
         if not path.exists():
             return None
         try:

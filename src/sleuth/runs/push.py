@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sleuth.model_path import loaded_files, require_file
+from sleuth.runs.checkpoints import CARD, of_model
+from sleuth.runs.checksums import SUMS, listed_files, require_intact
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
-
-NOT_UPLOADED = ["state/*"]
-"""Optimiser state and counters: several times the size of the weights, and of no use to others."""
 
 
 def require_push(repository: str) -> None:
@@ -28,12 +29,16 @@ def require_push(repository: str) -> None:
 
 
 def push(checkpoint: Path, repository: str) -> None:
-    """Uploads a checkpoint with its card and its protocol. Raises SleuthError if the hub refuses it."""
+    """Uploads what a checkpoint consists of, with its card and its protocol, and nothing else of its folder. Raises
+    SleuthError if it is damaged or the hub refuses it."""
+    require_intact(checkpoint, of_model)
+    require_file(checkpoint / CARD)
+    parts = [*filter(of_model, listed_files(checkpoint) or loaded_files(checkpoint)), SUMS, CARD]
     with _hub(repository) as hub:
         hub.upload_folder(
             repo_id=repository,
             folder_path=checkpoint,
-            ignore_patterns=NOT_UPLOADED,
+            allow_patterns=[escape(name) for name in parts],
             commit_message=f"Sleuth checkpoint {checkpoint.name}",
         )
 

@@ -18,8 +18,7 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
-from sleuth.runs.checkpoints import load_state, step_name, step_of
-from sleuth.runs.checksums import require_intact
+from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.stage_context import Saved, StageContext
 from sleuth.training.credit.thought_gain import gain_in
@@ -154,7 +153,7 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
 
 
 def _saved(context: StageContext, checkpoint: Path) -> Saved:
-    require_intact(checkpoint)
+    require_own(checkpoint, context.folder.manifest.run)
     return Saved(checkpoint=checkpoint, steps=step_of(checkpoint) - context.first_step, state=load_state(checkpoint))
 
 
