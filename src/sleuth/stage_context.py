@@ -63,7 +63,7 @@ from sleuth.runs.checkpoints import (
     prune_checkpoints,
     remove_checkpoint,
     remove_set_aside,
-    require_own,
+    require_named,
     resumable,
     save_checkpoint,
     saved_with_state,
@@ -72,7 +72,7 @@ from sleuth.runs.checkpoints import (
     step_of,
     steps_set_aside,
 )
-from sleuth.runs.checksums import damage, has_checksums
+from sleuth.runs.checksums import damage, has_checksums, require_intact
 from sleuth.runs.disk import bytes_in, free_bytes
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.runs.judge_cards import read_cards
@@ -443,11 +443,13 @@ class StageContext:
         for place in self.folder.checkpoints.glob("step-*"):
             if place in own and not place.is_dir():
                 raise SleuthError(f"{place}: is {not_a_file(place) or 'a file'} in place of a checkpoint; remove it")
+        for place in checkpoints_in(self.folder.checkpoints):
+            require_named(place, self.folder.manifest.run)
         damaged: list[tuple[Path, str]] = []
         for place in filter(saved_with_state, reversed(self._own_checkpoints())):
             problem = damage(place)
             if problem is None:
-                require_own(place, self.folder.manifest.run)
+                require_intact(place)
                 for broken, why in damaged:
                     aside = set_aside(broken)
                     self.folder.say(

@@ -145,16 +145,21 @@ def beside_weights(name: str) -> bool:
 
 
 def require_own(checkpoint: Path, run: str | None) -> None:
-    """Raises SleuthError unless a checkpoint is intact, and was saved by `run` at the step of its name, as far as it
-    says so."""
+    """Raises SleuthError unless a checkpoint is intact, and was saved as its name says; see `require_named`."""
     require_intact(checkpoint)
-    named = saved_as(checkpoint)
+    require_named(checkpoint, run)
+
+
+def require_named(checkpoint: Path, run: str | None) -> None:
+    """Raises SleuthError unless a checkpoint was saved by `run` at the step of its name, as far as it says so."""
+    damaged = damage(checkpoint, lambda name: name == SAVED_AS.as_posix()) is not None
+    named = None if damaged else saved_as(checkpoint)
     if named is None or named == (run or named[0], step_of(checkpoint)):
         return
-    whose = "this run" if named[0] == run else f"the run {named[0]}"
+    whose = "this run" if run in (None, named[0]) else f"another run ({named[0]}, and this is {run})"
     raise SleuthError(
-        f"{checkpoint}: was saved as step {named[1]} of {whose}, and stands for step {step_of(checkpoint)} of the run "
-        f"{run or 'here'}; put back the run's own, or remove it to continue from the one before"
+        f"{checkpoint}: was saved at step {named[1]} of {whose}; put back what was here, or move it away to continue "
+        "from the checkpoint before it"
     )
 
 

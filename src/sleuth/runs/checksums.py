@@ -129,7 +129,7 @@ def require_intact(folder: Path, wanted: Callable[[str], bool] = lambda name: Tr
     if not has_checksums(folder):
         return
     if unlisted := [name for name in loaded if name not in _read(folder)]:
-        others = f" and {len(unlisted) - 1} other files" if unlisted[1:] else ""
+        others = f" and {len(unlisted) - 1} more" if unlisted[1:] else ""
         raise SleuthError(
             f"{folder}: {unlisted[0]}{others} would be loaded, but not as written: not in its {SUMS}; remove what was "
             f"added or copy the folder again. If the change is meant, remove {SUMS} from the folder"
