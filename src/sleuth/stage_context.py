@@ -54,6 +54,7 @@ from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.atomic import write_text
+from sleuth.runs.chain import forget, recorded
 from sleuth.runs.checkpoints import (
     CARD,
     Retention,
@@ -306,7 +307,8 @@ class StageContext:
             checkpoint = self.folder.checkpoints / step_name(self.first_step + step)
             card = self._card(checkpoint, protocol)
             self._make_room(checkpoint_bytes(model, state))
-            with self.folder.costing(self.stage.name, "saving"):
+            self.folder.metrics.sync()
+            with self.folder.costing(self.stage.name, "saving"), recorded(checkpoint):
                 save_checkpoint(
                     checkpoint,
                     model,
@@ -410,6 +412,7 @@ class StageContext:
         for file in self.folder.eval.glob("*.json"):
             model = str(json.loads(file.read_bytes()).get("model"))
             if model != self.recipe.model and Path(model).name in {place.name for place in discarded}:
+                forget(file)
                 file.unlink()  # first: a kill in between leaves no figure of weights that are gone
         for place in reversed(discarded):
             remove_checkpoint(place)

@@ -12,6 +12,7 @@ import pytest
 from verb import sleuth
 
 from sleuth.recipe import load_recipe
+from sleuth.runs.chain import CHAIN
 from sleuth.runs.checksums import SUMS
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
@@ -62,8 +63,10 @@ def weights(checkpoint: Path) -> bytes:
 
 @pytest.fixture
 def folder(finished: Run, tmp_path: Path) -> Path:
-    """A finished run of four steps with checkpoints after steps 2 and 4."""
-    return Path(shutil.copytree(finished().parents[1], tmp_path / "run"))
+    """A finished run of four steps with checkpoints after steps 2 and 4, without a chain, as of earlier versions."""
+    copy = Path(shutil.copytree(finished().parents[1], tmp_path / "run"))
+    (copy / CHAIN).unlink()
+    return copy
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state/state.pt", SUMS])
@@ -164,6 +167,7 @@ def test_lost_rows_rollouts_and_a_lost_manifest_are_reported_and_the_rest_is_kep
     run: Run, finished: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "run"))
+    (folder / CHAIN).unlink()
     (folder / "metrics.jsonl").unlink()
     cut = folder / "rollouts" / "step-000001.parquet"
     cut.write_bytes(cut.read_bytes()[:100])
@@ -214,6 +218,7 @@ def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
     manifest["machine"]["processor"] = "Abacus 3000"
     manifest["versions"]["numba"] = "0.1"
     (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / CHAIN).unlink()
     monkeypatch.setenv("MKL_CBWR", "AVX2")
     run(recipe_file, folder)
     said = capsys.readouterr().err

@@ -48,10 +48,15 @@ def compare(
     from sleuth.cli.progress import progress_bar
     from sleuth.report.arms import read_arms
     from sleuth.report.comparison import compare as compare_arms
+    from sleuth.runs.chain import warning
 
     if out is not None and out.suffix != ".html":
         raise SleuthError(f"--out {out}: should be FILE.html: a comparison is one page")
     arms = read_arms(places)
+    members = [member for arm in arms for member in arm.members]
+    lines = [member.run.warning if member.run else warning(member.file.parents[1]) for member in members]
+    for line in filter(None, dict.fromkeys(lines)):
+        typer.echo(line, err=True)
     with progress_bar("compare") as progress:
         comparison = compare_arms(arms, progress)
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -23,4 +24,4 @@ def report(
     """
     from sleuth.report import write_report
 
-    typer.echo(write_report(run, all_rollouts=all_rollouts))
+    typer.echo(write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -35,13 +35,16 @@ from sleuth.terminal import escape
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
 
-def write_report(run: Path, *, all_rollouts: bool = False) -> Path:
+def write_report(run: Path, *, all_rollouts: bool = False, warn: Callable[[str], object] = lambda line: None) -> Path:
     """Writes `RUN/report.html` and returns its path; with `all_rollouts`, also all stored episodes in files beside it.
+    Calls `warn` first with a line about files that are not as the run wrote them.
 
     The page names the parts that the run does not have yet. Raises SleuthError if the folder is not a run or one of its
     files is invalid.
     """
     files = read_run(run)
+    if files.warning:
+        warn(files.warning)
     if all_rollouts:
         write_step_files(files.rollouts, run, read_tokenizer(run) if files.rollouts else None)
     page = render(files, all_rollouts=all_rollouts)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.recipe.renamed import renamed_keys
+from sleuth.runs.chain import require_regular, warning
 from sleuth.runs.eval_file import is_stale
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
@@ -25,7 +26,8 @@ WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 class RunFiles:
     """The files of one run. `metrics` has one row a step; `evaluations` maps a name (`base`, `trained`) to its file;
     `rollouts` are the parquet files in the order of their steps, unread. `stale` has a sentence for each evaluation
-    that is left out because its checkpoint has other weights now."""
+    that is left out because its checkpoint has other weights now. `warning` is a line about files that are not as the
+    run wrote them."""
 
     folder: Path
     recipe: dict[str, Any]
@@ -35,6 +37,7 @@ class RunFiles:
     evaluations: dict[str, dict[str, Any]]
     rollouts: list[Path]
     stale: Sequence[str] = ()
+    warning: str | None = None
 
     @property
     def evaluate_stages(self) -> list[str]:
@@ -56,6 +59,7 @@ def read_run(folder: Path) -> RunFiles:
         raise SleuthError(
             f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote"
         )
+    require_regular(folder)
     recipe, recipe_text = read_recipe(recipe_file)
     manifest = folder / "manifest.json"
     files = in_stage_order(recipe, (folder / "eval").glob("*.json"))
@@ -71,6 +75,7 @@ def read_run(folder: Path) -> RunFiles:
         evaluations={file.stem: read[file] for file in files if file not in stale},
         rollouts=sorted((folder / "rollouts").glob("*.parquet")),
         stale=list(stale.values()),
+        warning=warning(folder),
     )
 
 

@@ -23,6 +23,7 @@ from sleuth.model_path import require_file
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
 from sleuth.recipe.sweep import shared_stage_count
 from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder, write_text
+from sleuth.runs.chain import forget, recorded
 from sleuth.runs.checksums import damage, drop_checksums, list_again, lists, require_intact, write_checksums
 from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.runs.manifest import SAVED_AS, Manifest, changes_since, saved_as
@@ -222,20 +223,23 @@ def remove_checkpoint(checkpoint: Path) -> None:
     """Removes a checkpoint. It is renamed first, so that a half-removed one is never taken for a checkpoint."""
     doomed = checkpoint.with_name(checkpoint.name + ".removed" + PARTIAL)
     shutil.rmtree(doomed, ignore_errors=True)
+    forget(checkpoint)
     checkpoint.rename(doomed)
     shutil.rmtree(doomed)
 
 
 def remove_state(checkpoint: Path) -> None:
     """Removes the state: the model stays, but training cannot resume from it."""
-    drop_checksums(checkpoint, lambda name: not of_model(name))
-    (checkpoint / STATE).unlink()
-    shutil.rmtree((checkpoint / STATE).parent)
+    with recorded(checkpoint):
+        drop_checksums(checkpoint, lambda name: not of_model(name))
+        (checkpoint / STATE).unlink()
+        shutil.rmtree((checkpoint / STATE).parent)
 
 
 def set_aside(checkpoint: Path) -> Path:
     """Renames a damaged checkpoint, so that it is no longer taken for one; returns its new name."""
     remove_set_aside(checkpoint)
+    forget(checkpoint)
     return checkpoint.rename(checkpoint.with_name(checkpoint.name + DAMAGED))
 
 
@@ -293,7 +297,8 @@ def reuse_checkpoints(run: RunFolder, others: Iterable[Path]) -> None:
             figures = {name: value for name, value in row.items() if name not in ("stage", "step")}
             run.metrics.append(stage, row["step"], figures)
     for _, end in ends:
-        with replacing_folder(run.checkpoints / end.name) as partial:
+        copy = run.checkpoints / end.name
+        with recorded(copy), replacing_folder(copy) as partial:
             shutil.copytree(end, partial, copy_function=_linked, dirs_exist_ok=True)
             _name(partial, run.manifest.run or "", step_of(end))
             list_again(partial, SAVED_AS.as_posix())

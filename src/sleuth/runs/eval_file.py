@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.runs.atomic import DAMAGED, write_text
+from sleuth.runs.chain import forget, recorded
 from sleuth.runs.checksums import weights_sha256
 
 MODELS = ("model", "against")
@@ -29,7 +30,9 @@ def with_digests(contents: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_eval(file: Path, contents: Mapping[str, Any]) -> None:
     """Writes the file atomically, `with_digests`."""
-    write_text(file, json.dumps(with_digests(contents), ensure_ascii=False, indent=1) + "\n")
+    text = json.dumps(with_digests(contents), ensure_ascii=False, indent=1) + "\n"
+    with recorded(file):
+        write_text(file, text)
 
 
 def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
@@ -40,6 +43,7 @@ def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
         except (ValueError, RecursionError):
             whole = False
         if not whole:
+            forget(file)
             aside = file.rename(file.with_name(file.name + DAMAGED))
             say(f"{file} is damaged: it is now {aside.name}, and is measured again")
 

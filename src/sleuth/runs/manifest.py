@@ -17,6 +17,7 @@ from sleuth import __version__
 from sleuth.model_path import require_file
 from sleuth.recipe import Recipe
 from sleuth.runs.atomic import write_text
+from sleuth.runs.chain import recorded, run_id
 from sleuth.runs.machine import machine
 from sleuth.types import RetrieverIdentity, SleuthError
 
@@ -67,7 +68,8 @@ class Manifest:
                 "hashes": {"recipe": recipe_hash(recipe)},
                 "continued": [],
             }
-        manifest["run"] = manifest.get("run") or self._run_of_checkpoints() or secrets.token_hex(8)
+        before = manifest.get("run") or run_id(self.path.parent) or self._run_of_checkpoints()
+        manifest["run"] = before or secrets.token_hex(8)
         manifest["recipe"] = recipe.resolved_from.model_dump(mode="json")
         self._write(manifest)
 
@@ -202,7 +204,8 @@ class Manifest:
         return manifest
 
     def _write(self, manifest: dict[str, Any]) -> None:
-        write_text(self.path, json.dumps(manifest, indent=2) + "\n")
+        with recorded(self.path):
+            write_text(self.path, json.dumps(manifest, indent=2) + "\n")
 
 
 def changes_since(manifest: Mapping[str, Any]) -> list[str]:

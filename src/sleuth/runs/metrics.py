@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from typing import Any, BinaryIO, TypeGuard, get_args
 from sleuth.recipe.renamed import renamed_figures
 from sleuth.recipe.rewards import RewardRecipe
 from sleuth.runs.atomic import write_text
+from sleuth.runs.chain import record_rows, recorded
 from sleuth.types import SleuthError
 
 GLOSSARY: dict[str, dict[str, str]] = {
@@ -155,14 +157,21 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._hashed, self._sha256 = 0, hashlib.sha256()  # of so many bytes at the beginning
 
     def append(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         """Writes one step's row completely or not at all. A figure that is not finite is written as null."""
         row = {"stage": stage, "step": step} | {name: _finite(value) for name, value in figures.items()}
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
         with open(self.path, "ab") as file:
             end = file.tell()
             try:
-                file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+                if self._hashed != end:
+                    self._sha256 = hashlib.sha256(self.path.read_bytes())
+                self._sha256.update(line)
+                self._hashed = end + len(line)
+                record_rows(self.path, self._hashed, self._sha256.hexdigest())
+                file.write(line)
                 file.flush()
             except OSError:
                 os.truncate(self.path, end)
@@ -198,7 +207,17 @@ class MetricsFile:
         self._write([row for row in self.rows() if row["stage"] != stage or row["step"] <= step])
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
-        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if not self.path.exists() or text.encode() != self.path.read_bytes():
+            self._hashed = 0
+            with recorded(self.path):
+                write_text(self.path, text)
+
+    def sync(self) -> None:
+        """Returns when all rows are on the disk."""
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
 
 
 class MetricsTail:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sleuth.runs.atomic import replacing_file
+from sleuth.runs.chain import recorded
 from sleuth.types import (
     Action,
     Continuation,
@@ -114,7 +115,7 @@ def write_rollouts(path: Path, groups: Sequence[Group], advantages: Sequence[Seq
         for row in _rows_of_group(index, group, group_advantages)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_file(path) as partial:
+    with recorded(path), replacing_file(path) as partial:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), partial, compression="zstd", write_page_checksum=True)
 
 

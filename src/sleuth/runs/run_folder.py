@@ -16,6 +16,7 @@ from typing import Any, Self
 from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.runs.atomic import PARTIAL, write_text
 from sleuth.runs.backlog import Backlog
+from sleuth.runs.chain import CHAIN, begin_chain, recorded, require_regular, require_unbroken, settle
 from sleuth.runs.disk import Shortages
 from sleuth.runs.eval_file import set_aside_damaged
 from sleuth.runs.manifest import Manifest, identity
@@ -34,17 +35,17 @@ FORWARDED_SIGNAL = f"{LAUNCHER}/signal"
 RESULT_FOLDERS = ("rollouts", "eval", "checkpoints")
 LOCKS = Path("/proc/locks")
 """Every lock that a process of this machine holds, on Linux."""
-START_FILES = ("log.txt", "metrics.jsonl", "manifest.json", "recipe.toml", "lock")
+START_FILES = ("log.txt", "metrics.jsonl", "manifest.json", "recipe.toml", CHAIN, "lock")
 """What a run writes before its first result, in the order in which a failed start is removed."""
 
 
 class RunFolder:
     """An open run folder; one process at a time may hold it.
 
-    `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `log.txt`, where a model judges `verdicts.sqlite`, and
-    the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` if a rank ran out of memory. Use it as a
-    context manager, or `close` it. The folder belongs to a recipe once it holds a result: what a start without one has
-    written is removed when the start fails, and replaced by another recipe if it was killed.
+    `recipe.toml` (resolved), `manifest.json`, `metrics.jsonl`, `chain.jsonl`, `log.txt`, where a model judges
+    `verdicts.sqlite`, and the folders `rollouts`, `eval` and `checkpoints`, and `out_of_memory` if a rank ran out of
+    memory. Use it as a context manager, or `close` it. The folder belongs to a recipe once it holds a result: what a
+    start without one has written is removed when the start fails, and replaced by another recipe if it was killed.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class RunFolder:
         """Opens a run to read it, even while another process writes it."""
         if not (path / "recipe.toml").exists():
             raise SleuthError(f"{path}: holds no run")
+        require_regular(path)
         return cls(path, load_recipe(path / "recipe.toml"))
 
     def say(self, line: str) -> None:
@@ -199,16 +201,32 @@ class RunFolder:
         if not _holds_results(self.path) and not _is_run_of(self.path, self.recipe):
             self.manifest.path.unlink(missing_ok=True)
             self.shortages.forget()
+        self._check_chain()
         if self.metrics.path.exists() and not self.manifest.path.exists():
             self.say(f"{self.manifest.path} is missing: versions, costs and roll-backs so far are not known any more")
-        write_text(self.path / "recipe.toml", dump_toml(self.recipe))
+        with recorded(self.path / "recipe.toml"):
+            write_text(self.path / "recipe.toml", dump_toml(self.recipe))
         self.manifest.begin(self.recipe)
+        if not (self.path / CHAIN).exists():
+            begin_chain(self.path, self.manifest.run or "")
         self.metrics.repair()
         for folder in (self.rollouts, self.eval, self.checkpoints):
             folder.mkdir(exist_ok=True)
         set_aside_damaged(self.eval, self.say)
         names, config = self.recipe.trackers, self.recipe.model_dump(mode="json")
         self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
+
+    def _check_chain(self) -> None:
+        """Raises SleuthError if a file is not what the run wrote; prints what is lost and where no chain can tell."""
+        if not _holds_results(self.path):
+            (self.path / CHAIN).unlink(missing_ok=True)
+        elif (self.path / CHAIN).exists():
+            findings = require_unbroken(self.path)
+            if (line := findings.line(self.path)) is not None:
+                self.say(f"{line}; the run goes on with what is there")
+            settle(self.path, findings)
+        else:
+            self.say(f"{self.path} has no {CHAIN}: its files are accepted as they are, and changes noticed from now on")
 
 
 def _holds_results(path: Path) -> bool:
@@ -230,6 +248,7 @@ def _is_run_of(path: Path, recipe: Recipe) -> bool:
 def _require_run_or_empty(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise SleuthError(f"{path}: is a file; a run needs a folder")
+    require_regular(path)
     if not path.exists() or (path / "recipe.toml").exists():
         return
     if foreign := foreign_files(path):
@@ -238,7 +257,7 @@ def _require_run_or_empty(path: Path) -> None:
 
 def foreign_files(path: Path) -> list[str]:
     """The names of files in a folder that no run has begun in, other than those of a run that is about to begin."""
-    ours = ("lock", "recipe.toml" + PARTIAL, LAUNCHER)
+    ours = ("lock", CHAIN, CHAIN + PARTIAL, "recipe.toml" + PARTIAL, LAUNCHER)
     return sorted(file.name for file in path.iterdir() if file.name not in ours)
 
 
