@@ -26,7 +26,19 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"recipe", "dialects", "prompts", "ranks", "model_path", "terminal", "threads", "memory", "variables", "user_code", "hardware"},
+    {
+        "recipe",
+        "dialects",
+        "prompts",
+        "ranks",
+        "model_path",
+        "terminal",
+        "threads",
+        "memory",
+        "variables",
+        "user_code",
+        "hardware",
+    },
     {"types"},
 )
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")

@@ -37,6 +37,7 @@ from sleuth.stage_context import StageContext, StageInputs, failing, stage_input
 from sleuth.threads import PROCESS
 from sleuth.training import grpo, loop, online_dpo, reading, reward_gate, sft, sft_rows, warm_start
 from sleuth.types import SleuthError, Task
+from sleuth.user_code.permission import CODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,8 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
 def require_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
     """The questions of each stage, by its index. Reads everything that the stages will need: what is missing or does
     not fit raises a one-line SleuthError that names the stage, before the first step and not in its third hour. Calls
-    `warn` with a line for what stops no run, which a run prints when the stage begins.
+    `warn` with a line for what stops no run, which a run prints when the stage begins. A stage that runs code which
+    this check goes on without is left out.
 
     Nothing is computed, so the number of threads is chosen again, and printed, where computing begins.
     """
@@ -168,7 +170,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
     questions: dict[int, list[Task]] = {}
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
-        with _named(inputs.index, stage):
+        with _named(inputs.index, stage), CODE.skipping():
             if inputs.index in training and inputs.resolution is not None:
                 loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
             lora = training[inputs.index].lora if inputs.index in training else None

@@ -205,7 +205,7 @@ def test_prints_go_to_stderr(folder: Path, name: str, capsys: pytest.CaptureFixt
 def test_prints_of_an_import_go_to_stderr(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "talks.py").write_text("print('imported')\ndef f(episode): ...\n")
     load_function("talks.py:f")
-    assert capsys.readouterr() == ("", "imported\n")
+    assert capsys.readouterr() == ("", "code: imports talks.py (module talks)\nimported\n")
 
 
 def test_prints_of_other_threads_stay_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:

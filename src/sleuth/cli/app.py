@@ -16,6 +16,7 @@ from sleuth import __version__
 from sleuth.runs.interruption import Interrupted
 from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
+from sleuth.user_code.permission import CODE
 
 FAILED = 1
 """Exit status of a run that failed."""
@@ -141,7 +142,8 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             prepare_waiting()
-            return super().invoke(ctx)
+            with CODE.of_command_line():
+                return super().invoke(ctx)
         except SleuthError as error:
             status = exit_status(error)
             label = "" if status == PAUSED else "error: "

@@ -17,9 +17,10 @@ from sleuth.cli.check_data import check_data, check_texts
 from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.cli.options import AsJson, CheckNoCode, RecipeFile
 from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
+from sleuth.user_code.permission import CODE
 
 if TYPE_CHECKING:
     from sleuth.metrics.exam_card import ExamCard, SkillMark
@@ -66,12 +67,13 @@ def check_recipe(
     weights: Annotated[
         bool, typer.Option("--weights", help="Send the model's weights to the servers of its pools too.")
     ] = False,
+    no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check that a recipe can run; starts nothing.
+    """Check that a recipe can run; starts no stage.
 
-    Reads all that its stages will need, and computes whether it fits the cards that it names. Where servers generate
-    its episodes, asks each what it can do.
+    Reads all that its stages will need, imports and calls the Python that it names, and computes whether it fits the
+    cards that it names. Where servers generate its episodes, asks each what it can do.
     """
     from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
@@ -96,6 +98,9 @@ def check_recipe(
         fits, line = _fit(resolved, resolved.card)
         found |= {"card": resolved.card, "fits": fits}
         lines.append(line)
+    if line := CODE.skipped_line():
+        found["not_checked"] = CODE.refused
+        lines.append(f"warning: {line}")
     problem = None
     pooled = pooled_stages(resolved) if resolved.model else []
     if weights and not pooled:
@@ -128,7 +133,7 @@ def _skipped(recipe: Recipe, questions: Mapping[int, Sequence[Task]]) -> Iterato
 
     for index, stage in enumerate(recipe.stage):
         data = getattr(stage, "data", None)
-        if skips(data) and len(questions[index]) < (total := len(select_tasks(data))):
+        if index in questions and skips(data) and len(questions[index]) < (total := len(select_tasks(data))):
             yield index, stage.name, total - len(questions[index]), total
 
 
@@ -147,6 +152,7 @@ def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
 @check.command("sweep")
 def check_sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
+    no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that a sweep can run, and count its steps."""
@@ -156,10 +162,14 @@ def check_sweep(
     recipe, runs = load_sweep(file, look=missing_inputs)
     require_sweep_inputs(file, runs)
     steps, seeds = sum(unshared_steps(runs).values()), len(recipe.seeds)
+    line = CODE.skipped_line()
     if as_json:
-        typer.echo(json.dumps({"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}))
+        found = {"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps * seeds}
+        typer.echo(json.dumps(found | ({"not_checked": CODE.refused} if line else {})))
     else:
         typer.echo(f"ok: {len(runs)} arms with {seeds} seeds, {steps * seeds:,} steps; shared steps are counted once")
+        if line:
+            typer.echo(f"warning: {line}")
 
 
 def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, Model
+from sleuth.cli.options import AsJson, Model, NoCode
 
 
 def check_model(
@@ -21,6 +21,7 @@ def check_model(
         Path | None,
         typer.Option(metavar="FILE", help="Also check that this recipe's prompts, scorers and budgets fit."),
     ] = None,
+    no_code: NoCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a model's chat template, tool calls, tags and stop tokens.

@@ -9,6 +9,7 @@ import typer
 
 from sleuth.memory import require_amount
 from sleuth.types import SleuthError
+from sleuth.user_code.permission import BY_NO_ALLOW_CODE, BY_NO_CODE, CODE
 
 
 def _require_amount(text: str | None) -> str | None:
@@ -39,6 +40,33 @@ Questions = Annotated[
 RecipeFile = Annotated[
     Path,
     typer.Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False),
+]
+
+
+def _allow_unless(no_code: bool) -> bool:
+    CODE.refusal = BY_NO_CODE if no_code else ""
+    return no_code
+
+
+def _check_without(no_code: bool) -> bool:
+    CODE.skips = no_code
+    return _allow_unless(no_code)
+
+
+def _allow_if(allow_code: bool) -> bool:
+    CODE.refusal = "" if allow_code else BY_NO_ALLOW_CODE
+    return allow_code
+
+
+NO_CODE = "Import no Python and start no command that the recipe names"
+NoCode = Annotated[
+    bool, typer.Option("--no-code", callback=_allow_unless, help=f"{NO_CODE}; one that needs it is refused.")
+]
+CheckNoCode = Annotated[
+    bool, typer.Option("--no-code", callback=_check_without, help=f"{NO_CODE}; what could not be checked is printed.")
+]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", callback=_allow_if, help="Import the Python that the run's recipe names.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

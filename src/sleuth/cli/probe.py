@@ -112,6 +112,7 @@ def probe_thoughts(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use only so many places in texts. [default: as the recipe says]")
     ] = None,
+    no_code: options.NoCode = False,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -10,11 +10,13 @@ import typer
 from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
-from sleuth.cli.options import AsJson, Model, Out, RecipeFile
+from sleuth.cli.options import AsJson, Model, NoCode, Out, RecipeFile
 from sleuth.threads import PROCESS
 
 
-def reasoning(model: Model, recipe: RecipeFile, out: Out = None, as_json: AsJson = False) -> None:
+def reasoning(
+    model: Model, recipe: RecipeFile, no_code: NoCode = False, out: Out = None, as_json: AsJson = False
+) -> None:
     """Ask a model problems, several answers to each.
 
     The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson
+from sleuth.cli.options import AllowCode, AsJson
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -25,12 +25,14 @@ def replay(
     layout: Annotated[
         Literal["tree", "padded"], typer.Option(help="Compute shared prefixes once, or each row by itself.")
     ] = "tree",
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute a recorded step again under another reward or loss.
 
     Its rollouts are read, and the weights before it are rebuilt from the nearest checkpoint and the rollouts since.
-    --layout changes how rows are laid out. Nothing is written.
+    --layout changes how rows are laid out. Nothing is written. A reward or a loss of your own is imported only with
+    --allow-code.
     """
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson
+from sleuth.cli.options import AsJson, NoCode
 from sleuth.cli.tables import Column, print_columns
 from sleuth.types import SleuthError
 
@@ -23,6 +23,7 @@ def rescore(
     reward: Annotated[
         Path, typer.Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
     ],
+    no_code: NoCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Score a run's rollouts again under another reward.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.app import FAILED, PAUSED
-from sleuth.cli.options import AsJson, Quiet
+from sleuth.cli.options import AsJson, NoCode, Quiet
 from sleuth.cli.tables import Column, print_columns
 from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
 
@@ -44,6 +44,7 @@ def sweep(
     seeds: Annotated[
         list[int] | None, typer.Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
     ] = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from sleuth.cli.app import FAILED, exit_status
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import Quiet, RecipeFile
+from sleuth.cli.options import NoCode, Quiet, RecipeFile
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -57,6 +57,7 @@ def train(
         str | None,
         typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
     ] = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     world: Annotated[
         int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")

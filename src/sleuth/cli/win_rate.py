@@ -12,7 +12,7 @@ import typer
 from sleuth.cli.figures import measured_in, print_figures
 from sleuth.cli.heavy import import_heavy
 from sleuth.cli.inputs import load_stage, prepare_out_file, require_inputs
-from sleuth.cli.options import AsJson, Model, Out, RecipeFile
+from sleuth.cli.options import AsJson, Model, NoCode, Out, RecipeFile
 from sleuth.threads import PROCESS
 from sleuth.types import SleuthError
 
@@ -24,6 +24,7 @@ def win_rate(
         str | None,
         typer.Option(metavar="OTHER", help="The other model. [default: the stage's own, or the recipe's model]"),
     ] = None,
+    no_code: NoCode = False,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from queue import Empty
@@ -25,6 +25,7 @@ from sleuth.distributed.group import ON_CPU, ON_GPU, TIMEOUT
 from sleuth.distributed.ray_worker import Printed, Stopped, UserError, describe_failures, work_as_rank
 from sleuth.runs.interruption import SAME_REQUEST_SECONDS, SIGNALS, Interrupted, handling
 from sleuth.types import SleuthError
+from sleuth.user_code.permission import CODE
 
 LOCAL = "local"
 """The address of a Ray that runs on this machine for one run only."""
@@ -155,7 +156,13 @@ def _trainer(ray: Any, work: Callable[[], None], cluster: RayCluster, messages: 
     gpus, signal = _gpus(ray, cluster), cluster.signal.absolute()
     return TorchTrainer(
         work_as_rank,
-        train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages, "signal": signal},
+        train_loop_config={
+            "work": work,
+            "folder": os.getcwd(),
+            "messages": messages,
+            "signal": signal,
+            "code": replace(CODE),
+        },
         torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(TIMEOUT.total_seconds())),
         scaling_config=ScalingConfig(num_workers=cluster.ranks, use_gpu=gpus),
         run_config=RunConfig(

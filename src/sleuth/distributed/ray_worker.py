@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from sleuth.runs.interruption import Interrupted, forwarded_to
 from sleuth.types import RetrievalFailed, SleuthError, TransientError
+from sleuth.user_code.permission import CODE
 
 Stream = Literal["stdout", "stderr"]
 
@@ -42,8 +43,10 @@ class Stopped:
 
 def work_as_rank(config: dict[str, Any]) -> None:
     """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`.
-    The number of a signal that the launching process got is in the file `config["signal"]`."""
+    The number of a signal that the launching process got is in the file `config["signal"]`; `config["code"]` is what it
+    may run."""
     messages, rank = config["messages"], int(os.environ["RANK"])
+    CODE.take(config["code"])
     try:
         _change_folder(config["folder"])
         with forward_output(messages) if rank == 0 else nullcontext(), forwarded_to(config["signal"]):

@@ -24,6 +24,7 @@ from sleuth.retrieval.connections import key_headers
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 from sleuth.user_code.calls import SIDE_BY_SIDE, background_loop, delaying_engine, timed
+from sleuth.user_code.permission import CODE
 from sleuth.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -48,13 +49,16 @@ class ToolServer:
 
     `address` is a command, which runs in `folder` and talks over stdin and stdout (`python` is the Python of this
     process), or the URL of a server that speaks streamable HTTP. A server that is lost is started again, once a call;
-    but a session `of_episode` fails when the server may have forgotten earlier calls.
+    but a session `of_episode` fails when the server may have forgotten earlier calls. Raises CodeRefusedError for a
+    command that may not run here.
     """
 
     def __init__(self, address: str, folder: Path | None = None, *, of_episode: bool = False) -> None:
         self.address = address
         self.folder = folder
         self.of_episode = of_episode
+        if not self.has_sessions:
+            CODE.announce(f"starts {address}" + (f" in {folder}" if folder is not None else ""))
         self._session_id: Callable[[], str | None] = lambda: None
         self._remembers = False
         self.listed: list[Tool] = []
@@ -242,11 +246,11 @@ def tools_sha256(tools: Sequence[Tool]) -> str:
 def tool_server(address: str, folder: Path | None = None) -> ToolServer:
     """The server of this process at an address, with its tools listed. Raises SleuthError if it has none, or cannot be
     started or reached."""
+    server = ToolServer(address, folder)
     try:
         import mcp  # noqa: F401
     except ModuleNotFoundError:
         raise SleuthError(INSTALL) from None
-    server = ToolServer(address, folder)
     try:
         asyncio.run_coroutine_threadsafe(server.open(), _loop()).result()
     except ToolServerFailed as error:

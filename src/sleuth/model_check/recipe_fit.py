@@ -13,6 +13,7 @@ from sleuth.model_check.model_files import ModelFiles
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
+from sleuth.user_code.permission import CodeRefusedError
 
 QUESTION = "Where was Ada Voss born?"
 OUTPUT = "<snippet id=a1>Ada Voss was born in Tarn.</snippet>"
@@ -51,6 +52,8 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
     try:
         setting = setting_of(env, files.tokenizer, [TASK] if env.plays == "refiner" else [])
         trial = trial_group(setting, TASK, files.tokenizer, context or 1 << 20)
+    except CodeRefusedError:
+        raise
     except SleuthError as error:
         yield Finding(
             check=check,

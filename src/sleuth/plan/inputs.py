@@ -23,6 +23,7 @@ from sleuth.rewards.function import require_reward
 from sleuth.runs.trackers import require_trackers
 from sleuth.types import SleuthError
 from sleuth.user_code.functions import UserFunction, load_function
+from sleuth.user_code.permission import CODE
 
 
 def missing_inputs(table: StrictModel) -> Iterator[str]:
@@ -33,7 +34,8 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
         if not value:
             continue
         try:
-            REQUIRED[kind](value, table)
+            with CODE.skipping():
+                REQUIRED[kind](value, table)
         except SleuthError as error:
             reason = f"{error}{_how_to_make(value)}".removeprefix(f"{value}: ").removeprefix(f"{key} = {value!r}: ")
             shown = emit_value(value if isinstance(value, tuple) else str(value))
@@ -131,6 +133,11 @@ def _require_reward(name: str, reward: StrictModel) -> None:
     require_reward(_load(name, reward), getattr(reward, "parameters", {}))
 
 
+def _require_startable(kind: str, pool: StrictModel) -> None:
+    program = getattr(pool, "command", None) or kind
+    CODE.require(f"starts {' '.join([program, *getattr(pool, 'arguments', ())])}")
+
+
 def _require_variable(name: str, model: StrictModel) -> None:
     if not os.environ.get(name):
         raise SleuthError(f"key_variable = {name!r}: there is no such variable in the environment")
@@ -157,6 +164,7 @@ REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "reward": _require_reward,
     "tools": _require_tools,
     "server": _require_server,
+    "launch": _require_startable,
     "variable": _require_variable,
     "trackers": lambda names, table: require_trackers(names),
 }

@@ -78,6 +78,7 @@ class PoolRecipe(StrictModel):
     """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder. Either
     they run already (`urls`), or the run starts them (`launch`)."""
 
+    named: ClassVar[Mapping[str, str]] = {"launch": "launch"}
     urls: Annotated[Row[str], Field(min_length=1)] | None = None
     """Addresses of servers that run already, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
     launch: Literal["vllm", "sglang"] | None = None

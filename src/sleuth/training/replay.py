@@ -11,7 +11,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of, served_teacher_of
+from sleuth.factories import (
+    JudgePool,
+    dialect_in,
+    policy_loss_of,
+    policy_of,
+    reward_of,
+    reward_spec_of,
+    served_teacher_of,
+)
 from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
@@ -87,6 +95,10 @@ def replay(
     rows = {row["step"]: row for row in context.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
         raise SleuthError(f"{context.folder.path}: stage {stage.name} recorded no step {step}")
+    for one in (stage, changed):  # before the weights are rebuilt: this may be refused, and that takes minutes
+        policy_loss_of(one)
+    function_rewards = [reward for reward in changed.reward if reward.kind == "python"]
+    reward_spec_of(function_rewards)
     restored = _restored_before(context, stage, step)
     policy = restored.policy
     for between in range(restored.step + 1, step):

@@ -19,6 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from sleuth.types import SleuthError
+from sleuth.user_code.permission import CODE
 from sleuth.user_code.prints import prints_to_stderr
 
 SOURCE = ".py"
@@ -84,7 +85,7 @@ def resolved(name: str, folders: Sequence[Path]) -> str:
 def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     """What `my_rewards:brevity` or `folder/my_rewards.py:brevity` names, which reads these `files`; its module is
     imported, again if its source or one of the files has changed. Raises UserCodeError if there is no such module, name
-    or file, or if the import fails."""
+    or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise UserCodeError(f"should be MODULE:NAME, such as my_rewards:brevity; found {name!r}")
@@ -188,6 +189,7 @@ def _module_in(file: Path, read: Mapping[str, str] | None = None) -> ModuleType:
     if not file.is_file():
         raise UserCodeError(f"{shown(file)}: no such file")
     root, name = _root_of(file)
+    CODE.announce(f"imports {shown(file)} (module {name})")
     sources = _sources(file)
     known = sys.modules.get(name)
     seen = _READ.get(name, {})
@@ -245,6 +247,7 @@ def _require_own(root: Path, sources: Mapping[str, str]) -> None:
 
 
 def _installed(name: str) -> ModuleType:
+    CODE.announce(f"imports {name}, an installed module")
     try:
         with prints_to_stderr():
             return importlib.import_module(name)

@@ -17,6 +17,7 @@ import httpx
 from sleuth.engines.launch import supervisor
 from sleuth.engines.launch.command import HOST, Launch, command_of, environment_of
 from sleuth.types import SleuthError
+from sleuth.user_code.permission import CODE
 
 START_SECONDS = 1800.0
 """How long a server may take until it answers: a large model is read from a slow disk, and graphs are captured."""
@@ -50,7 +51,8 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts it; does not wait until it answers."""
+        """Starts it; does not wait until it answers. Raises CodeRefusedError if it may not run here."""
+        CODE.announce(f"starts {' '.join([*self.launch.program, *self.launch.arguments])}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         supervised = [str(os.getpid()), str(self.launch.port), *command_of(self.launch)]
         with self.log.open("ab") as log:
