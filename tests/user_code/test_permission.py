@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from sleuth.cli.app import VERBS, app
 from sleuth.engines.launch.command import Launch
 from sleuth.engines.launch.processes import ServerProcess
 from sleuth.envs.mcp_server import tool_server
-from sleuth.recipe import load_recipe
 from sleuth.user_code.functions import load_function
 from sleuth.user_code.permission import BY_NO_CODE, CODE, CodePermission, CodeRefusedError
 
@@ -303,24 +303,30 @@ def test_ranks_on_other_machines_get_what_may_run_and_what_was_said() -> None:
 # -- a run and a checkpoint --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trained(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def trained(
+    run: Callable[..., Path],
+    recipe_file: Path,
+    once: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A run with a reward and a loss of its own, whose module has since been changed to one that writes `ran`."""
-    from conftest import write_small_recipe
-
-    from sleuth.pipeline import run_recipe
-    from sleuth.runs.run_folder import RunFolder
-
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "canary.py").write_text(CANARY.replace("touch()", "exists()"))
-    recipe = write_small_recipe(folder, world)
-    own = [NAMED[kind] for kind in ("a reward", "a loss")]
     short = ["stop_after=1", "prompts_per_step=2", "samples_per_prompt=4", "env.turn_tokens=12"]
     limits = ["stage.0.data.limit=1", "stage.2.data.limit=1"]
-    resolved = load_recipe(recipe, [*own, *limits, *(f"stage.1.{key}" for key in short)])
-    with RunFolder.open(folder / "run", resolved) as place:
-        run_recipe(resolved, place)
-    (folder / "canary.py").write_text(CANARY)
+    own = [NAMED[kind] for kind in ("a reward", "a loss")]
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "canary.py").write_text(CANARY.replace("touch()", "exists()"))
+        with chdir(folder):  # the run names the module by its path from here
+            run(recipe_file, folder / "run", *own, *limits, *(f"stage.1.{key}" for key in short))
+        (folder / "canary.py").write_text(CANARY)
+
+    folder = tmp_path / "trained"
+    shutil.copytree(once("run-that-names-code", make), folder)
+    monkeypatch.chdir(folder)
+    sys.modules.pop("canary", None)
     return folder / "run"
 
 
@@ -352,25 +358,22 @@ def test_replay_imports_the_code_of_a_run_only_where_that_is_allowed(trained: Pa
     ran = trained.with_name("ran")
     done = sleuth("replay", trained, 1)
     assert (done.exit_code, done.stdout) == (2, "")
-    act = f"imports {trained.with_name('canary.py')} (module canary)"
+    act = "imports canary.py (module canary)"
     assert done.stderr == f"error: {act}, and what a run names is imported only with --allow-code\n"
     assert not ran.exists()
     done = sleuth("replay", trained, 1, "--allow-code", "--json")
     assert done.exit_code == 0, done.output
     assert done.stderr.splitlines().count(f"code: {act}") == 1
     assert json.loads(done.stdout)["scores_changed"] == 0
-    ran.unlink()
 
 
 def test_continuing_a_run_prints_the_line_of_a_run_that_begins(trained: Path) -> None:
     done = sleuth("train", trained / "recipe.toml", "--run", trained, "--no-code")
-    only_refusal(done, f"imports {trained.with_name('canary.py')} (module canary)")
+    only_refusal(done, "imports canary.py (module canary)")
     assert not trained.with_name("ran").exists()
-    sys.modules.pop("canary", None)
     done = sleuth("train", trained / "recipe.toml", "--run", trained)
-    assert done.stderr.splitlines()[0] == f"code: imports {trained.with_name('canary.py')} (module canary)"
+    assert done.stderr.splitlines()[0] == "code: imports canary.py (module canary)"
     assert trained.with_name("ran").exists()
-    trained.with_name("ran").unlink()
 
 
 def test_a_reward_to_try_on_a_run_is_announced_and_refused_like_that_of_a_recipe(
@@ -379,7 +382,7 @@ def test_a_reward_to_try_on_a_run_is_announced_and_refused_like_that_of_a_recipe
     reward = stranger.folder / "new.toml"
     reward.write_text('[[reward]]\nkind = "python"\nfunction = "trial:score"\n')
     (stranger.folder / "trial.py").write_text(CANARY)
-    act = f"imports {stranger.folder}/trial.py (module trial)"
+    act = f"imports {reward.with_name('trial.py')} (module trial)"
     only_refusal(sleuth("rescore", trained, "--reward", reward, "--no-code"), act)
     assert not stranger.ran
     done = sleuth("rescore", trained, "--reward", reward, "--json")

@@ -11,15 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.factories import (
-    JudgePool,
-    dialect_in,
-    policy_loss_of,
-    policy_of,
-    reward_of,
-    reward_spec_of,
-    served_teacher_of,
-)
+from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of, served_teacher_of
 from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
@@ -35,6 +27,7 @@ from sleuth.training.minibatches import batch_of_step, batches_of_step, update_o
 from sleuth.training.step_metrics import values_of
 from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError
+from sleuth.user_code.functions import load_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +88,9 @@ def replay(
     rows = {row["step"]: row for row in context.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
         raise SleuthError(f"{context.folder.path}: stage {stage.name} recorded no step {step}")
-    for one in (stage, changed):  # before the weights are rebuilt: this may be refused, and that takes minutes
-        policy_loss_of(one)
-    function_rewards = [reward for reward in changed.reward if reward.kind == "python"]
-    reward_spec_of(function_rewards)
+    for function in (stage.loss, changed.loss, *(one for one in changed.reward if one.kind == "python")):
+        if function.function is not None:  # it may be refused: before the weights are rebuilt, which takes minutes
+            load_function(function.function, function.files)
     restored = _restored_before(context, stage, step)
     policy = restored.policy
     for between in range(restored.step + 1, step):

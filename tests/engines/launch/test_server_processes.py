@@ -103,6 +103,17 @@ def until(happened: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
+def test_a_line_names_the_program_before_it_is_started_and_none_the_second_time(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sleuth.user_code.permission.CODE.announced", [])
+    server = start()
+    assert capfd.readouterr().err == f"code: starts {sys.executable} -I -S {tmp_path}/server.py\n"
+    end_all([server])
+    server.start()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start: Start, tmp_path: Path) -> None:
     lines: list[str] = []
     server = start(lines=lines)
