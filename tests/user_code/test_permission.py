@@ -147,7 +147,7 @@ def test_a_check_without_code_finds_what_is_wrong_elsewhere(stranger: Stranger) 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_a_plan_imports_and_starts_nothing(kind: str, stranger: Stranger) -> None:
-    for card in ((), ("--card", "80GB")):
+    for card in ((), ("--no-code",), ("--card", "80GB")):
         done = sleuth("plan", stranger.recipe, *stranger.named(kind), *card, "--json")
         assert (done.exit_code in (0, 1), done.stderr) == (True, ""), done.output
     assert not stranger.ran

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, RecipeFile
+from sleuth.cli.options import AsJson, CheckNoCode, RecipeFile
 from sleuth.memory import total_host_memory
 from sleuth.types import SleuthError
 
@@ -28,6 +28,7 @@ def plan(
             help='The card, such as h100-80, "8 x a100-40" or 24GB; cpu: this machine\'s memory, without a time.',
         ),
     ] = "cpu",
+    no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict a recipe's steps, episodes, memory, disk, judge calls and time.
