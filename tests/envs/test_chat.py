@@ -11,6 +11,7 @@ from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS,
 
 from sleuth.dialects import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.envs import chat_template
 from sleuth.envs.chat_template import ChatTemplate, Message
 from sleuth.envs.frames import frame_of
 from sleuth.envs.search import SearchEnv
@@ -304,3 +305,21 @@ def test_templates_run_in_the_sandbox_of_transformers() -> None:
     breaking_out = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
     with pytest.raises(SleuthError, match="cannot render messages"):
         ChatTemplate(chat_tokenizer(breaking_out))
+
+
+def test_a_template_that_loops_is_stopped_and_others_are_still_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "LATEST_SECONDS", 2.0)
+    loops = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
+    chat = ChatTemplate(
+        chat_tokenizer(NO_TOOLS.replace("{%", "{% if messages | length > 1 %}" + loops + "{% endif %}{%", 1))
+    )
+    ask = Message(role="user", content=(Piece(text="Where?"),))
+    for _ in range(2):
+        with pytest.raises(SleuthError, match=r"the chat template was stopped .* does not end within 2 s"):
+            chat.pieces([ask, ask])
+    assert ChatTemplate(chat_tokenizer(NO_TOOLS)).pieces([ask])
+
+
+def test_a_template_that_fills_the_memory_is_one_line() -> None:
+    with pytest.raises(SleuthError, match="it needs more than 4 GB of memory"):
+        ChatTemplate(chat_tokenizer("{{ messages[0].content * 30000000000 }}"))

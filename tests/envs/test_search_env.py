@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from sleuth.dialects import DIALECTS
 from sleuth.envs.search import SearchEnv
 from sleuth.prompts.library import read_prompt
-from sleuth.types import Passage, Reply, RetrievalFailed, Task
+from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
 from sleuth.world import thoughts
 from sleuth.world.library import Article
 
@@ -344,3 +345,24 @@ def test_training_text_shows_results_in_the_bytes_that_the_environment_writes(co
     _, found = replies(env, "<search> Ada</search>")
     shown = [Article(title=p.title, text=p.text, about=p.title, facts={}) for p in shelf.passages]
     assert thoughts.results(shown) == text_of(found)
+
+
+def test_an_expression_of_a_checkpoint_is_matched_with_a_limit_and_not_twice() -> None:
+    env, _ = environment(action=r"(?s)\A(?P<text>(?:.|.)+)(?P<kind>[\x00\x01])")
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(SleuthError, match=r"dialect\.action takes more than 1 s to read a turn") as caught:
+            asyncio.run(env.reply("a" * 60, "stop"))
+        assert "\n" not in str(caught.value)
+    assert time.monotonic() - began < 1.0  # it was not tried again
+
+
+@pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if dialect.answer_inner])
+def test_an_expression_that_differs_a_little_from_ours_finds_what_ours_finds(name: str) -> None:
+    ours = DIALECTS[name]
+    other = dataclasses.replace(ours, action=f"(?:){ours.action}".replace("(?:)(?s)", "(?s)(?:)"),
+                                answer_inner=f"{ours.answer_inner}(?:)")  # fmt: skip
+    for turn in ("<answer>a \\boxed{Tarn} [b]</answer>", "<think>a</think>\n<search>b</search>", "<answer></answer>"):
+        for one, two in ((ours.find_action(turn), other.find_action(turn)),
+                         (ours.find_answer(turn), other.find_answer(turn))):  # fmt: skip
+            assert (one and one.groupdict()) == (two and two.groupdict())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from families import FAMILIES
 
-from sleuth.model_check.bounded_template import RenderProcess
+from sleuth.envs.render_process import RenderProcess
 from sleuth.model_check.examine import examine, findings_of
 from sleuth.model_check.finding import Finding
 from sleuth.types import SleuthError

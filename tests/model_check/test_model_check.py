@@ -16,9 +16,10 @@ from transformers import PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.dialects import DIALECTS
+from sleuth.envs.render_process import RenderProcess
 from sleuth.factories import load_outline
 from sleuth.model_check import bounded_template
-from sleuth.model_check.bounded_template import BoundedTemplate, RenderProcess
+from sleuth.model_check.bounded_template import BoundedTemplate
 from sleuth.model_check.conversation import Scene, agent_script
 from sleuth.model_check.examine import examine
 from sleuth.model_check.finding import Finding

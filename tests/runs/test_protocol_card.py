@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.dialects import DIALECTS, Dialect, Tags
 from sleuth.dialects.chat import CHAT
-from sleuth.runs.protocol import HISTORY, OwnCode, ProtocolCard, RewardPart, RewardSpec
+from sleuth.runs.protocol import HISTORY, LARGEST, OwnCode, ProtocolCard, RewardPart, RewardSpec
 from sleuth.types import RetrieverIdentity, SleuthError
 
 
@@ -172,6 +172,17 @@ def test_a_card_that_was_edited_by_hand_is_refused(
         ),
         ({"answer_form": "{answer}"}, "dialect: answer_form = '{answer}' is not a format of text"),
         ({"passage": "{body}"}, "dialect: passage = '{body}' is not a format of rank, title and text"),
+        ({"passage": "{rank:>9}"}, "dialect: passage = '{rank:>9}' is not a format of rank, title and text"),
+        ({"passage": "{text.real}"}, "dialect: passage = '{text.real}' is not a format of rank, title and text"),
+        ({"turn_tokens": -5}, "dialect: turn_tokens = -5: should be a number from 1 to 2147483647"),
+        ({"searches": -1}, "dialect: searches = -1: should be a number from 0 to 2147483647"),
+        ({"top_k": 10**12}, "dialect: top_k = 1000000000000: should be a number from 1 to 2147483647"),
+        (
+            {"search": {"open": "", "close": ""}},
+            "dialect: search has an empty tag: name both tags, such as <search> and </search>",
+        ),
+        ({"stops": [""]}, "dialect: stops has an empty text: remove it"),
+        ({"action": "a" * 4001}, "dialect: action has 4,001 characters: should have at most 4,000"),
     ],
 )
 def test_a_dialect_that_cannot_be_spoken_is_refused(
@@ -183,6 +194,12 @@ def test_a_dialect_that_cannot_be_spoken_is_refused(
     with pytest.raises(SleuthError) as caught:
         ProtocolCard.read(tmp_path)
     assert str(caught.value) == f"{tmp_path / 'protocol.json'}: {complaint}"
+
+
+def test_a_card_of_many_megabytes_is_refused_unread(tmp_path: Path) -> None:
+    (tmp_path / "protocol.json").write_bytes(b" " * (LARGEST + 1))
+    with pytest.raises(SleuthError, match=r"protocol\.json: 4,194,305 bytes: a protocol has at most 4,194,304$"):
+        ProtocolCard.read(tmp_path)
 
 
 def test_a_torn_card_is_told_in_one_line(tmp_path: Path) -> None:

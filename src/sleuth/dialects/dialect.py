@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
+from string import Formatter
 from typing import Any, Literal
+
+from sleuth.types import SleuthError
 
 Frame = Literal["text", "messages", "conversation"]
 """Where results go: into the `text` that the policy is writing; into `messages` that the model's chat template appends;
@@ -16,6 +20,12 @@ or into a `conversation` that the template renders whole at every turn, history 
 
 BUDGETS = ("top_k", "searches", "turns", "turn_tokens", "response_tokens", "passage_tokens", "results_tokens")
 """The limits of a dialect that a recipe may override."""
+LARGEST_LIMIT = 2**31 - 1
+PATTERN_SECONDS = 1.0
+"""How long a regular expression that is not of the package may take for one text; ours take microseconds."""
+PATTERN_CHARACTERS = 4000
+_SLOW_PATTERNS: set[str] = set()
+"""Those that took longer, which are not tried again: a server would stop once for each request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,8 @@ class Dialect:
     but each uses up a search. `turn_tokens` limits a turn, `response_tokens` all tokens after the prompt. With
     `cut_ends`, a turn that reaches its limit ends the episode, whatever it contains.
 
-    Raises ValueError for unusable expressions and formats, since a dialect may be loaded from a checkpoint.
+    Raises ValueError for unusable expressions, formats, tags and limits, since a dialect may be loaded from a
+    checkpoint.
     """
 
     name: str
@@ -110,10 +121,27 @@ class Dialect:
         _require_groups("action", self.action, {"kind", "text"})
         if self.answer_inner is not None:
             _require_groups("answer_inner", self.answer_inner, {"text"})
-        _require_format("passage", self.passage, "rank, title and text", rank=1, title="", text="")
-        _require_format("answer_form", self.answer_form, "text", text="")
+        _require_format("passage", self.passage, "rank, title and text")
+        _require_format("answer_form", self.answer_form, "text")
+        for name in (*BUDGETS, "hints"):
+            least = 0 if name in ("searches", "hints") else 1
+            if (value := getattr(self, name)) is not None and not least <= value <= LARGEST_LIMIT:
+                raise ValueError(f"{name} = {value}: should be a number from {least} to {LARGEST_LIMIT}")
+        for name in ("think", "search", "information", "answer"):
+            if not (getattr(self, name).open and getattr(self, name).close):
+                raise ValueError(f"{name} has an empty tag: name both tags, such as <{name}> and </{name}>")
+        if "" in self.stops:
+            raise ValueError("stops has an empty text: remove it")
         if self.question_again and self.frame != "text":
             raise ValueError(f'question_again = {self.question_again!r} needs frame = "text"')
+
+    def find_action(self, turn: str) -> re.Match[str] | None:
+        """The match of `action` in a policy turn. Raises SleuthError if it takes too long."""
+        return _search("action", self.action, turn)
+
+    def find_answer(self, answer: str) -> re.Match[str] | None:
+        """The match of `answer_inner` in an answer element, of whatever text if there is none; raises likewise."""
+        return _search("answer_inner", self.answer_inner or "", answer)
 
     @property
     def cites(self) -> bool:
@@ -128,17 +156,49 @@ class Dialect:
         return (*(tag for pair in pairs for tag in (pair.open, pair.close)), *again)
 
 
-def _require_format(name: str, form: str, fields: str, **values: object) -> None:
+@cache
+def _own_patterns() -> frozenset[str]:
+    """The regular expressions of the package's dialects."""
+    from sleuth.dialects import DIALECTS, refine, tools  # which are made of the classes above
+
+    ours = (*DIALECTS.values(), *refine.REFINERS.values(), tools.TOOLS_CHAT, tools.TOOLS_TEXT)
+    return frozenset(pattern for dialect in ours for pattern in (dialect.action, dialect.answer_inner or ""))
+
+
+def _search(name: str, pattern: str, text: str) -> re.Match[str] | None:
+    """`re.search`, with a limit of time unless the pattern is of the package: a checkpoint's can take for ever."""
+    if pattern in _own_patterns():
+        return re.search(pattern, text)
+    import regex  # which can stop, and lets other threads run meanwhile
+
+    if pattern not in _SLOW_PATTERNS:
+        try:
+            return regex.search(pattern, text, timeout=PATTERN_SECONDS)
+        except TimeoutError:
+            _SLOW_PATTERNS.add(pattern)
+    raise SleuthError(
+        f"the protocol's dialect.{name} takes more than {PATTERN_SECONDS:.0f} s to read a turn, and is not an "
+        "expression of this package: give --dialect NAME, or take another checkpoint"
+    )
+
+
+def _require_format(name: str, form: str, fields: str) -> None:
+    """Fields alone: `{text:>1000000000}` would fill the memory, and `{text.__class__}` leave the text."""
     try:
-        form.format(**values)
-    except (LookupError, ValueError, AttributeError):
-        raise ValueError(f"{name} = {form!r} is not a format of {fields}") from None
+        parts = list(Formatter().parse(form))
+    except ValueError:
+        parts = [("", "", "", None)]
+    known = fields.replace(" and", ",").split(", ")
+    if any(field is not None and (field not in known or more or kind) for _, field, more, kind in parts):
+        raise ValueError(f"{name} = {form!r} is not a format of {fields}")
 
 
 def _require_groups(name: str, expression: str, groups: set[str]) -> None:
+    if len(expression) > PATTERN_CHARACTERS:
+        raise ValueError(f"{name} has {len(expression):,} characters: should have at most {PATTERN_CHARACTERS:,}")
     try:
         present = re.compile(expression).groupindex.keys()
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{name} is not a regular expression: {error}") from None
     if not groups <= present:
         required = " and ".join(f"(?P<{group}>...)" for group in sorted(groups))

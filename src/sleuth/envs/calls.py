@@ -23,7 +23,7 @@ def calls_in(turn: str, match: re.Match[str], dialect: Dialect) -> list[str]:
     calls, more = [match["text"].strip()], match
     while dialect.frame == "conversation":
         turn = turn[more.end() :]
-        if (more := re.search(dialect.action, turn)) is None or more["kind"] == "answer":
+        if (more := dialect.find_action(turn)) is None or more["kind"] == "answer":
             break
         calls.append(more["text"].strip())
     return calls

@@ -1,4 +1,4 @@
-"""Rendering by a tokenizer's chat template without letting it read untrusted text.
+"""Rendering by a tokenizer's chat template without letting it read untrusted text, or take time or memory without end.
 
 A template is a program: it searches messages for thoughts and tool responses, and trims white space. So text by people,
 passages and policies is replaced by placeholders while the template runs, and put back afterwards. No text can change
@@ -8,19 +8,25 @@ what the template does or become a control token.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.envs.render_process import shared_process
 from sleuth.types import Piece, SleuthError
 
 PLACEHOLDER = "\ue000{}\ue001"
 """Stands for a piece while the template runs; private-use characters, which no template contains."""
 PLACEHOLDERS = re.compile("\ue000([0-9]+)\ue001")
+LATEST_SECONDS = 60.0
+"""How long a rendering is awaited; the process that renders limits the time that it computes."""
+KEPT = 256
+"""Renderings that are kept: with placeholders for all that differs, most episodes have the same ones."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -59,6 +65,10 @@ class ChatTemplate:
         self.flags = dict(flags or {})
         self.tools = [dict(tool) for tool in tools]
         self.end = str(tokenizer.eos_token)
+        special = tokenizer.special_tokens_map.items()
+        self._variables = {name: token for name, token in special if isinstance(token, str)}
+        self._rendered: dict[str, str] = {}
+        self._limit = ""  # which it has reached: it is not tried again
         self.several_answers = False  # whether it renders two messages of tools in a row
         for flag in self.flags:
             if not re.search(rf"\b{re.escape(flag)}\b", self.source):
@@ -92,19 +102,28 @@ class ChatTemplate:
         return [replaced[int(part)] if at % 2 else Piece(text=part, author="template") for at, part in enumerate(parts)]
 
     def _render(self, messages: list[dict[str, str]]) -> str:
-        try:
-            rendered = self.tokenizer.apply_chat_template(
-                messages,
-                tools=cast(Any, self.tools or None),
-                add_generation_prompt=True,
-                tokenize=False,
-                **self.flags,
+        roles = ", ".join(message["role"] for message in messages)
+        key = json.dumps(messages)
+        if not self._limit and (key not in self._rendered or "strftime_now" in self.source):
+            request = {
+                "source": self.source,
+                "messages": messages,
+                "tools": self.tools or None,
+                "prompt": True,
+                "variables": self._variables | self.flags,
+            }
+            answer = shared_process().rendered(request, LATEST_SECONDS)
+            if "error" in answer:
+                raise SleuthError(f"the chat template cannot render messages of {roles}: {answer['error']}")
+            if len(self._rendered) >= KEPT:
+                self._rendered.clear()
+            self._limit, self._rendered[key] = answer.get("limit", ""), answer.get("text", "")
+        if self._limit:
+            raise SleuthError(
+                f"the chat template was stopped while it rendered messages of {roles}: {self._limit}; "
+                'use prompt_role = "raw", or another model'
             )
-        except Exception as error:  # templates raise whatever Python does
-            reason = " ".join(str(error).split())[:200]
-            roles = ", ".join(message["role"] for message in messages)
-            raise SleuthError(f"the chat template cannot render messages of {roles}: {reason}") from None
-        return cast(str, rendered)
+        return self._rendered[key]
 
     def _require_tools(self) -> None:
         question, turn = _user("?"), Piece(text=".")

@@ -32,7 +32,7 @@ class RefineEnv:
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """The end: `answered`, or without a closed answer `length` or `turns`."""
-        match = re.search(self.dialect.action, text)
+        match = self.dialect.find_action(text)
         if match is None:
             return Reply(
                 action=Action(kind="invalid", text=text.strip()), done="length" if stop == "length" else "turns"

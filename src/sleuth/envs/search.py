@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -67,7 +66,7 @@ class SearchEnv:
         self.turns += 1
         if stop == "length" and self.dialect.cut_ends:
             return Reply(action=Action(kind="invalid", text=turn.strip()), done="length")
-        match = re.search(self.dialect.action, turn)
+        match = self.dialect.find_action(turn)
         if match is None:
             return self._invalid(turn, stop, may_retry=self.dialect.frame == "text")
         if match["kind"] == "answer":
@@ -107,7 +106,7 @@ class SearchEnv:
 
     def _answer(self, content: str, turn: str, stop: StopReason) -> Reply:
         if self.dialect.answer_inner is not None:
-            inner = re.search(self.dialect.answer_inner, content)
+            inner = self.dialect.find_answer(content)
             if inner is None:
                 return self._invalid(turn, stop)
             content = inner["text"].strip()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from sleuth.dialects import Dialect
 from sleuth.envs.calls import call_of, calls_in, queries_of
 
@@ -13,7 +11,7 @@ def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
 
     None if it has no action, a call that cannot be parsed, several calls, or several queries where `into` allows one.
     """
-    match = re.search(source.action, turn)
+    match = source.find_action(turn)
     if match is None:
         return None
     answers = match["kind"] == "answer"
@@ -27,7 +25,7 @@ def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
 
 def _answer(text: str, source: Dialect, into: Dialect) -> str | None:
     if source.answer_inner is not None:
-        inner = re.search(source.answer_inner, text)
+        inner = source.find_answer(text)
         if inner is None:
             return None
         text = inner["text"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from transformers import PreTrainedConfig
 
+from sleuth.envs.render_process import RenderProcess
 from sleuth.learn.families import WORKING, family_problem
 from sleuth.model_check.bounded_template import (
     BoundedTemplate,
-    RenderProcess,
     TemplateLimitError,
     TemplateRefusedError,
 )

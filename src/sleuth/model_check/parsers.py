@@ -113,7 +113,7 @@ def dialects_of(tool: Tool) -> list[Dialect]:
 
 def reads(dialect: Dialect, tool: Tool, text: str, queries: tuple[str, ...]) -> bool:
     """Whether a dialect finds a call of the tool with these queries in what the policy wrote."""
-    match = re.search(dialect.action, text)
+    match = dialect.find_action(text)
     return match is not None and match["kind"] != "answer" and queries_of(match["text"].strip(), tool) == queries
 
 

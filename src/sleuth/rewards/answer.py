@@ -24,7 +24,7 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
     An answer element that did not end the episode (`stop` is not "answered") is malformed.
     """
     turns = _policy_turns(episode.trajectory, dialect)
-    extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect.answer_inner)
+    extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect)
     if extracted.answer is None:
         return None, extracted.fault or "no_answer"
     if episode.trajectory.stop != "answered":
@@ -54,7 +54,7 @@ def find_words(quoted: str, text: str) -> re.Match[str] | None:
 def quotation(trajectory: Trajectory, dialect: Dialect) -> str:
     """The answer and what follows it, as it quotes a result, found there or not; empty if it quotes nothing."""
     answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
-    match = re.search(dialect.answer_inner or "", answer) if answer and dialect.cites else None
+    match = dialect.find_answer(answer) if answer and dialect.cites else None
     return "" if match is None or match["quoted"] is None else f"{match['text']}{match['quoted']}".strip()
 
 
@@ -83,12 +83,12 @@ def _policy_turns(trajectory: Trajectory, dialect: Dialect) -> list[str]:
     return [opened_answer(trajectory, dialect) + turn if at == 0 else turn for at, turn in enumerate(turns)]
 
 
-def _inner_answer(extracted: Extracted, inner: str | None) -> Extracted:
-    """Unwraps the answer in dialects that box it: group `text` of the regular expression `inner`. An answer element
-    without a match is malformed."""
-    if inner is None or extracted.answer is None:
+def _inner_answer(extracted: Extracted, dialect: Dialect) -> Extracted:
+    """Unwraps the answer in dialects that box it: group `text` of `answer_inner`. An answer element without a match is
+    malformed."""
+    if dialect.answer_inner is None or extracted.answer is None:
         return extracted
-    match = re.search(inner, extracted.answer)
+    match = dialect.find_answer(extracted.answer)
     if match is None or not match["text"].strip():
         return Extracted(answer=None, fault="malformed")
     return Extracted(answer=match["text"].strip())

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
 
 from sleuth.dialects import Dialect
+from sleuth.dialects.dialect import LARGEST_LIMIT
 from sleuth.model_path import require_file
 from sleuth.recipe.data import AskWith
 from sleuth.runs.atomic import write_text
@@ -72,6 +73,8 @@ class RewardSpec(BaseModel):
 
 
 FILE = "protocol.json"
+LARGEST = 4 << 20
+"""Bytes of the largest card that is read; its prompt is most of it."""
 HISTORY = {"sleuth_version", "reward", "loss", "questions_sha256"}
 """Fields about the origin of a checkpoint, which do not affect evaluation."""
 
@@ -102,7 +105,7 @@ class ProtocolCard(BaseModel):
     """Extra arguments of the chat template."""
     template_sha256: str | None = None
     """sha256 of the chat template; None if none was used."""
-    context: Annotated[int, Field(gt=0)]
+    context: Annotated[int, Field(gt=0, le=LARGEST_LIMIT)]
     """Longest episode in tokens, prompt included."""
     forced_search: bool = False
     """The environment opens the first search."""
@@ -157,10 +160,12 @@ class ProtocolCard(BaseModel):
         require_file(path)
         if not path.exists():
             return None
+        if (size := path.stat().st_size) > LARGEST:
+            raise SleuthError(f"{path}: {size:,} bytes: a protocol has at most {LARGEST:,}")
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(map(str, problem["loc"]))
             reason = str(problem.get("ctx", {}).get("error", problem["msg"]))
-            raise SleuthError(f"{path}: {where + ': ' if where else ''}{reason}") from None
+            raise SleuthError(f"{path}: {where + ': ' if where else ''}{reason[:300]}") from None
