@@ -1,12 +1,16 @@
 """Whether a model is where its name says: a folder of this machine, or a repository of the hub, which is asked once;
-and which files of a folder decide what is loaded from it."""
+which files of a folder decide what is loaded from it, and whether those beside its weights are plain descriptions."""
 
 from __future__ import annotations
 
+import json
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sleuth.types import SleuthError
 
@@ -29,6 +33,19 @@ LOADED = (*COMPANIONS, "*config.json", "protocol.json", "*.safetensors", "*.bin"
 LOADED += ("state/*",)
 """Patterns of the files that change what transformers, peft or a resumed run load from a folder."""
 _KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
+LARGEST = {
+    "config.json": 4 << 20,
+    "generation_config.json": 4 << 20,
+    "tokenizer_config.json": 32 << 20,
+    "special_tokens_map.json": 4 << 20,
+    "chat_template.jinja": 4 << 20,
+    "model.safetensors.index.json": 64 << 20,
+    "tokenizer.json": 256 << 20,
+}
+"""Bytes of the largest such file that is read; published ones have a tenth."""
+MOST_LAYERS = 10_000
+"""A config makes a list of them before any weight is read."""
+LARGEST_NUMBER = 2**40
 
 
 def require_model(path: str) -> None:
@@ -81,6 +98,62 @@ def loaded_files(folder: Path) -> list[str]:
     for name in loaded:
         require_file(names[name])
     return loaded
+
+
+def require_plain(path: str) -> None:
+    """Raises SleuthError if a file that describes the model is too large to read, or its config names code of the hub,
+    or numbers that no model has. Transformers would download that code, and fill the memory with layers."""
+    for name, largest in LARGEST.items():
+        if (file := _file_of(path, name)) is not None and file.stat().st_size > largest:
+            raise SleuthError(f"{file}: {file.stat().st_size:,} bytes: should have at most {largest:,}")
+    if (file := _file_of(path, "config.json")) is None:
+        return
+    for key, value in _leaves(read_object(file)):
+        if key.endswith("attn_implementation") and isinstance(value, str) and "/" in value:
+            raise SleuthError(f"{file}: {key} = {value!r} names code of the hub, which is not run: remove the key")
+        if isinstance(value, int) and not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+            raise SleuthError(f"{file}: {key} = {value}: should be a number up to {LARGEST_NUMBER}")
+        if isinstance(value, int) and key.endswith(("layers", "layer")) and value > MOST_LAYERS:
+            raise SleuthError(f"{file}: {key} = {value}: should be at most {MOST_LAYERS}")
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises SleuthError if it has none."""
+    try:
+        value = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise SleuthError(f"{file}: is not JSON: {str(error) or 'nested too deep'}") from None
+    if not isinstance(value, dict):
+        raise SleuthError(f"{file}: is not a JSON object")
+    return value
+
+
+def _leaves(value: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """All values that are not containers, each with the nearest key above it."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner, key)
+    else:
+        yield key, value
+
+
+def _file_of(path: str, name: str) -> Path | None:
+    """A file of a model, downloaded first if that is on the hub; None if it has none."""
+    if Path(path).is_dir():
+        return file if (file := Path(path) / name).is_file() else None
+    return _downloaded(path, name)
+
+
+@cache
+def _downloaded(model: str, name: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+
+    with suppress(Exception):  # most have only some of them; who loads the model says what is missing
+        return Path(hf_hub_download(model, name))
+    return None
 
 
 def model_name(path: str) -> str:

@@ -7,17 +7,20 @@ decoded, token by token, for stop strings and streams.
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import Literal
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from sleuth.model_path import require_model
+from sleuth.model_path import require_model, require_plain
 from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
@@ -28,6 +31,12 @@ CHARACTER_TOKENS = 3
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Without one of these, transformers may silently create an empty tokenizer."""
+
+MOST_GROWTH = 64
+"""How many times as long a tokenizer may make a text; three bytes for a space are usual."""
+SPLIT_SECONDS = 0.3
+PROBES = tuple((text * 64)[:64] for text in ("a", "A", "1", " ", "\n", ".", "a ", "aA1. "))
+"""Texts on which expressions with nested quantifiers take for ever, and those of published tokenizers microseconds."""
 
 NO_MATCH = "(?!)"
 """A regular expression that never matches."""
@@ -271,6 +280,7 @@ def check_writable(tokenizer: PreTrainedTokenizerFast, strings: Iterable[str]) -
 def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder or hub id. Never runs code from there. Raises SleuthError if there is none."""
     require_model(path)
+    require_plain(path)
     if Path(path).is_dir() and not any((Path(path) / name).exists() for name in TOKENIZER_FILES):
         _refuse_run_folder(Path(path))
         raise SleuthError(f"{path}: no tokenizer there: {TOKENIZER_FILES[0]} is expected beside the weights")
@@ -281,7 +291,60 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         raise SleuthError(f"{path}: no tokenizer could be loaded from this folder or hub id: {reason}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise SleuthError(f"{path}: {type(tokenizer).__name__} is not a fast tokenizer: save it with a tokenizer.json")
+    _require_bounded(path, tokenizer.backend_tokenizer)
     return tokenizer
+
+
+def _require_bounded(path: str, tokenizer: Tokenizer) -> None:
+    """Raises SleuthError if the tokenizer lengthens text many times over, or splits it by an expression that takes for
+    ever. Without padding or cutting to a length of its own: 10^9 tokens of padding would fill the memory."""
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    splits = False
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        _add_steps(
+            json.loads(step.__getstate__()) if (step := getattr(tokenizer, part)) is not None else {}, found := []
+        )
+        splits = splits or any("Regex" in pattern for pattern, _ in found)
+        growth = prod(max(1, len(content) // max(1, len(pattern.get("String", "?")))) for pattern, content in found)
+        if growth > MOST_GROWTH:
+            raise SleuthError(f"{path}: the {part} of its tokenizer.json makes a text {growth:,} times as long")
+    began = time.process_time()
+    if splits and (_panics(tokenizer) or time.process_time() - began > SPLIT_SECONDS):
+        raise SleuthError(
+            f"{path}: an expression of its tokenizer.json takes more than {SPLIT_SECONDS} s to split {len(PROBES[0])} "
+            "characters"
+        )
+
+
+def _panics(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer gives up on a probe, of which it prints forty lines that nobody can read."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        for probe in PROBES:
+            tokenizer.encode(probe, add_special_tokens=False)
+    except BaseException as error:  # Rust's are no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        return True
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+    return False
+
+
+def _add_steps(step: object, found: list[tuple[dict[str, str], str]]) -> None:
+    """Adds (pattern, content that replaces it) of all steps within one."""
+    if isinstance(step, dict):
+        if isinstance(pattern := step.get("pattern"), dict):
+            found.append((pattern, str(step.get("content", ""))))
+        for inner in step.values():
+            _add_steps(inner, found)
+    elif isinstance(step, list):
+        for inner in step:
+            _add_steps(inner, found)
 
 
 def _refuse_run_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from string import Formatter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sleuth.types import SleuthError
 
@@ -173,7 +173,9 @@ def _search(name: str, pattern: str, text: str) -> re.Match[str] | None:
 
     if pattern not in _SLOW_PATTERNS:
         try:
-            return regex.search(pattern, text, timeout=PATTERN_SECONDS)
+            return cast(
+                Any, regex.search(pattern, text, timeout=PATTERN_SECONDS)
+            )  # with all that is used of a re.Match
         except TimeoutError:
             _SLOW_PATTERNS.add(pattern)
     raise SleuthError(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import (
     AddedToken,
@@ -28,6 +29,7 @@ from sleuth.data.cards import prepare_card
 from sleuth.engines.stops import find_eos_ids
 from sleuth.learn.families import check_family
 from sleuth.learn.induction import begin_with_induction
+from sleuth.model_path import read_object, require_plain
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.checkpoints import beside_weights, of_model
@@ -57,11 +59,21 @@ def load_model(
     tokenizer = load_tokenizer(path)
     place = pick_device(device)
     stored = torch.float32 if place == "cpu" else "auto"
+    text = read_config(path).get_text_config()
+    needed = max(tokenizer.vocab_size, cast(int, tokenizer.eos_token_id or 0) + 1)
+    if (rows := getattr(text, "vocab_size", needed)) < needed:
+        raise SleuthError(f"{path}: vocab_size = {rows} of its config, but its tokenizer has {needed} tokens")
+    _require_weights(Path(path), getattr(text, "num_hidden_layers", None) or 0)
     options = {"dtype": DTYPES[dtype] if dtype else stored, "trust_remote_code": False, "output_loading_info": True}
     try:
-        model, found = cast(Loaded, AutoModelForCausalLM.from_pretrained(path, **options))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
+        with _silent():  # it prints a table of what does not fit, and the reason here is one line
+            model, found = cast(Loaded, AutoModelForCausalLM.from_pretrained(path, **options))
+    except Exception as error:  # what transformers raises depends on the files
+        reason = _reason(error)
+        if "ignore_mismatched_sizes" in reason:
+            reason = "its weights have other shapes than its config.json says"
+        elif "Weights only load failed" in reason:
+            reason = "its weights are a pickle with code in it, which was not run, or damaged"
         raise SleuthError(f"{path}: no model could be loaded from this folder or hub id: {reason}") from error
     if not verified:
         prepare_card(path)
@@ -75,6 +87,41 @@ def load_model(
         fit_threads(model)
     _freeze_unused(model)
     return model, tokenizer
+
+
+def _require_weights(folder: Path, layers: int) -> None:
+    """Raises SleuthError if the folder holds an adapter, which names another model to load, an index without files of
+    its own, or far fewer tensors than the config has layers, which transformers would fill with random weights."""
+    if (folder / "adapter_config.json").exists():
+        raise SleuthError(f"{folder}: holds adapter_config.json, an adapter of another model: merge it with that first")
+    names = 0
+    if (index := folder / "model.safetensors.index.json").is_file() and not (folder / "model.safetensors").is_file():
+        files = read_object(index).get("weight_map")
+        if not (isinstance(files, dict) and files) or any(Path(str(name)).name != name for name in files.values()):
+            raise SleuthError(f"{index}: weight_map should name a file of this folder for each weight")
+        names = len(files)
+    elif (folder / "model.safetensors").is_file():
+        try:
+            with safe_open(folder / "model.safetensors", framework="pt") as weights:
+                names = len(weights.keys())
+        except (SafetensorError, OSError) as error:
+            raise SleuthError(f"{folder / 'model.safetensors'}: cannot be read: {_reason(error)}") from None
+    if names and layers > names:
+        raise SleuthError(f"{folder}: num_hidden_layers = {layers} of its config, but its weights are {names} tensors")
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.utils.logging.set_verbosity(before)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _freeze_unused(model: PreTrainedModel) -> None:
@@ -165,18 +212,20 @@ def load_outline(path: str) -> Outline:
         eos_ids = find_eos_ids(GenerationConfig.from_pretrained(path), tokenizer)
     except OSError:  # most folders have none; transformers too makes one from the config
         eos_ids = find_eos_ids(GenerationConfig.from_model_config(config), tokenizer)
-    except (ValueError, TypeError, SleuthError) as error:
+    except Exception as error:  # likewise
         raise SleuthError(f"{path}: its generation_config.json cannot be used: {error}; fix or remove it") from error
     return Outline(tokenizer=tokenizer, eos_ids=eos_ids, context=_positions(config, path))
 
 
 def read_config(path: str) -> PreTrainedConfig:
     """The config of a model in a folder or on the hub. Raises SleuthError."""
+    require_plain(path)
     try:
         return cast(PreTrainedConfig, AutoConfig.from_pretrained(path, trust_remote_code=False))
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise SleuthError(f"{path}: no model's config could be read from this folder or hub id: {reason}") from error
+    except Exception as error:  # what transformers raises depends on the file
+        raise SleuthError(
+            f"{path}: no model's config could be read from this folder or hub id: {_reason(error)}"
+        ) from error
 
 
 def pick_device(device: str) -> str:
@@ -230,11 +279,12 @@ def context_of(model: PreTrainedModel) -> int:
 def _positions(config: PreTrainedConfig, name: str) -> int:
     """The same of a config; of models that also see, that of their text model."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is None:
+    if not isinstance(positions, int) or positions < 1:
         raise SleuthError(
-            f"{name}: its config has no max_position_embeddings, the longest sequence that it was made for"
+            f"{name}: max_position_embeddings = {positions} of its config: should be the longest sequence in tokens "
+            "that it was made for"
         )
-    return int(positions)
+    return positions
 
 
 def add_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[str]:
