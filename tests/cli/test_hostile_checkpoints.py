@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import signal
@@ -30,7 +31,7 @@ from sleuth.convert.protocol import protocol_of_names
 from sleuth.factories import load_outline
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-SECONDS = 40.0
+SECONDS = 90.0
 """Far above what any of them takes alone; a hang takes for ever."""
 BYTES = 3 << 30
 """Address space beyond that of the process that it is forked from, most of it libraries and threads."""
@@ -374,6 +375,17 @@ def test_a_hostile_checkpoint_is_refused_in_one_line_or_does_no_harm(
     refuses_or_answers(name, stranger(name, tmp_path / name), questions)
 
 
+@pytest.mark.parametrize("name", ["weight_map_empty", "hub_attention", "normaliser_doubles", "adapter"])
+def test_training_from_a_hostile_checkpoint_is_refused_in_one_line(
+    name: str, tmp_path: Path, recipe_file: Path
+) -> None:
+    folder = stranger(name, tmp_path / name)
+    recipe_file.write_text(re.sub('model = "[^"]*"', f'model = "{folder}"', recipe_file.read_text(), count=1))
+    status, line = printed_by(folder, "train", recipe_file, "--run", tmp_path / "run")
+    assert (status, line[:7]) == (2, "error: ")
+    assert REFUSED[name] in line
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_every_hostile_checkpoint_is_evaluated_checked_and_served_in_bounds(
@@ -383,6 +395,7 @@ def test_every_hostile_checkpoint_is_evaluated_checked_and_served_in_bounds(
     refuses_or_answers(name, folder, questions)
     status, _ = printed_by(folder, "check", "model", folder)
     assert status in (0, 1, 2)
+    assert "protocol.json" not in REFUSED.get(name, "") or status == 1
     with asked(folder, "serve", folder, "--port", 0) as (process, out):
         url = address(process, out)
         if url is None:
@@ -412,17 +425,45 @@ def stop(process: Any) -> None:
     assert process.exitcode in (0, -signal.SIGTERM, 143)
 
 
-@pytest.mark.parametrize("name", ["pattern_action", "template_late_in_service"])
-def test_a_server_answers_and_ends_while_a_pattern_or_a_template_runs(name: str, tmp_path: Path) -> None:
-    late = "{{ messages[0].content }}{% if messages | length > 1 or 'ue001' %}{% endif %}"
-    assert late
-    folder = stranger("pattern_action", tmp_path / name)
+def test_a_server_answers_and_ends_while_an_expression_of_its_checkpoint_runs(tmp_path: Path) -> None:
+    folder = stranger("pattern_action", tmp_path / "pattern")
     with asked(folder, "serve", folder, "--port", 0) as (process, out), ThreadPoolExecutor(1) as pool:
         url = address(process, out)
         assert url is not None
         body = {"messages": [{"role": "user", "content": "Where?"}]}
         answer = pool.submit(httpx.post, f"{url}/v1/chat/completions", json=body, timeout=SECONDS)
+        asked_health = 0
         while not answer.done():
-            assert httpx.get(f"{url}/health", timeout=5).status_code == 200
+            assert httpx.get(f"{url}/health", timeout=10).status_code == 200
+            asked_health += 1
+        assert asked_health
         assert answer.result().status_code >= 400
+        assert "dialect.action takes more than 1 s" in answer.result().text
+        pool.submit(httpx.post, f"{url}/v1/chat/completions", json=body, timeout=SECONDS)
         stop(process)
+
+
+def test_a_server_ends_while_the_template_of_its_checkpoint_runs(tmp_path: Path) -> None:
+    folder = stranger("template_loops", tmp_path / "template")
+    with asked(folder, "serve", folder, "--port", 0) as (process, _):
+        end = time.monotonic() + SECONDS
+        while not (workers := rendering(process.pid)) and time.monotonic() < end:
+            time.sleep(0.05)
+        stop(process)
+    assert workers
+    end = time.monotonic() + SECONDS
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)  # it does not loop on without us
+
+
+def rendering(parent: int) -> list[int]:
+    """The processes that render for `parent`."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    with suppress(OSError):
+        return [
+            int(pid)
+            for pid in children.read_text().split()
+            if b"render_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+    return []

@@ -73,8 +73,9 @@ class RenderProcess:
             answer = self._answer(seconds)
             if answer:
                 return json.loads(answer)
-            late = answer is None or self._process.wait() == -render_worker.LATE
-        return {"limit": f"it does not end within {seconds:.0f} s" if late else render_worker.TOO_MUCH_MEMORY}
+            if answer is not None and self._process.wait() != -render_worker.LATE:
+                return {"limit": render_worker.TOO_MUCH_MEMORY}
+        return {"limit": f"it does not end within {seconds if answer is None else render_worker.CPU_SECONDS:.0f} s"}
 
     def _answer(self, seconds: float) -> str | None:
         """The next line of the process; empty if it has ended, None if it was late and was ended."""

@@ -12,7 +12,7 @@ MEMORY_BYTES = 4 << 30
 TOO_MUCH_MEMORY = f"it needs more than {MEMORY_BYTES >> 30} GB of memory"
 CHARACTERS = 1_000_000
 """Longest text beyond that of the messages, which are a few hundred characters and placeholders."""
-CPU_SECONDS = 5.0
+CPU_SECONDS = 2.0
 """How long one rendering may compute; published templates take milliseconds. Also ends a process that nobody awaits."""
 LATE = int(getattr(signal, "SIGPROF", 0))
 

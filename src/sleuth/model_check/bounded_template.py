@@ -10,8 +10,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.envs.render_process import RenderProcess
-from sleuth.envs.render_worker import CPU_SECONDS as RENDER_SECONDS
 
+RENDER_SECONDS = 5.0
 ALL_SECONDS = 20.0
 """How long one rendering may take, and all of them together. Published templates take milliseconds."""
 

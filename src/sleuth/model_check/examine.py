@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from transformers import PreTrainedConfig
 
@@ -18,6 +19,8 @@ from sleuth.model_check.model_files import ModelFiles, load_files
 from sleuth.model_check.template import template_findings
 from sleuth.model_check.tokens import config_findings, tag_findings
 from sleuth.recipe import Recipe
+from sleuth.runs.protocol import ProtocolCard
+from sleuth.types import SleuthError
 
 
 def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
@@ -40,7 +43,15 @@ def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
 
 def _examined(files: ModelFiles) -> list[Finding]:
     with RenderProcess() as process:
-        return examine(files, process)
+        return [*examine(files, process), *_protocol_findings(Path(files.name))]
+
+
+def _protocol_findings(folder: Path) -> Iterator[Finding]:
+    try:
+        ProtocolCard.read(folder)
+    except SleuthError as error:
+        fix = "copy the checkpoint again, or remove the file and name the dialect of each evaluation"
+        yield Finding(check="protocol", level="problem", line=str(error), fix=fix)
 
 
 def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
