@@ -10,7 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sleuth.data.questions import load_questions, task_from_row
+from sleuth.data.questions import columns_of, load_questions, task_from_row
+from sleuth.data.rows import read_rows
 from sleuth.types import SleuthError, Task
 
 MESSAGE = "Think, search, then answer. Question: where was Ada Voss born?\n"
@@ -115,19 +116,10 @@ def test_a_malformed_row_says_what_is_missing(change: dict[str, Any], message: s
     assert str(caught.value).startswith(message)
 
 
-def test_of_a_parquet_file_only_the_columns_that_are_needed_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[list[str]] = []
-    whole = pyarrow.parquet.ParquetFile.iter_batches
-
-    def watched(self: Any, *arguments: Any, columns: list[str], **more: Any) -> Any:
-        read.append(columns)
-        return whole(self, *arguments, columns=columns, **more)
-
-    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "iter_batches", watched)
+@pytest.mark.parametrize("with_prompt", [False, True])
+def test_of_a_parquet_file_only_the_columns_that_are_needed_are_read(tmp_path: Path, with_prompt: bool) -> None:
     path = parquet(tmp_path / "train.parquet", SEARCH_R1)
-    load_questions(path)
-    load_questions(path, with_prompt=True)
-    needed = ["id", "question", "golden_answers", "data_source", "reward_model.ground_truth"]
-    assert read == [needed, [*needed, "prompt"]]
+    _, row = next(read_rows(path, columns_of(with_prompt=with_prompt)))
+    needed = {"id", "question", "golden_answers", "data_source", "reward_model"}
+    assert row.keys() == (needed | {"prompt"} if with_prompt else needed)
+    assert row["reward_model"].keys() == {"ground_truth"}

@@ -27,6 +27,9 @@ PAUSED = 3
 INTERRUPTED = 130
 """Exit status after Ctrl-C; 143 after SIGTERM."""
 
+LONGEST_LINE, MOST_LINES = 3_000, 100
+"""Characters of an error that are printed, which may repeat what a file has, and how many errors."""
+
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
     "add_completion": False,
@@ -206,8 +209,10 @@ def _usage_line(error: Any) -> str:
 
 def _exit_after(status: int, *lines: str) -> typer.Exit:
     """Prints the lines on stderr; the exception that ends the process with `status`."""
-    for line in lines:
-        typer.echo(line.replace("\n", " "), err=True)
+    more = [f"error: and {len(lines) - MOST_LINES:,} more"] if len(lines) > MOST_LINES else []
+    for line in (*lines[:MOST_LINES], *more):
+        shown = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ... ({len(line):,} characters)"
+        typer.echo(shown.replace("\n", " "), err=True)
     return typer.Exit(status)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -189,12 +187,9 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
 
 def _count_rows(corpus: Path) -> int:
     """The number of passages to expect, from counting lines. 0 if the file cannot be read."""
-    import pyarrow.parquet
+    from sleuth.data.rows import DAMAGED, count_rows
 
     try:
-        if corpus.suffix == ".parquet":
-            return pyarrow.parquet.read_metadata(corpus).num_rows
-        with gzip.open(corpus) if corpus.suffix == ".gz" else corpus.open("rb") as lines:
-            return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
-    except (OSError, EOFError, zlib.error, pyarrow.ArrowException):  # the build reports what is wrong
+        return count_rows(corpus)
+    except (OSError, SleuthError, *DAMAGED):  # the build reports what is wrong
         return 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sleuth.data.rows import Row
+from sleuth.data.rows import Row, listed
 from sleuth.types import SleuthError
 
 IDS = ("id", "_id", "qid")
 QUESTIONS = ("question", "query")
 ANSWERS = ("golden_answers", "answers", "answer")
 TEXTS = ("contents", "text", "content", "passage")
+MAX_ID = 10_000
+"""Characters of an id, which is printed and repeated."""
 COLUMNS = (*IDS, *QUESTIONS, *ANSWERS)
 """The columns of questions that are read from a parquet file."""
 
@@ -35,6 +37,8 @@ def id_of(row: Row, where: str) -> Any:
     given = next((row[name] for name in IDS if row.get(name) is not None), None)
     if given is None:
         return f"row_{where.rpartition(':')[2]}"
+    if isinstance(given, str) and len(given) > MAX_ID:
+        raise SleuthError(f"{where}: an id of {len(given):,} characters; at most {MAX_ID:,} are read")
     return _text(given)
 
 
@@ -74,7 +78,7 @@ def renamed(rows: Iterable[tuple[str, Any]], columns: Mapping[str, str]) -> Iter
             yield where, row
             continue
         if at == 0 and (absent := [given for given in columns.values() if given not in row]):
-            raise SleuthError(f"{where}: no column {absent[0]}, which --column names; there are {', '.join(row)}")
+            raise SleuthError(f"{where}: no column {absent[0]}, which --column names; there are {listed(row)}")
         taken = {name: row[given] for name, given in columns.items() if given in row}
         yield where, {key: value for key, value in row.items() if key not in columns.values()} | taken
 

@@ -9,9 +9,7 @@ the thoughts in it (`sleuth.data.splicing`). A file of plain text is one documen
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import numpy as np
 
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.pages import name_as_text
-from sleuth.data.rows import ENDINGS, Row, checked_text, read_rows, rows_and_faults, text_of, texts_of
+from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, read_rows, rows_and_faults, text_of, texts_of
 from sleuth.data.splicing import split_copy
 from sleuth.recipe.text import Part
 from sleuth.types import Document, SleuthError, Thought
@@ -151,12 +149,14 @@ def _document(row: Row, where: str, id_prefix: str) -> Document | SleuthError:
 
 def _plain(file: Path, name: str) -> Document | SleuthError:
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+        with opened(file) as lines:
             content = lines.read(ROW.bytes + 1)
         if len(content) > ROW.bytes:
             return SleuthError(f"{file}: the text is {ROW.exceeded()}, or split the text")
         text = content.decode()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except SleuthError as error:
+        return error
+    except DAMAGED as error:
         return SleuthError(f"{file}: damaged gzip file ({error})")
     except OSError as error:
         return SleuthError(f"{file}: cannot be read: {error.strerror or error}")

@@ -12,7 +12,7 @@ from sleuth.data import refiner
 from sleuth.data.columns import question_in, text_column
 from sleuth.data.documents import text_digest
 from sleuth.data.pages import Page, pages_and_rows
-from sleuth.data.questions import first_problems, normalised_question
+from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
 from sleuth.data.rows import checked_text
 from sleuth.types import SleuthError, Task
 
@@ -50,6 +50,8 @@ def read_texts(path: Path, names: Mapping[str, str]) -> list[dict[str, str]]:
             row = _text_row(one, where, name)
         except SleuthError as error:
             problems += error.args
+            if len(problems) >= MAX_PROBLEMS:
+                break
             continue
         if row["id"] in ids:
             problems.append(f"{where}: id {row['id']!r} was used by an earlier text; ids should be unique")

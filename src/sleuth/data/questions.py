@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sleuth.data import columns, refiner, search_r1
 from sleuth.data.hub import local_file
-from sleuth.data.rows import Row, checked_text, read_rows, rows_and_faults, text_of, texts_of, valid_row
+from sleuth.data.rows import Row, checked_text, listed, read_rows, rows_and_faults, text_of, texts_of, valid_row
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
 from sleuth.types import SleuthError, Task
 
@@ -20,7 +20,11 @@ COLUMNS = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source", 
 """The columns read from a parquet file, besides the prompt on demand."""
 
 NAMED = 5
-"""Rows with a problem that a message names; all are counted."""
+"""Rows with a problem that a message names; all are counted, up to `MAX_PROBLEMS`."""
+MAX_PROBLEMS = 10_000
+"""After which nothing more is read of a file."""
+MAX_QUESTIONS = 2_000_000
+"""Questions of a file, of which each takes half a kilobyte or more."""
 
 
 def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str, str] | None = None) -> list[Task]:
@@ -44,8 +48,11 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
             require_questions(row, where)
         try:
             task = task_from_row(valid_row(row), where, with_prompt=with_prompt)
+            require_few(rows, where)
         except SleuthError as error:
             problems += error.args
+            if len(problems) >= MAX_PROBLEMS or rows > MAX_QUESTIONS:
+                break
             continue
         if task.id in tasks:
             problems.append(f"{where}: id {task.id!r} was used by an earlier question; ids should be unique")
@@ -63,12 +70,19 @@ def require_questions(row: Row | SleuthError, where: str) -> None:
         columns.require_question(row, where)
 
 
+def require_few(rows: int, where: str) -> None:
+    """Raises SleuthError if a file has more rows than questions may be in memory."""
+    if rows > MAX_QUESTIONS:
+        raise SleuthError(f"{where}: more than {MAX_QUESTIONS:,} questions; split the file")
+
+
 def first_problems(problems: Sequence[str], rows: int, path: Path) -> list[str]:
     """The first few problems, and the number of all of them if there are more; one line if all rows have the same."""
     reasons = {re.sub(r"^.*?:\d+: ", "", problem) for problem in problems}
+    stopped = "; the rest was not read" if len(problems) >= MAX_PROBLEMS else ""
     if len(problems) == rows > 1 and len(reasons) == 1:
-        return [f"{path}: in all {rows:,} rows: {reasons.pop()}"]
-    more = f"{path}: {len(problems):,} of {rows:,} rows have a problem; the first {NAMED} are above"
+        return [f"{path}: in all {rows:,} rows: {reasons.pop()}{stopped}"]
+    more = f"{path}: {len(problems):,} of {rows:,} rows have a problem; the first {NAMED} are above{stopped}"
     return [*problems[:NAMED], *([more] if len(problems) > NAMED else [])]
 
 
@@ -131,7 +145,7 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
             raise SleuthError(f'{where}: `golden_answers` is empty; expected a list of strings such as ["Tarn"]')
         raise SleuthError(
             f'{where}: no `golden_answers`; expected a list of strings such as ["Tarn"], or an `answer`; the row has '
-            f"{', '.join(row)}"
+            f"{listed(row)}"
         )
     return answers
 

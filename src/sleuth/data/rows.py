@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import io
 import json
+import signal
+import subprocess
+import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from sleuth.data.tables import TABLES, csv_rows, json_rows
+from sleuth.data import parquet_worker
+from sleuth.data.tables import TABLES, csv_rows, json_object, json_rows
 from sleuth.types import SleuthError
 from sleuth.variables import ROW
 
 Row = Mapping[str, Any]
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
-PARQUET_BATCH = 1024  # rows in memory at once
+RATIO = 100
+"""How many times its size a file may unpack to, if that is more than a row may have. Packed text has a tenth of its
+size; what has a hundredth repeats itself and is not worth hours."""
+PARQUET_MEMORY = 24
+"""Times the bound of a row that decoding a parquet file may take."""
+DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+"""What reading a damaged .gz file raises."""
+MAX_EMPTY_LINES = 10**6
+"""In a row."""
+NAMED = 8
+"""Names that a message lists."""
 
 
 def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row]]:
     """Streams (`where`, row) from a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file; `where` is "file:line",
     counted from 1.
 
-    Blank lines are skipped. A parquet file is read in batches, and only its `columns` if it has any of them (`a.b` is
-    field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object and
-    one that is larger than `variables.ROW`.
+    Blank lines are skipped. A parquet file is read in batches by another process, and only its `columns` if it has
+    any of them (`a.b` is field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line
+    that is no JSON object, a row that is larger than `variables.ROW`, and a file that unpacks to `RATIO` times its size.
     """
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
@@ -35,8 +52,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
 def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row | SleuthError]]:
     """As `read_rows`, but yields the error of an invalid line in place of its row and continues. Damage to the file
     itself is yielded last."""
-    if not path.is_file():
-        raise SleuthError(f"{path}: no such file")
+    _require_file(path)
     if path.name.endswith(ENDINGS[:2]):
         return _json_rows(path)
     if path.name.endswith(ENDINGS[2]):
@@ -49,6 +65,11 @@ def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[s
     raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(others)} or {last}")
 
 
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise SleuthError(f"{path}: {'is not an ordinary file' if path.exists() else 'no such file'}")
+
+
 def valid_row(row: Row | SleuthError) -> Row:
     """The row. Raises the error that stands in its place."""
     if isinstance(row, SleuthError):
@@ -59,8 +80,15 @@ def valid_row(row: Row | SleuthError) -> Row:
 def text_of(row: Row, key: str, where: str) -> str:
     """The non-blank text under `key`. Raises SleuthError if it is missing or something else."""
     if key not in row:
-        raise SleuthError(f"{where}: no `{key}`; the row has {', '.join(row) or 'no keys'}")
+        raise SleuthError(f"{where}: no `{key}`; the row has {listed(row) or 'no keys'}")
     return checked_text(row[key], key, where)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names: `id, question and 3 more`."""
+    found = list(names)
+    more = f" and {len(found) - NAMED:,} more" if len(found) > NAMED else ""
+    return ", ".join(name[:100] for name in found[:NAMED]) + more
 
 
 def texts_of(value: Any, key: str, where: str) -> tuple[str, ...]:
@@ -87,52 +115,140 @@ def checked_text(value: object, key: str, where: str) -> str:
     return value
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if it ends in .gz. Reading raises SleuthError where they are too many for its
+    size, and what `DAMAGED` has."""
+    with path.open("rb") as file:
+        if path.suffix == ".gz":
+            yield io.BufferedReader(_Unpacked(path, gzip.GzipFile(fileobj=file)), 2**17)
+        else:
+            yield file
+
+
+class _Unpacked(io.RawIOBase):
+    def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
+        self._path, self._packed = path, packed
+        self._left = max(ROW.bytes, RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._packed.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise SleuthError(unpacked_too_large(self._path))
+        return count
+
+
+def unpacked_too_large(path: Path) -> str:
+    """The line about a file that unpacks to more than it can be worth."""
+    return f"{path}: unpacks to more than {RATIO} times its {path.stat().st_size:,} bytes, and is {ROW.exceeded()}"
+
+
 def _json_rows(path: Path) -> Iterator[tuple[str, Row | SleuthError]]:
-    number = 0
+    number = empty = 0
     most = ROW.bytes
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        try:
+    try:
+        with opened(path) as lines:
             for number, line in enumerate(iter(partial(lines.readline, most + 1), b""), start=1):
                 where = f"{path}:{number}"
                 if len(line) > most:
                     yield where, SleuthError(f"{where}: the line is {ROW.exceeded()}")
                     return
                 if line.strip():
+                    empty = 0
                     yield where, _json_object(line, where)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            where = f"{path}:{number + 1}"
-            yield where, SleuthError(f"{path}: damaged gzip file after line {number} ({error})")
+                    continue
+                empty += 1
+                if empty > MAX_EMPTY_LINES:
+                    yield where, SleuthError(f"{where}: more than {MAX_EMPTY_LINES:,} empty lines one after another")
+                    return
+    except SleuthError as error:
+        yield f"{path}:{number + 1}", SleuthError(f"{error}, after line {number:,}")
+    except DAMAGED as error:
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: damaged gzip file after line {number} ({error})")
 
 
 def _json_object(line: bytes, where: str) -> Row | SleuthError:
     try:
-        row = json.loads(line.decode())
+        row = json_object(line.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
         return SleuthError(f"{where}: not UTF-8 text")
     except json.JSONDecodeError as error:
         return SleuthError(f"{where}: not JSON ({error.msg}, column {error.colno})")
-    except (ValueError, RecursionError) as error:  # thousands of digits or of nested brackets
+    except (ValueError, RecursionError) as error:  # a key twice, thousands of digits or of nested brackets
         return SleuthError(f"{where}: not JSON ({error})")
     if not isinstance(row, dict):
         return SleuthError(f"{where}: expected a JSON object, found {type(row).__name__}")
     return row
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row | SleuthError]]:
-    import pyarrow
-    import pyarrow.parquet
+def count_rows(path: Path) -> int:
+    """The lines of a file, or the rows of a parquet one by its footer. Raises SleuthError if it cannot be read."""
+    _require_file(path)
+    if path.name.endswith(ENDINGS[2]):
+        with _decoded(path, ()) as stream:
+            return int(stream.schema.metadata[b"rows"])
+    with opened(path) as lines:
+        return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
 
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row | SleuthError]]:
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
-            leaves = {table.schema.column(index).path for index in range(len(table.schema))}
-            present = [name for name in columns if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
-            for batch in table.iter_batches(PARQUET_BATCH, columns=present or None):
+        with _decoded(path, columns) as stream:
+            for batch in stream:
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}:{number}", row
     except UnicodeDecodeError:
         yield f"{path}:{number + 1}", SleuthError(f"{path}: not UTF-8 text after row {number}")
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, ImportError) as error:
-        fault = f"{path}: damaged parquet file after row {number} ({error})"
-        yield f"{path}:{number + 1}", SleuthError(fault.replace("\n", " "))
+    except SleuthError as error:
+        yield f"{path}:{number + 1}", error
+
+
+@contextmanager
+def _decoded(path: Path, columns: Sequence[str]) -> Iterator[Any]:
+    """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that did not get to the
+    end."""
+    import pyarrow
+
+    memory = PARQUET_MEMORY * ROW.bytes
+    asked = {"path": str(path), "columns": list(columns), "most": ROW.bytes, "ratio": RATIO, "memory": memory}
+    with subprocess.Popen(
+        [sys.executable, "-P", parquet_worker.__file__, json.dumps(asked)],  # -P: its folder is not imported from
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            with pyarrow.ipc.open_stream(process.stdout) as stream:
+                yield stream
+        except (pyarrow.ArrowException, OSError) as error:  # the stream has no end
+            said = process.stderr.read()
+            raise SleuthError(_why_not_decoded(path, process.wait(), said, str(error))) from None
+        finally:
+            process.kill()
+
+
+def _why_not_decoded(path: Path, status: int, said: bytes, error: str) -> str:
+    """The line for what the process said last, or for how it ended."""
+    try:
+        stopped = json.loads(said.splitlines()[-1])
+    except (ValueError, IndexError):
+        stopped = {"done": 0, "why": "memory" if status == -signal.SIGABRT else "crash"}
+    done, row = stopped["done"], f"after row {stopped['done']:,}"
+    if stopped["why"] == "row":
+        return f"{path}:{done + 1}: the row is {ROW.exceeded()}"
+    if stopped["why"] == "ratio":
+        return f"{unpacked_too_large(path)}, {row}"
+    if stopped["why"] == "memory":
+        return f"{path}: decoding it {row} takes more than {PARQUET_MEMORY} times the bound of a row ({ROW.exceeded()})"
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"{path}: decoding it takes too long for its {path.stat().st_size:,} bytes; is it hostile?"
+    reason = stopped.get("reason") or f"its reader ended by signal {-status}: {error}"
+    return f"{path}: damaged parquet file {row} ({reason})"

@@ -6,7 +6,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sleuth.types import SleuthError
 from sleuth.variables import ROW
@@ -20,16 +20,17 @@ def csv_rows(path: Path) -> Iterator[Found]:
     """(`file:line`, row or error) for each row under the heading. A cell that holds a JSON list is that list, and an
     empty one is left out. Damage that ends the file is yielded last."""
     csv.field_size_limit(ROW.bytes)
-    number = 1
+    number, left = 1, [ROW.bytes]
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.reader(lines, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            reader = csv.reader(_bounded(lines, left), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
             heading = [name.strip() for name in next(reader, [])]
             if len(set(heading)) != len(heading) or "" in heading:
-                yield f"{path}:1", SleuthError(f"{path}:1: the first line should name each column, once: {heading}")
+                shown = f"{heading[:8]}" + " ..." * (len(heading) > 8)
+                yield f"{path}:1", SleuthError(f"{path}:1: the first line should name each column, once: {shown}")
                 return
             for cells in reader:
-                number = reader.line_num
+                number, left[0] = reader.line_num, ROW.bytes
                 if len(cells) == len(heading):
                     named = zip(heading, cells, strict=True)
                     yield f"{path}:{number}", {name: _cell(cell) for name, cell in named if cell.strip()}
@@ -42,13 +43,22 @@ def csv_rows(path: Path) -> Iterator[Found]:
         yield f"{path}:{number + 1}", SleuthError(f"{path}: not a table after line {number} ({error})")
 
 
+def _bounded(lines: TextIO, left: list[int]) -> Iterator[str]:
+    """The lines of a file. Raises csv.Error after `left[0]` characters, which the reader of a row sets again."""
+    while line := lines.readline(left[0] + 1):
+        left[0] -= len(line)
+        if left[0] < 0:
+            raise csv.Error(f"a row is {ROW.exceeded()}")
+        yield line
+
+
 def json_rows(path: Path) -> Iterator[Found]:
     """(`file:number`, row or error) for each object of the list in the file, or under the one key that has a list."""
     if path.stat().st_size > ROW.bytes:
         yield f"{path}:1", SleuthError(f"{path}: {ROW.exceeded()}, or write one object a line, as .jsonl")
         return
     try:
-        found = json.loads(path.read_bytes())
+        found = json_object((text := path.read_bytes()).decode(json.detect_encoding(text)))
     except UnicodeDecodeError:
         yield f"{path}:1", SleuthError(f"{path}: not UTF-8 text")
         return
@@ -56,7 +66,7 @@ def json_rows(path: Path) -> Iterator[Found]:
         hint = "; a file with one object a line is .jsonl" if error.msg == "Extra data" else ""
         yield f"{path}:{error.lineno}", SleuthError(f"{path}:{error.lineno}: not JSON ({error.msg}){hint}")
         return
-    except (ValueError, RecursionError) as error:  # thousands of digits or of nested brackets
+    except (ValueError, RecursionError) as error:  # a key twice, thousands of digits or of nested brackets
         yield f"{path}:1", SleuthError(f"{path}: not JSON ({error})")
         return
     lists = [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else [found]
@@ -67,6 +77,19 @@ def json_rows(path: Path) -> Iterator[Found]:
         where = f"{path}:{number}"
         problem = SleuthError(f"{where}: expected a JSON object, found {type(row).__name__}")
         yield where, row if isinstance(row, dict) else problem
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key `{twice[:100]}` twice")
+    return row
+
+
+json_object = json.JSONDecoder(object_pairs_hook=_distinct).decode
+"""The value that JSON spells. Raises ValueError for an object with a key twice, which readers read differently."""
 
 
 def _cell(text: str) -> Any:

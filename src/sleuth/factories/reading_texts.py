@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sleuth.data.questions import first_problems
+from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, rows_and_faults, text_of, texts_of
 from sleuth.recipe import ReadingRecipe
 from sleuth.retrieval.corpus import read_corpus
@@ -113,6 +113,8 @@ def read_reading_questions(file: Path, passages: Mapping[str, Passage]) -> list[
             questions.append(_question(row, where, passages))
         except SleuthError as error:
             problems += map(str, error.args)
+            if len(problems) >= MAX_PROBLEMS:
+                break
     if problems:
         raise SleuthError(*first_problems(problems, rows, file))
     if not questions:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.hub import local_file
-from sleuth.data.questions import COLUMNS, normalised_question, require_questions, task_from_row
+from sleuth.data.questions import COLUMNS, normalised_question, require_few, require_questions, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.data.suites import sets_in
 from sleuth.rewards.citation.claims import bracketed, tagged
@@ -66,7 +66,7 @@ def check_data(
         rows += 1
         progress(rows)
         if isinstance(task, SleuthError):
-            malformed.append(str(task))
+            malformed.append(str(task) if len(malformed) < MAX_EXAMPLES else "")
         else:
             tasks.append((where, task))
     return DataReport(
@@ -93,6 +93,7 @@ def tasks_and_faults(data: Path) -> Iterator[tuple[str, Task | SleuthError]]:
         for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data), COLUMNS)):
             if at == 0:
                 require_questions(row, where)
+            require_few(at + 1, where)
             yield where, row if isinstance(row, SleuthError) else _task(row, where, name)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.data.documents import PARTS, documents_and_faults, part_of, text_digest
-from sleuth.metrics.data_check import Findings, findings
+from sleuth.metrics.data_check import MAX_EXAMPLES, Findings, findings
 from sleuth.types import Document, SleuthError
 
 
@@ -50,7 +50,7 @@ def check_text(
     for done, (where, document) in enumerate(documents_and_faults(data), start=1):
         progress(done)
         if isinstance(document, SleuthError):
-            malformed.append(str(document))
+            malformed.append(str(document) if len(malformed) < MAX_EXAMPLES else "")
         else:
             documents.append((where, document))
     parts = Counter(part_of(document.origin) for _, document in documents)

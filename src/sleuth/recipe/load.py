@@ -46,6 +46,9 @@ from sleuth.user_code.functions import resolved
 
 FUNCTION_KEYS = ("function", "tools")
 """Keys whose values name functions of the user."""
+MAX_BYTES, MAX_PARTS = 2**20, 64
+"""Of a recipe, and the parts of a key: tomllib takes memory for the square of them."""
+LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){{{MAX_PARTS}}}""")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None) -> Recipe:
@@ -205,7 +208,16 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
     """The tables of a file, which `child` extends. Raises a one-line `SleuthError` where it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise SleuthError(f"{path}: is not an ordinary file; a recipe is a TOML file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise SleuthError(f"{path}: larger than {MAX_BYTES:,} bytes; a recipe has some thousands")
+        text = content.decode()
+        if key := LONG_KEY.search(text):
+            raise SleuthError(f"{path}:{text.count(chr(10), 0, key.start()) + 1}: a key of more than {MAX_PARTS} parts")
+        return tomllib.loads(text)
     except FileNotFoundError:
         where = (
             f"{path}: no such recipe{hint_for(path)}"
@@ -221,6 +233,8 @@ def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
         line = re.search(r"at line (\d+)", str(error))
         where = f"{path}:{line.group(1)}" if line else str(path)
         raise SleuthError(f"{where}: is no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # thousands of digits or of brackets
+        raise SleuthError(f"{path}: is no TOML that can be read: {error}") from None
 
 
 def _parse_override(text: str) -> tuple[str, Any]:

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from sleuth.data.catalogue import command_for
 from sleuth.model_path import model_name
-from sleuth.runs.checksums import SUMS, damage, write_checksums
+from sleuth.runs.checksums import SUMS, damage, has_checksums, lists, write_checksums
+from sleuth.threads import to_stderr
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 FILE_NAME = "card.json"
@@ -23,6 +24,8 @@ HASHED_AT_OPENING = 128 * 2**20
 """Bytes whose checksums are compared whenever an index is opened, small files first, in a fraction of a second. Of the
 rest only the sizes are; `sleuth check index` reads all."""
 LOCKS = ".lock"
+MAX_LISTED = 2**24
+"""Bytes of a card and of a list of checksums that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,7 @@ class IndexCard:
 
 
 _IDENTITY = TypeAdapter(RetrieverIdentity)
+_CARD = TypeAdapter(IndexCard)
 
 
 def identity_of(card: Mapping[str, Any]) -> RetrieverIdentity:
@@ -115,8 +119,11 @@ def write_card(card: IndexCard, folder: Path) -> None:
 def read_card(folder: Path) -> IndexCard:
     """The card of an index. Raises SleuthError, with the command that makes an index, if there is none."""
     how = how_to_make(folder)
+    if problem := _not_a_file(folder / FILE_NAME):
+        raise damaged_index(folder, problem)
     try:
-        text = (folder / FILE_NAME).read_bytes()
+        with (folder / FILE_NAME).open("rb") as file:
+            text = file.read(MAX_LISTED)
     except (FileNotFoundError, NotADirectoryError):
         if is_index(old := folder.absolute().with_name(folder.absolute().name + OLD)):
             raise SleuthError(f"{folder}: a killed build left its index as {old}; rename that to {folder}") from None
@@ -124,8 +131,9 @@ def read_card(folder: Path) -> IndexCard:
     try:
         fields = json.loads(text)
         encoder = EncoderCard(**fields["encoder"]) if "encoder" in fields else None
-        return IndexCard(**(fields | {"encoder": encoder}))
-    except (ValueError, TypeError):
+        IndexCard(**(fields | {"encoder": encoder}))  # which refuses other fields
+        return _CARD.validate_python(fields)
+    except (ValueError, TypeError, RecursionError):
         raise SleuthError(f"{folder / FILE_NAME}: not the card of an index that this version knows; {how}") from None
 
 
@@ -159,6 +167,9 @@ def write_index_card(card: IndexCard, folder: Path, *, but: Collection[str]) -> 
 def index_damage(folder: Path, card: IndexCard, *, whole: bool = False) -> str | None:
     """What is wrong with the files of an index, in words, or None. Compares all sizes, and the checksums of
     `HASHED_AT_OPENING` bytes, or of the `whole`. None for an index of an earlier version, which has neither."""
+    for path in (folder, *folder.iterdir()):
+        if problem := _not_a_file(path):
+            return problem
     sizes = card.files or {}
     for name, size in sizes.items():
         if not (folder / name).is_file():
@@ -168,8 +179,24 @@ def index_damage(folder: Path, card: IndexCard, *, whole: bool = False) -> str |
     smallest = sorted(sizes, key=lambda name: sizes[name])
     read = accumulate(sizes[name] for name in smallest)
     left_out = {name for name, until in zip(smallest, read, strict=True) if until > HASHED_AT_OPENING and not whole}
-    problem = damage(folder, lambda name: name not in left_out)
+    if not has_checksums(folder):
+        if sizes:
+            to_stderr(f"{folder}: has no {SUMS}, so changes that keep the sizes of its files are not noticed")
+        return None
+    if (folder / SUMS).stat().st_size > MAX_LISTED:
+        return f"{SUMS} has more than {MAX_LISTED:,} bytes"
+    known = {FILE_NAME, *sizes}
+    problem = damage(folder, lambda name: name not in left_out and (name in known or not sizes))
+    unlisted = [name for name in known if not Path(name).is_absolute() and not lists(folder, name)] if sizes else []
+    if problem is None and unlisted:
+        problem = f"{min(unlisted)} is not listed"
     return None if problem is None else f"{problem}, by its {SUMS}; if the change is meant, remove that file"
+
+
+def _not_a_file(path: Path) -> str | None:
+    """The words for a pipe, a device, or a link to nothing or to one of those: opening it might wait for ever."""
+    there = path.is_symlink() or path.exists()
+    return f"{path.name} is not an ordinary file" if there and not path.is_file() and not path.is_dir() else None
 
 
 def damaged_index(folder: Path, problem: object) -> SleuthError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sleuth.data.columns import require_passage
 from sleuth.data.pages import Page, pages_and_rows, split_text
-from sleuth.data.questions import first_problems
+from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.retrieval.corpus import SeenIds, contents_of, passage_of
 from sleuth.types import Passage, SleuthError
 
@@ -32,6 +32,8 @@ def write_corpus(
                 )
             if isinstance(passage, SleuthError):
                 problems += passage.args
+                if len(problems) >= MAX_PROBLEMS:
+                    break
                 continue
             lines.write(json.dumps({"id": passage.id, "contents": contents_of(passage)}, ensure_ascii=False) + "\n")
             count += 1
