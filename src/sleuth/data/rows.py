@@ -44,7 +44,7 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
 
     Blank lines are skipped. A parquet file is read in batches by another process, and only its `columns` if it has
     any of them (`a.b` is field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line
-    that is no JSON object, a row that is larger than `variables.ROW`, and a file that unpacks to `RATIO` times its size.
+    that is no JSON object, a row that is larger than `variables.ROW`, and a file that unpacks to `RATIO` times it.
     """
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
