@@ -261,7 +261,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(own: Path, options: str, said:
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_text(text)
     before = sorted(path.name for path in own.iterdir())
-    assert refusal("init", "mine", *options.split()).startswith(said)
+    found = refusal("init", "mine", *options.split())
+    assert found.startswith((said, *(f"{option} {said}" for option in ("--corpus", "--questions", "--model"))))
     assert sorted(path.name for path in own.iterdir()) == before
 
 

@@ -178,8 +178,8 @@ def test_a_protocol_may_be_named_by_its_parts(
         (("--prompt", "plain", "--scorer", "verl"), "--prompt, --scorer: a protocol needs --dialect too"),
         (("--dialect", "greek", "--prompt", "plain"), "sleuth, search_r1"),
         (("--dialect", "refine", "--prompt", "plain"), "chat, reading, refine_answer_only, refine_thinking"),
-        (("--dialect", "sleuth", "--prompt", "gone"), "prompt = 'gone': no such file"),
-        (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "scorer = 'best': unknown"),
+        (("--dialect", "sleuth", "--prompt", "gone"), "--prompt gone: no such file"),
+        (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "--scorer best: unknown"),
         (("--dialect", "sleuth", "--prompt", "plain", "--context", "99999999"), "the model holds"),
     ],
 )

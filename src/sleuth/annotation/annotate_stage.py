@@ -40,16 +40,20 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
     model, tokenizer = context.load(context.model)
     scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
     texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
-    with context.folder.costing(stage.name, "asking"):
-        found = annotate_thoughts(
-            texts,
-            stage.out,
-            writer,
-            scorer,
-            gated=stage.gated,
-            watch=progress_bar,
-            max_missing_fraction=stage.max_missing_fraction,
-        )
+    try:
+        with context.folder.costing(stage.name, "asking"):
+            found = annotate_thoughts(
+                texts,
+                stage.out,
+                writer,
+                scorer,
+                gated=stage.gated,
+                watch=progress_bar,
+                max_missing_fraction=stage.max_missing_fraction,
+            )
+    except SleuthError as error:  # worded for `sleuth annotate thoughts`
+        reason = str(error).replace("--no-gate", "gated = false").replace("with --out", "in `out`")
+        raise SleuthError(f"stage {stage.name}: {reason}") from None
     without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
     say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
     return Path(context.model)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -143,6 +145,11 @@ class Verbs(TyperGroup):
         sys.exit(status or 0)  # None where the verb returned
 
     def invoke(self, ctx: Any) -> Any:
+        words = list(ctx.args)
+
+        def typed() -> dict[str, str]:
+            return _options(self.get_command(ctx, ctx.invoked_subcommand), words)
+
         try:
             prepare_waiting()
             with CODE.of_command_line():
@@ -150,9 +157,11 @@ class Verbs(TyperGroup):
         except SleuthError as error:
             status = exit_status(error)
             label = "" if status == PAUSED else "error: "
-            raise _exit_after(status, *(f"{label}{problem}" for problem in error.args)) from None
+            raise _exit_after(
+                status, *(f"{label}{as_typed(str(problem), typed())}" for problem in error.args)
+            ) from None
         except RetrievalFailed as error:
-            raise _exit_after(FAILED, f"error: {error}") from None
+            raise _exit_after(FAILED, f"error: {as_typed(str(error), typed())}") from None
         except BrokenPipeError:  # the reader closed the pipe, as `head` does; typer ends quietly
             raise
         except OSError as error:  # a full disk, a folder that may not be written
@@ -190,6 +199,26 @@ def exit_status(error: SleuthError) -> int:
     if isinstance(error, StoppedByRule):
         return PAUSED
     return FAILED if isinstance(error, RunFailed | TransientError) else WRONG_INPUT
+
+
+def as_typed(problem: str, options: Mapping[str, str]) -> str:
+    """The problem with the option before the value that it begins with: `--index nope: no index here`. What is from a
+    recipe begins with its file, and what --set changed with that."""
+    for option, value in options.items():
+        key = option.removeprefix("--").replace("-", "_")
+        for start in (f"{value}: ", f"{Path(value)}: ", f"{key} = {value!r}: ", f"urls: {value} "):
+            if problem.startswith(start):
+                return f"{option} {value}{':' if start.endswith(': ') else ''} {problem.removeprefix(start)}"
+    return problem
+
+
+def _options(verb: Any, words: Sequence[str]) -> dict[str, str]:
+    """The long options of a command line and their values."""
+    verb = getattr(verb, "commands", {}).get(words[0], verb) if words else verb
+    flags = {name for one in verb.params if getattr(one, "is_flag", False) for name in (*one.opts, *one.secondary_opts)}
+    parts = ((*word.partition("="), after) for word, after in zip_longest(words, words[1:], fillvalue=""))
+    given = {option: value if equals else after for option, equals, value, after in parts if option not in flags}
+    return {option: value for option, value in given.items() if option.startswith("--") and value}
 
 
 def _usage_line(error: Any) -> str:
