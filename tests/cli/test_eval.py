@@ -271,4 +271,4 @@ def test_a_scorer_that_does_not_fit_the_prompt_is_noted_and_refiners_take_none(c
 def test_an_unknown_scorer_is_refused_with_the_known_ones(checkpoint: Path) -> None:
     result, _ = ask(checkpoint, "--scorer", "verrl")
     assert result.exit_code == 2
-    assert "scorer = 'verrl': unknown; the scorers are strict, search_r1" in result.stderr
+    assert "--scorer verrl: unknown; the scorers are strict, search_r1" in result.stderr
