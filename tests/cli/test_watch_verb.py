@@ -57,4 +57,4 @@ def test_it_serves_without_torch_until_ctrl_c(tmp_path: Path) -> None:
 def state_at(url: str) -> dict[str, Any]:
     """What the server answers, once it does."""
     with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
-        return client.get(f"{url}state").json()
+        return client.get(f"{url}0/state").json()

@@ -1,9 +1,10 @@
-"""The page of `sleuth watch`: a real server, asked over HTTP and by a real browser while a run grows."""
+"""The reports that `sleuth watch` serves: a real server, asked over HTTP and by a real browser while a run grows."""
 
 from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import socket
 import time
@@ -22,7 +23,8 @@ from synthetic_run import HOSTILE, byte_tokenizer, evaluation_file, metrics_row,
 
 from sleuth.cli.http_server import access_of, server_of
 from sleuth.recipe import load_recipe
-from sleuth.report.watch_page import WatchPage, followed_runs
+from sleuth.report import write_report
+from sleuth.report.live_report import live_reports
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.serve.http.access import Access
@@ -40,7 +42,7 @@ def watching(folders: Sequence[Path], access: Access = LOOPBACK) -> Iterator[str
     """A server that follows runs; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        server = server_of(watch_app(WatchPage(followed_runs(folders)), access))
+        server = server_of(watch_app(live_reports(folders), access))
         thread = Thread(target=server.run, kwargs={"sockets": [free]}, daemon=True)
         thread.start()
         while not server.started:
@@ -64,13 +66,12 @@ def evaluated(run: Path, name: str, skill: float) -> None:
     (run / "eval" / f"{name}.json").write_text(json.dumps(found | {"model": RECIPE.model}), encoding="utf-8")
 
 
-def state_of(url: str) -> tuple[str, dict[str, str]]:
-    answer = httpx.get(f"{url}/state").json()
-    return answer["title"], answer["parts"]
+def asked(url: str, path: str) -> dict[str, Any]:
+    return httpx.get(f"{url}/0/{path}").json()
 
 
-def part(url: str, name: str) -> dict[str, Any]:
-    return httpx.get(f"{url}/parts/{name}").json()
+def title_of(url: str) -> str:
+    return asked(url, "state")["title"]
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------------------------
@@ -80,67 +81,74 @@ def test_a_run_is_followed_from_before_it_begins_until_it_ends(tmp_path: Path) -
     folder = tmp_path / "demo"
     folder.mkdir()
     with watching([folder]) as url:
-        title, before = state_of(url)
-        assert title == "waiting: no run has begun in this folder · demo"
+        before = asked(url, "state")
+        assert before["title"] == "waiting: no run has begun in this folder · demo"
+        assert "No curves yet" in asked(url, "page")["html"]
         with RunFolder.open(folder, RECIPE) as run:
-            assert state_of(url)[0] == "evaluating base · demo"
+            assert title_of(url) == "evaluating base · demo"
             evaluated(folder, "base", 0.2)
-            assert state_of(url)[0] == f"training grpo, step 0 of {STEPS} · demo"
+            assert title_of(url) == f"training grpo, step 0 of {STEPS} · demo"
             for step in (1, 2):
                 take_step(run, step)
-            title, parts = state_of(url)
+            title = title_of(url)
             assert title.startswith(f"training grpo, step 2 of {STEPS}, ")
             assert title.endswith(" min left · demo")
-            assert {name for name in parts if parts[name] != before[name]} == {*parts}
-            assert part(url, "curves")["charts"][0]["steps"] == [1, 2]
-            assert part(url, "rollouts")["runs"] == [{"name": "demo", "steps": [1, 2]}]
+            first = asked(url, "page")
+            assert (first["charts"][0]["steps"], first["steps"]) == ([1, 2], [1, 2])
+            assert asked(url, "state")["tag"] == first["tag"] != before["tag"], "nothing has changed since"
             take_step(run, 3)
-            again = state_of(url)[1]
-            assert {name for name in parts if parts[name] != again[name]} == {
-                "runs",
-                "alarms",
-                "curves",
-                "time",
-                "rollouts",
-            }
-            assert part(url, "curves")["charts"][0]["steps"] == [1, 2, 3]
-        assert "stopped at step 3" in state_of(url)[0]
+            assert asked(url, "state")["tag"] != first["tag"]
+            second = asked(url, "page")
+            assert (second["charts"][0]["steps"], second["questions"]) == ([1, 2, 3], first["questions"])
+        assert "stopped at step 3" in title_of(url)
         with RunFolder.open(folder, RECIPE) as run:
             take_step(run, STEPS)
             evaluated(folder, "trained", 0.8)
             found = json.loads((folder / "eval/trained.json").read_text())
             (folder / "eval/trained.json").write_text(json.dumps(found | {"model": f"x/step-{STEPS:06d}"}))
-        assert state_of(url)[0] == "finished · demo"
-        assert "[0." in part(url, "figures")["html"]
+        assert title_of(url) == "finished · demo"
+        page = asked(url, "page")
+        assert "[0." in page["html"]
+        assert page["questions"] != first["questions"]
+        assert len(asked(url, "questions")["questions"]["rows"]) == 12
+
+
+def test_it_is_the_page_that_the_report_writes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "demo", questions=6)
+    with watching([run]) as url:
+        title_of(url)
+        live = asked(url, "page")["html"]
+    written = write_report(run).read_text(encoding="utf-8")
+    for section in re.findall(r'<section id="(?!rollouts).*?</section>', live, re.DOTALL):
+        assert section in written
+    assert live.count("<section") == written.count("<section") == 7
+    assert live.partition("<nav>")[0] in written, "the head"
 
 
 def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
     run = write_run(tmp_path / "demo")
     with watching([run]) as url:
-        for path in ("state", "parts/curves", "rollouts/0/60"):
-            first = httpx.get(f"{url}/{path}")
+        for path in ("state", "page", "questions", "rollouts/60"):
+            first = httpx.get(f"{url}/0/{path}")
             assert first.status_code == 200
-            second = httpx.get(f"{url}/{path}", headers={"if-none-match": first.headers["etag"]})
+            second = httpx.get(f"{url}/0/{path}", headers={"if-none-match": first.headers["etag"]})
             assert (second.status_code, second.content) == (304, b"")
         with (run / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(metrics_row(random.Random(1), 61, 300)) + "\n")
-        assert httpx.get(f"{url}/state", headers={"if-none-match": first.headers["etag"]}).status_code == 200
+        assert httpx.get(f"{url}/0/state", headers={"if-none-match": first.headers["etag"]}).status_code == 200
 
 
 def test_an_alarm_has_its_sentence_and_a_reset_run_its_shorter_curve(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "demo", RECIPE) as run, watching([tmp_path / "demo"]) as url:
-        state_of(url)
-        assert "No alarm so far" in part(url, "alarms")["html"]
+        assert "No alarm so far" in asked(url, "state")["html"]
         for step in range(1, 7):
             take_step(run, step, nonzero_advantage_fraction=0.0, **({"alarms": ["no_signal"]} if step == 6 else {}))
-        state_of(url)
-        html = part(url, "alarms")["html"]
+        html = asked(url, "state")["html"]
         assert "no_signal" in html
         assert "no group carried a signal in 5 steps" in html
         run.metrics.rewind("grpo", 4)
-        state_of(url)
-        assert "No alarm so far" in part(url, "alarms")["html"]
-        assert part(url, "curves")["charts"][0]["steps"] == [1, 2, 3, 4]
+        assert "No alarm so far" in asked(url, "state")["html"]
+        assert asked(url, "page")["charts"][0]["steps"] == [1, 2, 3, 4]
 
 
 def test_damage_is_stated_and_the_server_goes_on(tmp_path: Path) -> None:
@@ -151,48 +159,65 @@ def test_damage_is_stated_and_the_server_goes_on(tmp_path: Path) -> None:
         (run / "eval/base.json").write_text('{"em": {"value": 0.')
         (run / "manifest.json").write_text('{"costs": [3]}')
         (run / "rollouts/step-000060.parquet").write_bytes(b"PAR1, and then the copy broke off")
-        title, _ = state_of(url)
-        html = part(url, "runs")["html"]
-        assert "step 61" in title
-        assert "left out what is no row (2 lines)" in html
-        assert "base.json: invalid JSON" in html
-        assert "manifest: not as Sleuth writes it" in html
-        assert part(url, "curves")["charts"][0]["steps"][-1] == 61
-        refused = httpx.get(f"{url}/rollouts/0/60")
+        state = asked(url, "state")
+        assert "step 61" in state["title"]
+        for problem in (
+            "left out what is no row (2 lines)",
+            "base.json: invalid JSON",
+            "manifest: not as Sleuth writes it",
+        ):
+            assert problem in state["html"]
+        assert asked(url, "page")["charts"][0]["steps"][-1] == 61
+        refused = httpx.get(f"{url}/0/rollouts/60")
         assert refused.status_code == 404
         assert "step-000060.parquet" in refused.json()["error"]["message"]
         (run / "recipe.toml").write_text("[[stage]]\nsteps = 'many'\n")
-        state_of(url)
-        assert "a stage has no whole number of steps" in part(url, "runs")["html"]
+        assert "a stage has no whole number of steps" in asked(url, "state")["html"]
         shutil.rmtree(run)
-        assert state_of(url)[0] == "the folder is gone; this is what it held · demo"
-        assert part(url, "curves")["charts"][0]["steps"][-1] == 61
+        assert title_of(url) == "the folder is gone; this is what it held · demo"
+        assert asked(url, "page")["charts"][0]["steps"][-1] == 61
         write_run(run, steps=5, rollout_steps=(5,))
-        assert "step 5 of 300" in state_of(url)[0]
-        assert part(url, "curves")["charts"][0]["steps"] == [1, 2, 3, 4, 5]
+        assert "step 5 of 300" in title_of(url)
+        assert asked(url, "page")["charts"][0]["steps"] == [1, 2, 3, 4, 5]
 
 
-def test_runs_share_charts_in_colours_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "kept"),
+    [
+        ("eval/base.json", '{"outcomes": 3, "em": [], "records": []}', "Stage grpo"),
+        ("manifest.json", '{"costs": {"grpo": {"seconds": {"total": "long"}}}}', "Stage grpo"),
+        ("manifest.json", '{"planned": [1], "costs": {"grpo": {"seconds": {"total": 3.0}}}}', "Stage grpo"),
+        ("recipe.toml", 'stage = [{ kind = "grpo", name = 3, steps = 7, reward = 5, env = [1] }]', "Stage grpo"),
+        ("metrics.jsonl", '{"stage": "grpo", "step": 1, "reward_mean": "high", "seconds_rollout": []}\n', "Before and"),
+    ],
+)
+def test_a_file_of_another_shape_costs_its_part_and_a_line(tmp_path: Path, name: str, content: str, kept: str) -> None:
+    run = write_run(tmp_path / "demo", questions=6)
+    (run / name).write_text(content)
+    with watching([run]) as url:
+        state = httpx.get(f"{url}/0/state")
+        page = httpx.get(f"{url}/0/page")
+        assert (state.status_code, page.status_code) == (200, 200)
+        assert kept in page.json()["html"]
+
+
+def test_several_runs_have_a_report_each_and_a_list_of_their_states_on_top(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a" / "demo", steps=60, questions=6)
     second = write_run(tmp_path / "b" / "demo", steps=40, questions=6)
     (tmp_path / "c" / "empty").mkdir(parents=True)
-    (second / "eval/trained.json").unlink()
     with watching([first, second, tmp_path / "c" / "empty"]) as url:
-        assert state_of(url)[0].endswith("of 3 runs at work")
-        charts = part(url, "curves")["charts"]
-        reward = [
-            [curve["label"], [at for at, one in enumerate(curve["values"]) if one is not None]]
-            for curve in charts[0]["curves"]
+        state = httpx.get(f"{url}/1/state").json()
+        assert state["title"].endswith("b/demo")
+        assert re.findall(r'<a href="../(\d)/"( aria-current="page")?>([^<]*)<', state["html"]) == [
+            ("0", "", "a/demo"),
+            ("1", ' aria-current="page"', "b/demo"),
+            ("2", "", "c/empty"),
         ]
-        assert reward == [["a/demo", [*range(60)]], ["b/demo", [*range(40)]], ["c/empty", []]]
-        assert part(url, "curves")["html"].count("swatch arm-") == 3
-        html = part(url, "figures")["html"]
-        assert html.count("<h3>") == 2
-        assert 'data-column="b/demo"><span class="muted">none' in html  # trained, of the second
-        assert [len(run["steps"]) for run in part(url, "rollouts")["runs"]] == [3, 3, 0]
-        assert httpx.get(f"{url}/rollouts/1/30").json()["step"] == 30
-        assert httpx.get(f"{url}/rollouts/2/30").status_code == 404
-        assert httpx.get(f"{url}/rollouts/3/30").status_code == 404
+        assert [len(httpx.get(f"{url}/{at}/page").json()["steps"]) for at in (0, 1, 2)] == [3, 3, 0]
+        assert httpx.get(f"{url}/1/rollouts/30").json()["step"] == 30
+        assert httpx.get(f"{url}/2/rollouts/30").status_code == 404
+        assert httpx.get(f"{url}/3/state").status_code == 404
+        assert httpx.get(url, follow_redirects=True).url == f"{url}/0/"
 
 
 def test_of_a_large_file_only_the_first_groups_are_read(tmp_path: Path) -> None:
@@ -208,7 +233,7 @@ def test_of_a_large_file_only_the_first_groups_are_read(tmp_path: Path) -> None:
         damaged.write(b"\0" * 200_000)
     with pytest.raises(OSError):  # noqa: PT011
         pq.read_table(file)
-    [page] = followed_runs([run])
+    [page] = live_reports([run])
     page.look()
     shown = page.rollouts(60)
     assert (len(shown["groups"]), shown["of"]) == (8, 3000)
@@ -226,26 +251,26 @@ def test_the_server_answers_to_its_own_names_and_pages_only(tmp_path: Path) -> N
     run = write_run(tmp_path / "demo", steps=3, rollout_steps=(3,))
     with watching([run]) as url:
         for headers in ({"host": "evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
-            for path in ("", "/state", "/parts/runs", "/rollouts/0/3"):
+            for path in ("", "/0/", "/0/state", "/0/page", "/0/rollouts/3"):
                 assert httpx.get(url + path, headers=headers).status_code == 403
-        policy = httpx.get(url).headers["content-security-policy"]
+        policy = httpx.get(f"{url}/0/").headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self';" in policy
-        assert httpx.post(f"{url}/state", content=b"x").status_code == 413
-        assert httpx.post(f"{url}/state").status_code == 405
-        assert httpx.get(f"{url}/parts/nothing").status_code == 404
+        assert httpx.post(f"{url}/0/state", content=b"x").status_code == 413
+        assert httpx.post(f"{url}/0/state").status_code == 405
+        assert httpx.get(f"{url}/0/nothing").status_code == 404
         assert httpx.get(f"{url}/../../etc/passwd").status_code == 404
 
 
 def test_with_a_key_the_page_alone_is_open_and_it_holds_nothing_of_the_runs(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a-secret-name", steps=3, rollout_steps=(3,))
     with watching([run], replace(LOOPBACK, key="k")) as url:
-        for path in ("", "/page.js", "/page.css", "/api.js"):
-            answer = httpx.get(url + path)
+        for path in ("", "/0/", "/page.js", "/page.css", "/api.js"):
+            answer = httpx.get(url + path, follow_redirects=True)
             assert answer.status_code == 200
             assert "secret" not in answer.text
-        for path in ("/state", "/parts/runs", "/rollouts/0/3"):
+        for path in ("/0/state", "/0/page", "/0/questions", "/0/rollouts/3"):
             assert httpx.get(url + path).status_code == 401
-        assert httpx.get(f"{url}/state", headers={"authorization": "Bearer k"}).status_code == 200
+        assert httpx.get(f"{url}/0/state", headers={"authorization": "Bearer k"}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -259,17 +284,17 @@ def test_with_a_key_the_page_alone_is_open_and_it_holds_nothing_of_the_runs(tmp_
 def test_what_is_no_run_is_named(tmp_path: Path, make: Any, line: str) -> None:
     make(tmp_path / "demo")
     with pytest.raises(SleuthError, match=line):
-        followed_runs([tmp_path / "demo"])
+        live_reports([tmp_path / "demo"])
 
 
 def test_a_run_is_watched_once_and_no_more_than_eight(tmp_path: Path) -> None:
     with pytest.raises(SleuthError, match="is given twice"):
-        followed_runs([tmp_path, tmp_path / "x" / ".."])
+        live_reports([tmp_path, tmp_path / "x" / ".."])
     folders = [tmp_path / "runs" / str(number) for number in range(9)]
     for folder in folders:
         folder.mkdir(parents=True)
     with pytest.raises(SleuthError, match="at most 8"):
-        followed_runs(folders)
+        live_reports(folders)
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -277,7 +302,7 @@ def test_a_run_is_watched_once_and_no_more_than_eight(tmp_path: Path) -> None:
 GROUPS = "document.querySelectorAll('#rollout-groups button').length"
 SECOND = "document.querySelectorAll('#rollout-groups button')[1]"
 PASSAGES = "document.querySelectorAll('#rollout-detail details')"
-STEP = "document.getElementById('rollout-step-name').textContent"
+STEP = "document.getElementById('rollout-step-name')?.textContent"
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +325,7 @@ def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path, browser: 
     with RunFolder.open(folder, RECIPE) as run, watching([folder]) as url:
         browser.open(url)
         browser.wait("document.title.startsWith('evaluating base')")
-        assert browser.value("document.getElementById('rollout-shown').hidden")
+        assert not browser.value("Boolean(document.getElementById('rollout-browser'))")
         evaluated(folder, "base", 0.2)
         for step in (1, 2):
             take_step(run, step)
@@ -322,7 +347,7 @@ def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path, browser: 
         assert opened > 0
         take_step(run, 4, alarms=["no_signal"])
         browser.value("look()")
-        assert browser.value("document.querySelectorAll('#alarms li').length") == 1
+        browser.wait("document.querySelectorAll('#alarms li').length === 1")
         assert browser.value("document.getElementById('rollout-step').max") == "3"
         assert browser.value(STEP) == "3"
         assert browser.value(f"[...{PASSAGES}].filter((one) => one.open).length") == opened
@@ -336,6 +361,34 @@ def test_the_page_follows_a_run_and_keeps_what_is_open(tmp_path: Path, browser: 
 
 
 @needs_chromium
+def test_another_evaluation_leaves_what_is_open_and_where_the_reader_is(tmp_path: Path, browser: Browser) -> None:
+    run = write_run(tmp_path / "demo", questions=12, rollout_steps=(5,))
+    trained = (run / "eval/trained.json").read_bytes()
+    (run / "eval/trained.json").unlink()
+    with watching([run]) as url:
+        browser.open(url)
+        browser.wait(f"{GROUPS} === 3")
+        browser.value(f"{SECOND}.dispatchEvent(new Event('pointerdown', {{ bubbles: true }})), {SECOND}.click()")
+        browser.wait(f"{PASSAGES}.length > 0")
+        browser.value(f"[...{PASSAGES}].forEach((one) => (one.open = true))")
+        browser.value("document.querySelector('.sources details').open = true")
+        opened = browser.value(f"{PASSAGES}.length")
+        assert "are not both there" in browser.value("document.getElementById('questions').textContent")
+        (run / "eval/trained.json").write_bytes(trained)
+        browser.value("look()")
+        browser.wait("document.querySelectorAll('#question-list button').length === 12")
+        assert browser.value(f"[...{PASSAGES}].filter((one) => one.open).length") == opened > 0
+        assert browser.value("document.querySelector('.sources details').open")
+        browser.value("document.getElementById('question-search').value = 'zzz'")
+        browser.value("document.getElementById('question-search').dispatchEvent(new Event('input'))")
+        (run / "eval/trained.json").write_bytes(trained + b"\n")
+        browser.value("look()")
+        browser.wait("document.getElementById('question-count').textContent === 'no question matches'")
+        assert browser.value("document.getElementById('question-search').value") == "zzz"
+        assert browser.complaints == []
+
+
+@needs_chromium
 def test_two_runs_fit_a_screen_and_a_phone_and_a_server_that_ends_is_stated(tmp_path: Path, browser: Browser) -> None:
     runs = [write_run(tmp_path / name, questions=6, rollout_steps=(step,)) for name, step in (("a", 5), ("b", 7))]
     with watching(runs) as url:
@@ -344,15 +397,8 @@ def test_two_runs_fit_a_screen_and_a_phone_and_a_server_that_ends_is_stated(tmp_
             browser.resize(width, 900)
             browser.wait(f"{GROUPS} === 3")
             assert browser.value("document.documentElement.scrollWidth") <= width
-        assert browser.value("[...document.querySelectorAll('.runs h1')].map((one) => one.textContent)") == [
-            "a",
-            "b",
-        ]
-        stroke = "getComputedStyle(document.querySelector('.curve-{} .line')).stroke"
-        assert browser.value(stroke.format(0)) != browser.value(stroke.format(1))
-        browser.value("document.getElementById('rollout-run').value = 1")
-        browser.value("document.getElementById('rollout-run').dispatchEvent(new Event('change'))")
-        browser.wait(f"{STEP} === '7' && {GROUPS} === 3")
+        browser.value("document.querySelectorAll('.runs a')[1].click()")
+        browser.wait(f"document.title.endsWith(' b') && {STEP} === '7' && {GROUPS} === 3")
         assert browser.complaints == []
     browser.value("look()")
     assert "does not answer" in browser.value("document.getElementById('as-of').textContent")

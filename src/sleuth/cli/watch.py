@@ -1,4 +1,4 @@
-"""`sleuth watch`: a page that follows runs while they train."""
+"""`sleuth watch`: the reports of runs while they train."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def watch(
     insecure: Insecure = False,
     per_client: PerClient = None,
 ) -> None:
-    """Follow runs while they train, on a page that updates itself.
+    """Serve the reports of runs that are under way; each updates itself.
 
-    The state of each run, alarms, curves, evaluations and the last rollouts; several runs in the same charts. Reads the
-    folders and writes nothing.
+    Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
+    writes nothing.
     """
-    from sleuth.report.watch_page import WatchPage, followed_runs
+    from sleuth.report.live_report import live_reports
     from sleuth.serve.watch import watch_app
 
-    page = WatchPage(followed_runs(runs))
+    reports = live_reports(runs)
     listening = listen(host, port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
-    server = server_of(watch_app(page, access))
+    server = server_of(watch_app(reports, access))
     typer.echo(f"{', '.join(map(str, runs))}: at {address_of(host, listening)}/ until Ctrl-C")
     run(server, listening)

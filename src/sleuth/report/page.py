@@ -58,11 +58,8 @@ def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
     loads the episodes that it does not hold from the files of `write_step_files`; only scripts with its `nonce` may."""
     pool = TextPool()
     tokenizer = read_tokenizer(run.folder) if run.rollouts else None
-    rows_of = stages_of(run.metrics)
-    stages = {stage: charts_of(rows) for stage, rows in rows_of.items()}
-    answered = failure_arms(run.evaluations)
+    values = run_values(run) | evaluation_values(run, pool)
     shown = rollouts_shown(run.rollouts, pool, tokenizer)
-    both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
     opened = opened_at(shown)
     held = len(shown)
     if all_rollouts and shown:
@@ -71,40 +68,58 @@ def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
         opened = [one["step"] for one in shown].index(step), opened[1]
     nonce = secrets.token_urlsafe(18) if all_rollouts else ""
     data = {
-        "charts": [chart.read_out() for charts in stages.values() for chart in charts],
+        "charts": [chart.read_out() for charts in values["stages"].values() for chart in charts],
         "rollouts": shown,
         "opened": opened,
         "nonce": nonce,
-        "questions": questions_shown((BASE, TRAINED), both, pool),
+        "questions": values["questions"],
         "texts": pool.texts,
     }
     return fill(
         "report.html",
         SCRIPTS,
-        run=run,
-        name=run_name(run),
-        facts=run_facts(run),
-        stage_lines=stage_lines(run.recipe),
-        manifest=flat(run.manifest),
-        verdict=verdict(run.evaluations),
+        **values,
         overlap=overlap(run.evaluations, questions_played(run.rollouts)),
-        arms=arms_of(run.evaluations),
-        figures=figure_rows(run.evaluations),
-        sets=set_rows(run.evaluations),
-        outcomes=outcome_table(run.evaluations),
-        failures=failure_rows(answered),
-        failure_arms=answered,
-        stages=stages,
-        windows={stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
-        judges=mark_rows(read_cards(run.folder).values()),
-        judge_columns=COLUMNS,
-        times=stage_times(run.manifest, rows_of),
-        purposes=NAMES,
         token_detail=tokenizer is not None,
         held=held,
         nonce=nonce,
+        live=False,
         data=data,
     )
+
+
+def run_values(run: RunFiles) -> dict[str, Any]:
+    """What the page shows of recipe, manifest and metrics."""
+    rows_of = stages_of(run.metrics)
+    return {
+        "run": run,
+        "name": run_name(run),
+        "facts": run_facts(run),
+        "stage_lines": stage_lines(run.recipe),
+        "manifest": flat(run.manifest),
+        "stages": {stage: charts_of(rows) for stage, rows in rows_of.items()},
+        "windows": {stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
+        "judges": mark_rows(read_cards(run.folder).values()),
+        "judge_columns": COLUMNS,
+        "times": stage_times(run.manifest, rows_of),
+        "purposes": NAMES,
+    }
+
+
+def evaluation_values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
+    """What the page shows of evaluations; the texts of its questions are in the pool."""
+    answered = failure_arms(run.evaluations)
+    both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
+    return {
+        "verdict": verdict(run.evaluations),
+        "arms": arms_of(run.evaluations),
+        "figures": figure_rows(run.evaluations),
+        "sets": set_rows(run.evaluations),
+        "outcomes": outcome_table(run.evaluations),
+        "failures": failure_rows(answered),
+        "failure_arms": answered,
+        "questions": questions_shown((BASE, TRAINED), both, pool),
+    }
 
 
 def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:

@@ -1,5 +1,5 @@
-/** The same question answered by two sides, with filters by kind, by words and by what became of it. */
-function browseQuestions() {
+/** The same question answered by two sides, with filters by kind, by words and by what became of it. `signal` ends it. */
+function browseQuestions(signal = undefined) {
   const { names, rows, modes } = data.questions;
   const kind = byId("question-kind");
   const search = byId("question-search");
@@ -79,7 +79,8 @@ function browseQuestions() {
   byId("question-previous").addEventListener("click", () => step(-1));
   byId("question-next").addEventListener("click", () => step(1));
   walkWithArrows(byId("question-list"));
-  addEventListener("hashchange", () => remembered("question") && choose(named(remembered("question")), false));
+  const chosen = () => remembered("question") && choose(named(remembered("question")), false);
+  addEventListener("hashchange", chosen, { signal });
   filter();
   if (remembered("question")) byId("questions").scrollIntoView();
 }

@@ -1,6 +1,6 @@
 /** Step, group and sibling: choose, and read what the policy saw and wrote. `load` brings the groups of a step that the
- *  page does not hold, and returns why there are none, or nothing. */
-function browseRollouts(load = loadScript) {
+ *  page does not hold, and returns why there are none, or nothing. `signal` ends it. */
+function browseRollouts(load = loadScript, signal = undefined) {
   const state = { step: data.opened[0], group: data.opened[1], sibling: 0 };
   const slider = byId("rollout-step");
   const surprise = byId("rollout-surprise");
@@ -77,7 +77,7 @@ function browseRollouts(load = loadScript) {
     surprise.addEventListener("change", () => byId("rollout-detail").classList.toggle("surprising", surprise.checked));
   }
   walkWithArrows(byId("rollout-groups"));
-  addEventListener("hashchange", () => restore() && choose({}));
+  addEventListener("hashchange", () => restore() && choose({}), { signal });
   const asked = restore();
   if (data.rollouts.length) choose({}, false);
   if (asked) byId("rollouts").scrollIntoView();

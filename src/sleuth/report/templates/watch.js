@@ -1,25 +1,29 @@
 const LOOK_MS = 2000;
-const tags = {};
-let browser = null;
-let watched = []; // the runs with the steps of their stored episodes
-let chosenRun = 0;
+const DRAWING_SHARE = 0.2; // of the time, at most, is spent on drawing again
+let pageTag = null;
+let questionsTag = null;
+let keptTexts = 0; // texts of the questions, before those of the step that is shown
+let rollouts = null; // the browsers of rollouts and of questions: {browse, ending}
+let questions = null;
 let asOf = "";
 let timer = 0;
 let looking = false;
 
-/** Asks what has changed, and draws that again. The rest of the page keeps its scroll positions and what is open. */
+/** Asks whether files have changed, and draws the report again. What is open, chosen and read stays as it is. */
 async function look() {
   if (looking) return;
   clearTimeout(timer);
   looking = true;
   let refused = false;
+  let wait = LOOK_MS;
   if (!document.hidden) {
     try {
       const state = await asked("state");
-      for (const [name, tag] of Object.entries(state.parts)) {
-        if (tags[name] !== tag) take(name, await asked("parts/" + name));
-      }
       document.title = state.title;
+      morphChildren(byId("live"), parsed(state.html));
+      const begun = performance.now();
+      if (state.tag !== pageTag) await take(await asked("page"));
+      wait = Math.max(wait, (performance.now() - begun) / DRAWING_SHARE);
       asOf = new Date().toLocaleTimeString();
       say("as of " + asOf);
     } catch (error) {
@@ -28,7 +32,7 @@ async function look() {
     }
   }
   looking = false;
-  if (!refused) timer = setTimeout(look, LOOK_MS);
+  if (!refused) timer = setTimeout(look, wait);
 }
 
 async function asked(path) {
@@ -42,50 +46,99 @@ function say(words, wrong = false) {
   byId("as-of").className = wrong ? "problem" : "";
 }
 
-function take(name, part) {
-  tags[name] = part.tag;
-  if (name === "rollouts") return follow(part.runs);
-  if (name === "curves") data.charts = part.charts;
-  const shown = document.querySelector(`[data-part="${name}"]`);
-  const fresh = new DOMParser().parseFromString(part.html, "text/html").body;
-  morphChildren(shown, fresh);
-  if (name === "curves" && reading) read(reading.stage, reading.step);
+async function take(page) {
+  const fresh = parsed(page.html);
+  const others = page.questions === questionsTag ? null : await asked("questions");
+  data.charts = page.charts;
+  morphChildren(byId("report"), fresh);
+  if (reading) read(reading.stage, reading.step);
+  if (others) showQuestions(others, fresh);
+  followRollouts(page.steps);
+  pageTag = page.tag;
 }
 
-/** Makes the children of a node like those of another, and changes nothing that is alike. */
+// -- replacing what changed -------------------------------------------------------------------------------------------
+
+function parsed(html) {
+  return new DOMParser().parseFromString(html, "text/html").body;
+}
+
+/** Makes the children of a node like those of another, and changes nothing that is alike. Those with an id stay where
+ *  others come or go beside them. */
 function morphChildren(node, fresh) {
   const wanted = [...fresh.childNodes];
-  const present = [...node.childNodes];
-  present.slice(wanted.length).forEach((child) => child.remove());
-  wanted.forEach((child, index) => (present[index] ? morph(present[index], child) : node.append(document.adoptNode(child))));
+  const ids = new Set(wanted.map((child) => child.id).filter(Boolean));
+  const named = new Map([...node.children].filter((child) => child.id).map((child) => [child.id, child]));
+  for (const [id, child] of named) if (!ids.has(id)) child.remove();
+  let at = node.firstChild;
+  for (const child of wanted) {
+    const alike = child.id ? named.get(child.id) : at && !at.id ? at : null;
+    if (!alike) {
+      node.insertBefore(document.adoptNode(child), at);
+      continue;
+    }
+    if (alike !== at) node.insertBefore(alike, at);
+    at = alike.nextSibling;
+    morph(alike, child);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
 }
 
+/** A browser of rollouts or questions fills itself, so only its place is compared. */
 function morph(node, fresh) {
   if (node.nodeName !== fresh.nodeName) return node.replaceWith(document.adoptNode(fresh));
   if (node.nodeType !== Node.ELEMENT_NODE) {
     if (node.data !== fresh.data) node.data = fresh.data;
     return;
   }
+  if (node.classList.contains("browser")) return;
   for (const { name, value } of fresh.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
   for (const { name } of [...node.attributes]) if (name !== "open" && !fresh.hasAttribute(name)) node.removeAttribute(name);
   morphChildren(node, fresh);
 }
 
+// -- questions --------------------------------------------------------------------------------------------------------
+
+/** Other evaluations: the browser begins anew, with the choices that were made. */
+function showQuestions(others, fresh) {
+  Object.assign(data, { questions: others.questions, texts: others.texts });
+  questionsTag = others.tag;
+  keptTexts = data.texts.length;
+  data.rollouts = data.rollouts.map(({ step }) => stored(step)); // their texts went with the others
+  questions?.abort();
+  questions = null;
+  if (!others.questions?.rows.length) return;
+  const chosen = [...byId("question-browser").querySelectorAll("input, select")].map(({ id, value }) => [id, value]);
+  const renewed = fresh.querySelector("#question-browser"); // absent if it was taken over just now
+  if (renewed) byId("question-browser").replaceChildren(...renewed.childNodes);
+  questions = new AbortController();
+  browseQuestions(questions.signal);
+  for (const [id, value] of renewed ? chosen : []) {
+    byId(id).value = value;
+    if (!byId(id).value) byId(id).selectedIndex = 0;
+    byId(id).dispatchEvent(new Event("input"));
+  }
+}
+
 // -- rollouts ---------------------------------------------------------------------------------------------------------
 
-/** Shows the newest step of the chosen run, or the one that was chosen by hand. */
-function follow(runs) {
-  watched = runs;
-  const choice = byId("rollout-run");
-  if (choice && !choice.length) choice.append(...runs.map(({ name }, at) => element("option", { value: at }, name)));
+/** Shows the newest step, or the one that was chosen by hand. */
+function followRollouts(steps) {
   const held = new Map(data.rollouts.map((one) => [one.step, one]));
-  const shown = browser && data.rollouts[browser.state.step];
-  data.rollouts = runs[chosenRun].steps.map((step) => held.get(step) || stored(step));
-  byId("rollout-lacking").hidden = data.rollouts.length > 0;
-  byId("rollout-shown").hidden = data.rollouts.length === 0;
-  if (!data.rollouts.length) return;
-  byId("rollout-step").max = data.rollouts.length - 1;
-  if (!browser) return (browser = start());
+  const shown = rollouts && data.rollouts[rollouts.browser.state.step];
+  data.rollouts = steps.map((step) => held.get(step) || stored(step));
+  if (rollouts && !rollouts.place.isConnected) {
+    rollouts.ending.abort();
+    rollouts = null;
+  }
+  if (!steps.length) return;
+  byId("rollout-step").max = steps.length - 1;
+  if (!rollouts) return startRollouts();
+  const { browser } = rollouts;
   if (byId("rollout-follow").checked) return newest();
   const at = data.rollouts.findIndex((one) => shown && one.step === shown.step);
   if (at < 0) return browser.choose({}, false);
@@ -94,45 +147,36 @@ function follow(runs) {
 }
 
 function stored(step) {
-  return { step, of: null, groups: [], file: "rollouts/" + chosenRun + "/" + step };
+  return { step, of: null, groups: [], file: "rollouts/" + step };
 }
 
 function newest() {
   const last = data.rollouts.length - 1;
+  const { browser } = rollouts;
   if (browser.state.step !== last || !data.rollouts[last].groups.length) {
     browser.choose({ step: last, group: null, sibling: 0 }, false);
   }
 }
 
-function start() {
+function startRollouts() {
   byId("rollout-follow").checked = remembered("rollout") === null;
   data.opened = [data.rollouts.length - 1, null];
-  const begun = browseRollouts(load);
+  const ending = new AbortController();
+  rollouts = { place: byId("rollout-browser"), ending, browser: browseRollouts(load, ending.signal) };
   const byHand = () => (byId("rollout-follow").checked = false);
   for (const part of ["rollout-groups", "rollout-detail", "rollout-step"]) {
     for (const kind of ["pointerdown", "keydown"]) byId(part).addEventListener(kind, byHand);
   }
   byId("rollout-detail").addEventListener("scroll", () => byId("rollout-detail").scrollTop && byHand());
   byId("rollout-follow").addEventListener("change", () => byId("rollout-follow").checked && newest());
-  if (byId("rollout-run")) byId("rollout-run").addEventListener("change", change);
-  return begun;
-}
-
-/** Another run, from its newest step on. */
-function change() {
-  chosenRun = Number(byId("rollout-run").value);
-  data.rollouts = [];
-  byId("rollout-follow").checked = true;
-  browser.state.step = -1;
-  follow(watched);
 }
 
 /** Brings the episodes of a step, and lets go of those of the others. */
 async function load(step) {
   try {
     const found = await asked(step.file);
-    if (browser && data.rollouts[browser.state.step] !== step) return ""; // another was chosen meanwhile
-    data.texts = [];
+    if (rollouts && data.rollouts[rollouts.browser.state.step] !== step) return ""; // another was chosen meanwhile
+    data.texts.length = keptTexts;
     for (const one of data.rollouts) Object.assign(one, stored(one.step));
     addStep(found);
     return "";
