@@ -1,58 +1,197 @@
-"""Every file of a run and of its checkpoint, damaged in five ways: repaired with a line, refused in one line, or
-without effect; never another result in silence, and never a traceback."""
+"""A hundred damages to a run folder, each met by resume, report, compare and push: refused in one line, or repaired or
+gone around with a line about it; never another result in silence, never a traceback, never a wait."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
-from collections.abc import Callable
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from click.testing import Result
-from test_damaged_run import flip
 from verb import sleuth
 
-from sleuth.runs.rollouts import read_rollouts
-from sleuth.types import SleuthError
+from sleuth.runs.chain import CHAIN
+from sleuth.runs.checksums import SUMS, write_checksums
 
-pytestmark = pytest.mark.slow
-LAST = "checkpoints/step-000004"
-OF_A_RUN = (
-    "recipe.toml", "manifest.json", "metrics.jsonl", "log.txt", "eval/base.json", "eval/trained.json",
-    "rollouts/step-000002.parquet", "rollouts/step-000004.parquet",
-    *(f"{LAST}/{name}" for name in (
-        "model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
-        "protocol.json", "README.md", "SHA256SUMS", "state/state.pt",
-    )),
-)  # fmt: skip
+BRIEF = (
+    "stage.0.data.limit=2",
+    "stage.1.prompts_per_step=2",
+    "stage.1.samples_per_prompt=4",
+    "stage.1.env.turn_tokens=12",
+    "stage.2.data.limit=2",
+)
+SET = [option for override in BRIEF for option in ("--set", override)]
+SECONDS = 60
+SAID: dict[str, set[str]] = {}
+"""What each verb says of a folder that nothing has damaged."""
+FIRST, LAST = "checkpoints/step-000002", "checkpoints/step-000004"
+ROLLOUTS, EVAL = "rollouts/step-000002.parquet", "eval/base.json"
+OWN = ("recipe.toml", "manifest.json", "metrics.jsonl", CHAIN, EVAL, "eval/trained.json", ROLLOUTS)
+OF_CHECKPOINT = ("model.safetensors", "config.json", "tokenizer.json", "protocol.json", SUMS, "state/state.pt")
+FILES = (*OWN, "rollouts/step-000004.parquet", *(f"{LAST}/{name}" for name in OF_CHECKPOINT))
+Act = Callable[[Path, Path], object]
+"""Damages the first folder; the second is a run of another seed, which is left as it is."""
 
 
-def scrambled(file: Path) -> None:
-    file.write_bytes(random.Random(0).randbytes(file.stat().st_size))
+def changing(change: Callable[[bytes], bytes], name: str) -> Act:
+    def act(folder: Path, other: Path) -> None:
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(change(before))
+        assert (folder / name).read_bytes() != before
+
+    return act
 
 
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "removed": Path.unlink,
-    "empty": lambda file: file.write_bytes(b""),
-    "cut": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
-    "flipped": flip,
-    "scrambled": scrambled,
+def one_bit(content: bytes) -> bytes:
+    at = random.Random(0).randrange(len(content) // 4, len(content) // 2)
+    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+
+CONTENTS: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "one bit": one_bit,
+    "zeros": lambda content: bytes(len(content)),
 }
 
 
-def results_of(folder: Path) -> dict[str, Any]:
-    """What a run leaves for its user: weights, figures without timings, answers of evaluations."""
-    metrics = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    return {
-        "weights": (folder / LAST / "model.safetensors").read_bytes(),
-        "rows": [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows],
-        "answers": {file.name: json.loads(file.read_text())["em"] for file in sorted((folder / "eval").glob("*.json"))},
-        "rollouts": {file.name: file.read_bytes() for file in sorted((folder / "rollouts").iterdir())},
+def exchanged(one: str, two: str, folder: Path, other: Path) -> None:
+    (folder / one).rename(folder / "aside")
+    (folder / two).rename(folder / one)
+    (folder / "aside").rename(folder / two)
+
+
+def swapped(name: str, folder: Path, other: Path) -> None:
+    """Puts the other run's in place of it, also under another name of ours."""
+    target, source = folder / name, other / name
+    if target.is_dir():
+        shutil.rmtree(target)
+        shutil.copytree(source, target)
+    else:
+        assert target.read_bytes() != source.read_bytes()
+        shutil.copyfile(source, target)
+
+
+def added(source: str, name: str, folder: Path, other: Path) -> None:
+    (shutil.copytree if (other / source).is_dir() else shutil.copyfile)(other / source, folder / name)
+
+
+def written(name: str, text: str, folder: Path, other: Path) -> None:
+    (folder / name).write_text(text)
+
+
+def removed(name: str, folder: Path, other: Path) -> None:
+    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+
+
+def number(name: str, key: str, folder: Path, other: Path) -> None:
+    """Changes one figure, as a hand would."""
+    lines = (folder / name).read_text().splitlines(keepends=True)
+    if name.endswith("jsonl"):
+        lines[1] = json.dumps(json.loads(lines[1]) | {key: 0.75}) + "\n"
+        (folder / name).write_text("".join(lines))
+    else:
+        (folder / name).write_text(json.dumps(json.loads("".join(lines)) | {key: 0.75}, indent=1) + "\n")
+
+
+def lines(change: Callable[[list[bytes], list[bytes]], list[bytes]], name: str, folder: Path, other: Path) -> None:
+    ours, theirs = ((one / name).read_bytes().splitlines(keepends=True) for one in (folder, other))
+    (folder / name).write_bytes(b"".join(change(ours, theirs)))
+
+
+def special(kind: str, name: str, folder: Path, other: Path) -> None:
+    place = folder / name
+    removed(name, folder, other) if place.exists() else place.parent.mkdir(exist_ok=True)
+    match kind:
+        case "FIFO":
+            os.mkfifo(place)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as listening:
+                here = os.open(place.parent, os.O_RDONLY)  # a path of a socket has at most 108 bytes
+                listening.bind(f"/proc/self/fd/{here}/{place.name}")
+                os.close(here)
+        case "device":
+            place.symlink_to("/dev/zero")
+        case "circle":
+            place.symlink_to(place.name)
+        case "folder":
+            place.mkdir()
+
+
+def stranger(name: str, folder: Path, other: Path) -> None:
+    """Makes it a file of another user, who shares it with nobody."""
+    (folder / name).chmod(0)
+    if os.geteuid() == 0:
+        os.chown(folder / name, 12345, 12345)
+
+
+def foreign_weights(folder: Path, other: Path) -> None:
+    """Puts in the other run's weights, and lists them as if they were ours."""
+    shutil.copyfile(other / LAST / "model.safetensors", folder / LAST / "model.safetensors")
+    write_checksums(folder / LAST, but=("README.md",))
+
+
+def damages() -> dict[str, Act]:
+    table: dict[str, Act] = {}
+    for what, change in CONTENTS.items():
+        table |= {f"{what}: {name}": changing(change, name) for name in FILES}
+    same = {f"{LAST}/{name}" for name in ("config.json", "tokenizer.json", "protocol.json")}  # for every seed
+    table |= {f"of another seed: {name}": partial(swapped, name) for name in (*FILES, FIRST, LAST) if name not in same}
+    table |= {f"removed: {name}": partial(removed, name) for name in ("metrics.jsonl", CHAIN, EVAL, ROLLOUTS, FIRST)}
+    for kind, names in {
+        "FIFO": (*OWN, "log.txt", f"{LAST}/model.safetensors", f"{LAST}/{SUMS}", "eval/more.json"),
+        "socket": ("metrics.jsonl", EVAL),
+        "device": ("recipe.toml", "metrics.jsonl", ROLLOUTS, f"{LAST}/config.json"),
+        "circle": ("manifest.json", EVAL, LAST),
+        "folder": ("metrics.jsonl", EVAL),
+    }.items():
+        table |= {f"{kind}: {name}": partial(special, kind, name) for name in names}
+    table |= {f"of another owner: {name}": partial(stranger, name) for name in ("metrics.jsonl", EVAL, ROLLOUTS)}
+    return table | {
+        "a changed figure of a step": partial(number, "metrics.jsonl", "reward_mean"),
+        "a changed figure of an evaluation": partial(number, "eval/trained.json", "em"),
+        "a changed seed of the manifest": partial(number, "manifest.json", "seed"),
+        "the last row cut": partial(lines, lambda ours, theirs: ours[:-1], "metrics.jsonl"),
+        "the first row cut": partial(lines, lambda ours, theirs: ours[1:], "metrics.jsonl"),
+        "a row twice": partial(lines, lambda ours, theirs: [*ours, ours[-1]], "metrics.jsonl"),
+        "rows in another order": partial(lines, lambda ours, theirs: ours[::-1], "metrics.jsonl"),
+        "a row of another run": partial(lines, lambda ours, theirs: [*ours[:-1], theirs[-1]], "metrics.jsonl"),
+        "rows of another run after ours": partial(lines, lambda ours, theirs: ours + theirs, "metrics.jsonl"),
+        "a chain without its last line": partial(lines, lambda ours, theirs: ours[:-1], CHAIN),
+        "a chain without its first line": partial(lines, lambda ours, theirs: ours[1:], CHAIN),
+        "a chain without a line": partial(lines, lambda ours, theirs: ours[:9] + ours[10:], CHAIN),
+        "evaluations exchanged": partial(exchanged, EVAL, "eval/trained.json"),
+        "rollouts exchanged": partial(exchanged, ROLLOUTS, "rollouts/step-000004.parquet"),
+        "checkpoints exchanged": partial(exchanged, FIRST, LAST),
+        "a checkpoint of another step": lambda folder, other: (folder / LAST).rename(
+            folder / "checkpoints/step-000003"
+        ),
+        "rollouts renamed": lambda folder, other: (folder / ROLLOUTS).rename(folder / "rollouts/step-000009.parquet"),
+        "an evaluation more": partial(added, EVAL, "eval/more.json"),
+        "rollouts more": partial(added, ROLLOUTS, "rollouts/step-000009.parquet"),
+        "a checkpoint more": partial(added, FIRST, "checkpoints/step-000003"),
+        "all rollouts of another run": partial(swapped, "rollouts"),
+        "all evaluations of another run": partial(swapped, "eval"),
+        "weights of another run, listed": foreign_weights,
+        "a list of one line": partial(lines, lambda ours, theirs: ours[:1], f"{LAST}/{SUMS}"),
+        "no list": partial(removed, f"{LAST}/{SUMS}"),
+        "an adapter more": partial(written, f"{LAST}/adapter_config.json", "{}"),
+        "pickled weights more": partial(written, f"{LAST}/pytorch_model.bin", "x"),
+        "an index more": partial(written, f"{LAST}/model.safetensors.index.json", '{"weight_map": {}}'),
     }
+
+
+TABLE = damages()
+assert len(TABLE) >= 100
 
 
 def is_one_line(result: Result) -> bool:
@@ -62,32 +201,96 @@ def is_one_line(result: Result) -> bool:
     return ended and result.exit_code in (1, 2) and last.startswith("error: ") and "Traceback" not in result.output
 
 
-def read_fails(file: Path) -> bool:
+@contextmanager
+def no_longer_than(seconds: int) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise AssertionError(f"it waits for more than {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
     try:
-        read_rollouts(file)
-    except SleuthError as error:
-        return str(file) in str(error)
-    return False
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("name", OF_A_RUN)
-def test_a_damaged_file_of_a_run_never_changes_its_results_in_silence(
-    finished: Callable[..., Path], recipe_file: Path, tmp_path: Path, name: str
+@contextmanager
+def as_another_user(folder: Path) -> Iterator[None]:
+    """A user who is not root, for whom modes count."""
+    if os.geteuid():
+        yield
+        return
+    for place in (folder, *folder.parents[:3], *folder.rglob("*")):
+        if place.stat().st_uid == 0 and place != Path("/"):
+            place.chmod(place.stat().st_mode | (0o777 if place.is_dir() else 0o666))
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+class Hub:
+    """A hub that takes everything."""
+
+    def create_repo(self, name: str, **_: Any) -> None: ...
+
+    def upload_folder(self, **_: Any) -> None: ...
+
+
+@pytest.fixture
+def verbs(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Path], Result]]:
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr("sleuth.runs.push.HfApi", Hub, raising=False)
+    train = partial(sleuth, "train", recipe_file, *SET, "--run")
+    return {
+        "resume": train,
+        "report": partial(sleuth, "report"),
+        "compare": partial(sleuth, "compare"),
+        "push": lambda folder: train(folder, "--push", "me/small"),
+    }
+
+
+def met(name: str, verb: str, run: Callable[[Path], Result], folders: tuple[Path, Path], place: Path) -> str:
+    """How a damage is met: `refused`, `said`, or an error."""
+    if verb not in SAID:
+        SAID[verb] = set(run(shutil.copytree(folders[0], place / "untouched")).stderr.splitlines())
+    folder = shutil.copytree(folders[0], place / "run")
+    TABLE[name](folder, folders[1])
+    with no_longer_than(SECONDS), as_another_user(folder) if "owner" in name else nullcontext():
+        result = run(folder)
+    where = (name, verb, result.exit_code, result.stderr)
+    if result.exit_code:
+        assert is_one_line(result), where
+        return "refused"
+    told = [line for line in result.stderr.splitlines() if line not in SAID[verb]]
+    assert told, where
+    if verb in ("report", "compare"):
+        assert told[0].startswith(("warning: ", "note: ")), where
+        assert result.stderr.startswith(told[0]), where
+    return "said"
+
+
+@pytest.fixture(scope="session")
+def two_runs(finished: Callable[..., Path]) -> tuple[Path, Path]:
+    return finished(*BRIEF).parents[1], finished(*BRIEF, "seed=5").parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["resume", "report", "compare", "push"])
+@pytest.mark.parametrize("name", TABLE)
+def test_no_damage_to_a_run_is_silent(
+    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str, verb: str
 ) -> None:
-    whole = finished().parents[1]
-    expected = results_of(whole)
-    assert (whole / name).is_file(), "the table names a file that a run no longer has"
-    said = sleuth("train", recipe_file, "--run", shutil.copytree(whole, tmp_path / "untouched")).stderr
-    for damage, act in DAMAGES.items():
-        folder = Path(shutil.copytree(whole, tmp_path / damage))
-        act(folder / name)
-        for command in (("train", recipe_file, "--run", folder), ("report", folder)):
-            result = sleuth(*command)
-            where = (damage, command[0], result.exit_code, result.stderr)
-            if result.exit_code:
-                assert is_one_line(result), where
-            elif command[0] == "train" and results_of(folder) != expected:
-                if name.startswith("rollouts") and read_fails(folder / name):
-                    continue  # resuming reads none; whoever reads it is told
-                told = set(result.stderr.splitlines()) - set(said.splitlines())
-                assert any(Path(name).name in line or Path(name).parent.name in line for line in told), where
+    met(name, verb, verbs[verb], two_runs, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["FIFO: metrics.jsonl", "FIFO: log.txt", "device: recipe.toml", "circle: eval/base.json"]
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str
+) -> None:
+    for verb in verbs:
+        assert met(name, verb, verbs[verb], two_runs, tmp_path / verb) == "refused"

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 NAMED = {"rollouts": r".+\.parquet", "eval": r".+\.json", "checkpoints": r"step-\d{6,}"}
 """What is named in each folder of a run."""
 READ = ("recipe.toml", MANIFEST, METRICS, CHAIN, "log.txt", "lock", "verdicts.sqlite", "cards.json", "report.html")
-WEIGHTS_HASHED = 2**30
+WEIGHTS_HASHED = 2**28
 """Bytes of checkpoints that a check reads, the newest first. Of the others it compares sizes; whoever loads a model
 verifies all of it."""
 KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
