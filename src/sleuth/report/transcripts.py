@@ -33,7 +33,10 @@ def read_tokenizer(run: Path) -> Tokenizer | None:
     """The tokenizer of a run's newest checkpoint; None without one, and then tokens are not shown one by one."""
     checkpoint = latest_checkpoint(run / "checkpoints")
     file = checkpoint and checkpoint / "tokenizer.json"
-    return Tokenizer.from_file(str(file)) if file and file.is_file() else None
+    try:
+        return Tokenizer.from_file(str(file)) if file and file.is_file() else None
+    except Exception:  # the library's own, of a damaged file, which the report's warning names
+        return None
 
 
 def segment_view(segment: Mapping[str, Any], pool: TextPool, tokenizer: Tokenizer | None) -> dict[str, Any]:
