@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sleuth import family
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.factories import (
     Setting,
@@ -27,8 +28,8 @@ from sleuth.factories import (
 )
 from sleuth.factories.environments import ENV_KINDS
 from sleuth.factories.rewards import REWARD_KINDS
-from sleuth.recipe.envs import SearchEnvRecipe, TrainedEnvRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe, RewardRecipe
+from sleuth.recipe.envs import SearchEnvRecipe
+from sleuth.recipe.rewards import AnswerRewardRecipe
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
@@ -83,10 +84,8 @@ def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
 
 
 def test_a_recipe_can_name_every_reward_every_environment_and_every_scorer() -> None:
-    kinds = {get_args(recipe.model_fields["kind"].annotation)[0] for recipe in get_args(RewardRecipe)}
-    assert kinds == REWARD_KINDS.keys()
-    environments = {get_args(env.model_fields["kind"].annotation)[0] for env in get_args(get_args(TrainedEnvRecipe)[0])}
-    assert environments == ENV_KINDS.keys()
+    assert family.kinds("rewards").keys() == REWARD_KINDS.keys()
+    assert family.kinds("environments").keys() == ENV_KINDS.keys()
     assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
 
 

@@ -26,6 +26,7 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
+    {"search", "think", "cite", "read"},
     {
         "recipe",
         "dialects",
@@ -39,7 +40,7 @@ LEVELS = (
         "user_code",
         "hardware",
     },
-    {"types"},
+    {"types", "family"},
 )
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")
 HEAVY = {"on_cards"}  # loaded where an index is opened on a card, and only there

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 from pydantic import BaseModel
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from sleuth.cli.app import app
 from sleuth.recipe import Recipe
 from sleuth.recipe.renamed import FIGURES, KEYS
+from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 
 ROOT = Path(__file__).parents[1]
@@ -49,14 +50,8 @@ def keys_of(model: type[BaseModel]) -> Iterator[str]:
     """Every key of a model of TOML tables, whatever table it is in."""
     for key, field in model.model_fields.items():
         yield key
-        for inner in models_in(field.annotation):
+        for inner in models_in(field):
             yield from keys_of(inner)
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from sleuth.cli.app import app
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.shipped import shipped_recipe
+from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe, is_sweep, load_sweep
 from sleuth.types import SleuthError
 
@@ -248,7 +249,7 @@ def _problems_under(table: Mapping[str, Any], model: type[BaseModel]) -> list[st
             found.append(f"{key} is no key of {model.__name__}")
             continue
         tables = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
-        if inner := models_in(field.annotation):
+        if inner := models_in(field):
             below = [problem for one in tables for problem in _table_problems(one, inner)]
             found += [f"{key}.{problem}".replace(".: ", ": ") for problem in below]
     return found or _validation_problems(table, model)
@@ -296,12 +297,5 @@ def _table_key_problems(text: str) -> Iterator[str]:
 
 
 def _all_models(models: Sequence[type[BaseModel]]) -> set[type[BaseModel]]:
-    inner = {one for model in models for field in model.model_fields.values() for one in models_in(field.annotation)}
+    inner = {one for model in models for field in model.model_fields.values() for one in models_in(field)}
     return {*models} | (_all_models([*inner]) if inner else set())
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The models in an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in models_in(inner)]

@@ -18,10 +18,11 @@ from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.metrics import GLOSSARY
-from tools.code_blocks import COMMAND, ROOT, kind_of, models_in, pages, problems
+from tools.code_blocks import COMMAND, ROOT, kind_of, pages, problems
 
 log = logging.getLogger("mkdocs.hooks.site_pages")  # a warning of mkdocs ends a strict build
 OTHER_FILES: dict[str, type[BaseModel]] = {
@@ -129,7 +130,7 @@ def tables_of(model: type[BaseModel], way: str = "") -> dict[type[BaseModel], st
     """Every table that a file may hold, with the first path to it: `stage.env`."""
     found = {model: way}
     for key, field in model.model_fields.items():
-        for inner in models_in(field.annotation):
+        for inner in models_in(field):
             found |= {
                 table: at for table, at in tables_of(inner, f"{way}.{key}".strip(".")).items() if table not in found
             }

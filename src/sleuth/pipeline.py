@@ -25,7 +25,7 @@ from sleuth.plan.fit import plan_for_cards, plan_for_cpu
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
-from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.runs.checkpoints import of_model, require_own
 from sleuth.runs.checksums import require_intact
 from sleuth.runs.interruption import ending_at_sigterm
@@ -292,7 +292,7 @@ def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[d
 
 
 @contextmanager
-def _named(index: int, stage: StageRecipe) -> Iterator[None]:
+def _named(index: int, stage: StageFields) -> Iterator[None]:
     """Errors name the stage."""
     try:
         yield

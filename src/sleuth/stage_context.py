@@ -49,7 +49,7 @@ from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.model_path import not_a_file
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
-from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 from sleuth.runs.alarms import RECENT
@@ -561,7 +561,7 @@ class StageInputs:
         pages_of(self.token_bytes or 0, device, slots=1, context=context, cache_memory=limits.cache_memory)
 
     def setting(
-        self, data: StrictModel, env: TrainedEnvRecipe, tasks: Sequence[Task], context: int
+        self, data: StrictModel, env: EnvFields, tasks: Sequence[Task], context: int
     ) -> tuple[Setting, list[Task]]:
         """The setting of a stage that plays these tasks of its `data`, and those of them that fit. Raises SleuthError
         if the model or `context` is too short, or the tasks are of another kind than the environment, or an environment

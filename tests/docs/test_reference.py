@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
 from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.runs.metrics import GLOSSARY, meaning_of
-from tools.code_blocks import models_in
 
 SOURCE = Path(__file__).parents[2] / "src" / "sleuth"
 
@@ -20,7 +20,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "sleuth"
 def tables(*models: type[BaseModel]) -> set[type[BaseModel]]:
     found = set(models)
     for model in models:
-        inner = {one for field in model.model_fields.values() for one in models_in(field.annotation)}
+        inner = {one for field in model.model_fields.values() for one in models_in(field)}
         found |= tables(*(inner - found))
     return found
 

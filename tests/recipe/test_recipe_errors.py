@@ -96,12 +96,12 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         (
             "stage.1.reward.0.kind=anser",
             'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"searched", "evidence_in_results", "answer_from_evidence", "cited_answer", "citation", "rubric", '
-            '"suffix", "gain", "python"',
+            '"python", "searched", "evidence_in_results", "answer_from_evidence", "cited_answer", "suffix", "gain", '
+            '"citation", "rubric"',
         ),
         (
             "stage.1.env.kind=serch",
-            'stage.1.env.kind = "serch": should be one of "search", "refine", "python", "tools", "thought"',
+            'stage.1.env.kind = "serch": should be one of "tools", "python", "search", "thought", "refine"',
         ),
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
         (
@@ -110,8 +110,8 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         ),
         (
             "stage.1.kind=gpro",
-            'stage.1.kind = "gpro": should be one of "annotate", "supervised", "warm_start", "grpo", "online_dpo", '
-            '"evaluate", "win_rate", "probe", "gate", "reason"',
+            'stage.1.kind = "gpro": should be one of "supervised", "grpo", "evaluate", "warm_start", "annotate", '
+            '"online_dpo", "win_rate", "probe", "gate", "reason"',
         ),
         ("stage=3", "stage = 3: should be a list"),
         ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),

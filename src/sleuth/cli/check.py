@@ -216,7 +216,7 @@ def check_judge(
     opened = judge_of(recipe)
     with progress_bar("exam") as progress:
         card = take_exam(opened, progress=progress)
-    below = card.below(recipe.least_accuracy)
+    below = card.below(recipe.required_accuracy)
     if as_json:
         typer.echo(json.dumps(card.as_json()))
     else:
@@ -224,7 +224,7 @@ def check_judge(
         if below:
             skills = ", ".join(skill.replace("_", " ") for skill in below)
             typer.echo(
-                f"below least_accuracy = {recipe.least_accuracy}: no recipe is trained by its verdicts on {skills}"
+                f"below least_accuracy = {recipe.required_accuracy}: no recipe is trained by its verdicts on {skills}"
             )
     if below or not card.passed:
         raise typer.Exit(1)

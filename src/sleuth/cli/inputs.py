@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 from sleuth.runs.atomic import PARTIAL
 from sleuth.types import SleuthError
@@ -90,7 +90,6 @@ def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:
     recipe = load_recipe(file)
     at, stage = next(((at, stage) for at, stage in enumerate(recipe.stage) if isinstance(stage, kind)), (0, None))
     if stage is None:
-        [name] = get_args(kind.model_fields["kind"].annotation)
-        raise SleuthError(f'{file}: has no stage of kind = "{name}"; add one')
+        raise SleuthError(f'{file}: has no stage of kind = "{kind.own_kind()}"; add one')
     require_named(stage, str(file), ("stage", at))
     return recipe, stage

@@ -34,7 +34,7 @@ from sleuth.learn.token_budget import is_out_of_memory
 from sleuth.memory import DEFAULT_SLOTS
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.training import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rewards.scorers import scorer_of
@@ -121,7 +121,7 @@ class EvalSession:
     seed: int = 0
     draw: tuple[int, ...] = ()
     scorer: str = STRICT.name
-    rewards: Sequence[RewardRecipe] = ()
+    rewards: Sequence[RewardFields] = ()
     pool: PoolEngine | None = None
     judge: NamedJudge | None = None
 

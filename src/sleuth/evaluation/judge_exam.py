@@ -13,7 +13,7 @@ from typing import Any
 from sleuth.factories import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
 from sleuth.judges.exam import sit_exam
 from sleuth.metrics.exam_card import ExamCard, exam_card, in_words
-from sleuth.recipe.judges import JudgeRecipe, Skill
+from sleuth.recipe.judges import JudgeFields, Skill
 from sleuth.rewards.exam_paper import exam_paper
 from sleuth.runs.atomic import write_text
 from sleuth.runs.judge_cards import CARDS_FILE, read_cards
@@ -54,7 +54,7 @@ def require_accurate(
             require_judge(use)
     passed = read_cards(judge_pool.folder)
     cards: dict[str, dict[str, Any]] = {}
-    examined = [use for use in judges if use.judge.least_accuracy is not None]
+    examined = [use for use in judges if use.judge.required_accuracy is not None]
     for use in examined:
         opened = judge_pool.open(use.judge)
         needed = [
@@ -63,7 +63,7 @@ def require_accurate(
         card = cards.get(opened.identity) or passed.get(opened.identity) or {}
         if lacking := [skill for skill in dict.fromkeys(needed) if skill not in card.get("skills", ())]:
             card = _examine(opened, [*card.get("skills", ()), *lacking], say)
-        _require(f"the judge of {use.of}", card, use.skills, use.judge.least_accuracy or 0.0, "trained")
+        _require(f"the judge of {use.of}", card, use.skills, use.judge.required_accuracy or 0.0, "trained")
         cards[opened.identity] = card
     if passed | cards != passed:
         judge_pool.folder.mkdir(parents=True, exist_ok=True)
@@ -71,15 +71,15 @@ def require_accurate(
     return [*cards.values()]
 
 
-def accurate_judge(recipe: JudgeRecipe, file: Path, skills: Sequence[Skill], out: Path | None = None) -> OpenJudge:
+def accurate_judge(recipe: JudgeFields, file: Path, skills: Sequence[Skill], out: Path | None = None) -> OpenJudge:
     """The judge of a file, after an exam in these skills where it has a `least_accuracy`. Its budget is that of all
     starts that write `out`. Raises SleuthError if it is below that, or cannot be asked."""
     opened = judge_of(recipe)
     if out is not None:
         count_calls(opened.ledger, opened.identity, out)
-    if recipe.least_accuracy is not None:
+    if recipe.required_accuracy is not None:
         card = _examine(opened, skills, to_stderr)
-        _require(f"the judge of {file}", card, skills, recipe.least_accuracy, "judged")
+        _require(f"the judge of {file}", card, skills, recipe.required_accuracy, "judged")
     return opened
 
 

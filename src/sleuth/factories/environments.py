@@ -25,12 +25,12 @@ from sleuth.factories.thoughts import thought_setting
 from sleuth.judges import LexicalJudge
 from sleuth.prompts.library import read_prompt, require_askable
 from sleuth.recipe.envs import (
+    EnvFields,
     FunctionEnvRecipe,
     RefineEnvRecipe,
     SearchEnvRecipe,
     ToolEnvRecipe,
     ToolTableRecipe,
-    TrainedEnvRecipe,
 )
 from sleuth.retrieval.control import EmptyRetriever, GoldRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
@@ -160,12 +160,12 @@ class EnvKind(NamedTuple):
     dialect: Callable[[Any], Dialect]
 
 
-def setting_of(env: TrainedEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
+def setting_of(env: EnvFields, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Setting:
     """What the episodes in an environment share. Raises SleuthError for tasks of another kind."""
     return ENV_KINDS[env.kind].make(env, tokenizer, tasks)
 
 
-def dialect_in(env: TrainedEnvRecipe) -> Dialect:
+def dialect_in(env: EnvFields) -> Dialect:
     """The dialect of an environment, without the recipe's limits."""
     return ENV_KINDS[env.kind].dialect(env)
 

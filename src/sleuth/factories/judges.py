@@ -34,10 +34,9 @@ from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheet
 from sleuth.recipe.judges import (
     ON_SHEETS,
     UNSEEN,
-    ContinuationJudge,
     EndingJudgeRecipe,
     HttpJudgeRecipe,
-    JudgeRecipe,
+    JudgeFields,
     NliJudgeRecipe,
     ServedModelRecipe,
     Skill,
@@ -75,15 +74,12 @@ class OpenJudge:
         return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
 
 
-AnyJudge = JudgeRecipe | ContinuationJudge
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeUse:
     """A judge `of` a reward or a stage, such as "the rubric reward", and what it is asked."""
 
     of: str
-    judge: JudgeRecipe
+    judge: JudgeFields
     skills: tuple[Skill, ...]
 
 
@@ -97,13 +93,13 @@ def require_judge(use: JudgeUse) -> None:
         raise SleuthError(f"the judge of {use.of}: {error}") from None
 
 
-def judge_of(recipe: AnyJudge) -> OpenJudge:
+def judge_of(recipe: JudgeFields) -> OpenJudge:
     """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
     require_available(recipe)
     return open_judge(recipe)
 
 
-def require_available(recipe: AnyJudge) -> None:
+def require_available(recipe: JudgeFields) -> None:
     """Waits while the servers of a judge are loading. Raises SleuthError if one does not answer or serves other
     models. Judges without servers need no check."""
     if isinstance(recipe, ServedModelRecipe):
@@ -117,7 +113,7 @@ def require_served(recipe: ServedModelRecipe) -> None:
     wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=to_stderr)
 
 
-def open_judge(recipe: AnyJudge) -> OpenJudge:
+def open_judge(recipe: JudgeFields) -> OpenJudge:
     """The judge of a recipe. Its servers are not contacted before the first question."""
     return JUDGE_KINDS[recipe.kind](recipe)
 
@@ -194,7 +190,7 @@ def _json_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
     )
 
 
-def identity_of(recipe: AnyJudge) -> str:
+def identity_of(recipe: JudgeFields) -> str:
     """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
     return open_judge(recipe).identity
 
@@ -226,7 +222,7 @@ class JudgePool:
         """The folder of its verdicts, and of the cards of its judges."""
         return self._verdicts.parent
 
-    def open(self, recipe: AnyJudge) -> OpenJudge:
+    def open(self, recipe: JudgeFields) -> OpenJudge:
         """The judge without its cache. A budget of calls goes on from what earlier processes of the run have spent."""
         key = recipe.model_dump_json()
         if key not in self._opened:
@@ -235,16 +231,16 @@ class JudgePool:
                 _count_in(self._file(self._verdicts), opened.ledger, opened.identity)
         return self._opened[key]
 
-    def identity(self, recipe: AnyJudge) -> str:
+    def identity(self, recipe: JudgeFields) -> str:
         """As `identity_of`, with a judge that is opened once."""
         return self.open(recipe).identity
 
-    def judge(self, recipe: AnyJudge, watch: WatchRecipe | None = None) -> NamedJudge:
+    def judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> NamedJudge:
         """The judge behind its cache if it has one, watched by another one if `watch` is given."""
         judge = self._cached_judge(recipe, self._cached)
         return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
-    def sheet_judge(self, recipe: JudgeRecipe, watch: WatchRecipe | None = None) -> NamedSheetJudge:
+    def sheet_judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> NamedSheetJudge:
         """As `judge`, for whole sheets of criteria; the recipe's checks allow no other judge here."""
         opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
         assert opened.sheets is not None
@@ -256,7 +252,7 @@ class JudgePool:
         judge = self._sheets[key]
         return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
 
-    def pair_judge(self, recipe: ContinuationJudge) -> NamedPairJudge:
+    def pair_judge(self, recipe: JudgeFields) -> NamedPairJudge:
         """As `judge`, for comparisons of two texts."""
         opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
         assert opened.pairs is not None
@@ -285,7 +281,7 @@ class JudgePool:
         self._watches.append(Watch(self._cached_judge(watch.judge, self._watchers), watch.share))
         return self._watches[-1]
 
-    def _cached_judge(self, recipe: AnyJudge, known: dict[str, CachedJudge]) -> NamedJudge:
+    def _cached_judge(self, recipe: JudgeFields, known: dict[str, CachedJudge]) -> NamedJudge:
         opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
         if file is None:
             return opened.judge

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.envs.mcp_server import tool_server, tools_sha256
-from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.protocol import OwnCode, RewardSpec
 from sleuth.user_code.functions import load_function, merged_sources
@@ -24,7 +24,7 @@ def own_code_of(names: Sequence[str], parameters: Mapping[str, Any], files: Sequ
     )
 
 
-def env_code_in(env: TrainedEnvRecipe) -> OwnCode | None:
+def env_code_in(env: EnvFields) -> OwnCode | None:
     """The record of the functions that an environment calls; None for our environments."""
     if not env.functions() and not env.tool_servers():
         return None

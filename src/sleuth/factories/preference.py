@@ -12,13 +12,13 @@ from sleuth.factories.judges import JudgePool, identity_of, require_available
 from sleuth.factories.rewards import function_record, function_reward_of, require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.tournament import BothOrders, OneOrder
-from sleuth.recipe.judges import ContinuationJudge
+from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.preference import (
     ComparisonRecipe,
     OnlineDpoRecipe,
     PairwiseRecipe,
     PointwiseRecipe,
-    PreferenceRecipe,
+    PreferenceFields,
     WinRateRecipe,
 )
 from sleuth.rewards.preference import MechanicsReward, PairwiseReward, PointwiseReward
@@ -36,18 +36,18 @@ def pair_judge_of(recipe: ComparisonRecipe, judge_pool: JudgePool) -> PairJudge:
     return ORDERS[recipe.orders](judge_pool.pair_judge(recipe.judge))
 
 
-def shown_to(judge: ContinuationJudge) -> Callable[[Task], str]:
+def shown_to(judge: JudgeFields) -> Callable[[Task], str]:
     """What a judge sees besides the texts: a judge of endings the golden answers, one a line; others nothing."""
     return (lambda task: "\n".join(task.golden_answers)) if judge.needs_endings else lambda task: ""
 
 
-def preference_reward_of(rewards: Sequence[PreferenceRecipe], judge_pool: JudgePool) -> Reward:
+def preference_reward_of(rewards: Sequence[PreferenceFields], judge_pool: JudgePool) -> Reward:
     """The weighted sum of the rewards of candidates."""
     made = [PREFERENCE_KINDS[reward.kind].make(reward, judge_pool) for reward in rewards]
     return TotalReward(made, [reward.weight for reward in rewards])
 
 
-def preference_spec_of(rewards: Sequence[PreferenceRecipe]) -> RewardSpec:
+def preference_spec_of(rewards: Sequence[PreferenceFields]) -> RewardSpec:
     """The record of `preference_reward_of` that checkpoints carry."""
     return RewardSpec(
         parts=tuple(

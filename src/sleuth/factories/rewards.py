@@ -12,20 +12,20 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.factories.environments import EVAL_JUDGE
-from sleuth.factories.judges import AnyJudge, JudgePool, JudgeUse, identity_of, require_judge
+from sleuth.factories.judges import JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
 from sleuth.judges.cache import NamedJudge, NamedSheetJudge
 from sleuth.metrics.metrics import SCORE
 from sleuth.recipe.evaluation import ProbeRecipe
-from sleuth.recipe.judges import ContinuationJudge, EndingJudgeRecipe
-from sleuth.recipe.preference import PreferenceRecipe, WinRateRecipe
+from sleuth.recipe.judges import EndingJudgeRecipe, JudgeFields
+from sleuth.recipe.preference import PreferenceFields, WinRateRecipe
 from sleuth.recipe.rewards import (
     AnswerRewardRecipe,
     CitationRecipe,
     FunctionFields,
     FunctionRewardRecipe,
     GainRecipe,
-    RewardRecipe,
+    RewardFields,
     RubricRecipe,
     SuffixRecipe,
 )
@@ -61,7 +61,7 @@ GAIN_VERSION = 1
 """Increased whenever the same episode could get another score under that reward, by our own criteria, or by a judge
 that runs in this process."""
 
-Identify = Callable[[AnyJudge], str]
+Identify = Callable[[JudgeFields], str]
 """The identity of a recipe's judge."""
 
 
@@ -215,7 +215,7 @@ REWARD_KINDS: dict[str, RewardKind] = {
 """By `kind` of `[[stage.reward]]`."""
 
 
-def reward_spec_of(rewards: Sequence[RewardRecipe], identify: Identify = identity_of) -> RewardSpec:
+def reward_spec_of(rewards: Sequence[RewardFields], identify: Identify = identity_of) -> RewardSpec:
     """The record of `reward_of` that checkpoints carry."""
     return RewardSpec(
         parts=tuple(
@@ -235,7 +235,7 @@ def criteria_of(reward: RubricRecipe) -> Criteria:
     return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
 
 
-def rightness(score: Score, rewards: Sequence[RewardRecipe]) -> float | None:
+def rightness(score: Score, rewards: Sequence[RewardFields]) -> float | None:
     """How right an episode is, from 0 to 1: what the scorer of answers says, or, without one, its score as a share of
     the highest that the rewards can give. Where that is not known it is the score itself. None for a missing score."""
     if score.value is None:
@@ -250,7 +250,7 @@ def rightness(score: Score, rewards: Sequence[RewardRecipe]) -> float | None:
     return min(max(score.value / sum(filter(None, attainable)), 0.0), 1.0)
 
 
-def answer_scorer_of(rewards: Sequence[RewardRecipe]) -> str:
+def answer_scorer_of(rewards: Sequence[RewardFields]) -> str:
     """The scorer of the first reward for answers; the strict one if there is none."""
     return next((scorer for reward in rewards if (scorer := reward.answer_scorer)), STRICT.name)
 
@@ -265,7 +265,7 @@ def eval_reward_of(
     scorer: str,
     dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
-    rewards: Sequence[RewardRecipe] = (),
+    rewards: Sequence[RewardFields] = (),
     judge: Judge = EVAL_JUDGE,
 ) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
@@ -283,12 +283,12 @@ def eval_reward_of(
     return WithParts(measured, others, name=SCORE if paid else None)
 
 
-def leads_with_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
+def leads_with_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     """Whether a stage pays something else than right answers; then the score and its parts lead its evaluations."""
     return bool(rewards) and not refines(dialect) and all(reward.answer_scorer is None for reward in rewards)
 
 
-def computes_score(rewards: Sequence[RewardRecipe], dialect: Dialect) -> bool:
+def computes_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     """Whether evaluations compute the score of such a stage: no judge has to be asked for it."""
     at_once = all(not reward.judges() and not reward.is_scored_late for reward in rewards)
     return at_once and leads_with_score(rewards, dialect)
@@ -300,7 +300,7 @@ def function_reward_of(reward: FunctionFields) -> FunctionReward:
 
 
 def reward_of(
-    rewards: Sequence[RewardRecipe],
+    rewards: Sequence[RewardFields],
     dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
     judge_pool: JudgePool | None = None,
@@ -315,19 +315,19 @@ def reward_of(
     return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
 
 
-def judge_of_suffixes(judge: ContinuationJudge, judge_pool: JudgePool) -> tuple[Judge, CaseBuilder]:
+def judge_of_suffixes(judge: JudgeFields, judge_pool: JudgePool) -> tuple[Judge, CaseBuilder]:
     """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
     return judge_pool.judge(judge), known_ending_case if judge.needs_endings else equivalence_case
 
 
-def require_judges(rewards: Sequence[RewardRecipe]) -> None:
+def require_judges(rewards: Sequence[RewardFields]) -> None:
     """Raises SleuthError if a judge of these rewards does not answer or cannot be loaded."""
     for use in judges_in(rewards):
         require_judge(use)
 
 
 def judges_in(
-    rewards: Sequence[RewardRecipe | PreferenceRecipe | ProbeRecipe | WinRateRecipe], what: str = "reward"
+    rewards: Sequence[RewardFields | PreferenceFields | ProbeRecipe | WinRateRecipe], what: str = "reward"
 ) -> Iterator[JudgeUse]:
     """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
@@ -336,7 +336,7 @@ def judges_in(
                 yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
 
 
-def require_gradable(rewards: Sequence[RewardRecipe], tasks: Sequence[Task]) -> None:
+def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
     for reward in rewards:
         REWARD_KINDS[reward.kind].require_gradable(reward, tasks)
@@ -352,7 +352,7 @@ def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]
             asyncio.run(function.score_or_raise(group))
 
 
-def require_endings(judges: Iterable[AnyJudge], tasks: Sequence[Task]) -> None:
+def require_endings(judges: Iterable[JudgeFields], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a text without a right ending, if one of the judges compares with it."""
     unanswered = next((task for task in tasks if not task.golden_answers), None)
     if unanswered is not None and any(judge.needs_endings for judge in judges):

@@ -20,7 +20,7 @@ from sleuth.factories.text import excerpts_of, plain_tokens
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe
+from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
@@ -205,16 +205,18 @@ def played_tasks(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast | None) -
     task is returned."""
     if isinstance(stage.data, QuestionsRecipe):
         return select_tasks(stage.data)
+    assert isinstance(stage.data, ThoughtPlaces)  # the recipe's checks allow no other
     if tokenizer is None:
         next(read_documents(stage.data.texts), None)
         return []
     return [spot.task for spot in spots_of(stage.data, tokenizer)]
 
 
-def spots_of(data: TextRecipe | PlacesRecipe, tokenizer: PreTrainedTokenizerFast) -> list[Spot]:
+def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Spot]:
     """The first `data.limit` positions to think at. Raises SleuthError if there is none."""
     if isinstance(data, TextRecipe):
         return [Spot(task=task) for task in excerpts_of(data, tokenizer).tasks]
+    assert isinstance(data, PlacesRecipe)
     with keeping_tokens(tokenizer, data) as renderer:
         spots = list(islice(_spots(data, renderer), data.limit))
     if not spots:

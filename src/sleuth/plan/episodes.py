@@ -19,7 +19,6 @@ from sleuth.recipe import (
     GateRecipe,
     GrpoRecipe,
     OnlineDpoRecipe,
-    PlacesRecipe,
     ProbeRecipe,
     ReasonRecipe,
     Recipe,
@@ -33,6 +32,8 @@ from sleuth.recipe import (
     WinRateRecipe,
 )
 from sleuth.recipe.data import AnsweredRowsRecipe
+from sleuth.recipe.evaluation import EvaluationFields
+from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
 
 PROMPT, TURN, PASSAGE, SEARCHES = 300, 120, 150, 2
@@ -122,6 +123,7 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
             return _played(stage, -(-prompts // ranks), samples, lengths_of(recipe, index)) if samples else None
         case SupervisedRecipe() | AnnotateRecipe():
             return None
+    assert isinstance(stage, EvaluationFields)
     asked = stage.asked
     if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
         asked = _asked_of_suite(stage.data.suite, stage.data.per_set)
@@ -162,7 +164,7 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
             written = round(FULL * stage.max_tokens)
             return Lengths(limit=PROBLEM + stage.max_tokens, prompt=PROBLEM, response=written, sampled=written)
         case GrpoRecipe(env=ThoughtEnvRecipe() as env):
-            assert isinstance(stage.data, TextRecipe | PlacesRecipe)  # the recipe's checks allow no other
+            assert isinstance(stage.data, ThoughtPlaces)  # the recipe's checks allow no other
             return _thought(env, stage.data)
         case GrpoRecipe() | EvaluateRecipe():
             env, context = recipe.env_and_context(index)
@@ -173,6 +175,8 @@ def lengths_of(recipe: Recipe, index: int) -> Lengths:
                     return _search(env, context)
                 case _:
                     return _own(context)
+        case _:
+            raise AssertionError(f"no lengths of a {stage.kind} stage")
 
 
 def _search(env: SearchEnvRecipe, context: int) -> Lengths:
@@ -200,7 +204,7 @@ def _refined(env: RefineEnvRecipe, context: int) -> Lengths:
     return Lengths(limit=context, prompt=round(FULL * (context - written)), response=answer, sampled=answer)
 
 
-def _thought(env: ThoughtEnvRecipe, data: TextRecipe | PlacesRecipe) -> Lengths:
+def _thought(env: ThoughtEnvRecipe, data: ThoughtPlaces) -> Lengths:
     sampled = env.thought_tokens + env.suffix_tokens
     read = sampled + TAGS + (0 if env.suffix_tokens else data.suffix_tokens)  # the true suffix is scored, not written
     return Lengths(limit=data.prefix_tokens + read, prompt=data.prefix_tokens, response=read, sampled=sampled)

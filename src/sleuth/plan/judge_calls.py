@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sleuth.recipe import Recipe
-from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.recipe import StageFields
 from sleuth.recipe.rewards import AnswerSize
 from sleuth.rewards.citation.measure import MAX_SHEET
 from sleuth.rewards.rubric import STATIC
@@ -46,7 +46,7 @@ def step_calls(recipe: Recipe) -> list[StepCalls]:
     return [found for stage in recipe.stage if (found := _of_stage(stage)) is not None]
 
 
-def _of_stage(stage: StageRecipe) -> StepCalls | None:
+def _of_stage(stage: StageFields) -> StepCalls | None:
     static = {name: len(criteria) for name, criteria in STATIC.items()}
     cited = CLAIMS * CASES
     size = AnswerSize(own=OWN_CRITERIA, static=static, cited=cited, cited_sheets=math.ceil(cited / MAX_SHEET))

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from sleuth.model_path import require_model
 from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
-from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
 
@@ -151,7 +151,7 @@ def shape_of(model: str) -> tuple[ModelShape, str | None]:
     ), f"{model}: its config could not be read from the hub; its published shape is used"
 
 
-def random_shape(stage: StageRecipe) -> ModelShape:
+def random_shape(stage: StageFields) -> ModelShape:
     """The shape of the model with random weights that a first stage makes. Its tokenizer is the one that the stage
     makes, or as large as `init.vocabulary` allows."""
     from sleuth.world.text import make_text_tokenizer  # takes seconds to import

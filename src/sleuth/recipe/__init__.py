@@ -7,7 +7,7 @@ from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, Re
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
-from sleuth.recipe.recipe import Recipe, StageRecipe
+from sleuth.recipe.recipe import Recipe, StageFields
 from sleuth.recipe.rewards import CitationRecipe, GainRecipe
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.text import HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
@@ -33,7 +33,7 @@ __all__ = [
     "Recipe",
     "RefineEnvRecipe",
     "SearchEnvRecipe",
-    "StageRecipe",
+    "StageFields",
     "SupervisedRecipe",
     "TextRecipe",
     "ThoughtEnvRecipe",

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
+from sleuth.recipe.strict import FilePath, KindTable, Row, StrictModel, combination
 
 TextKind = Literal[
     "reading",
@@ -26,7 +26,14 @@ TextKind = Literal[
 SHOW_PASSAGES: tuple[TextKind, ...] = ("reading", "twins", "lookup", "episode")
 
 
-class WorldTextRecipe(StrictModel):
+class DataFields(KindTable):
+    """What differs between tables of data."""
+
+    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("rows",)
+    """What a stage makes of it: rows to imitate, episodes to play, or thoughts to measure."""
+
+
+class WorldTextRecipe(DataFields):
     """Rows of text about a generated world. They are generated from the recipe's seed; no file is needed."""
 
     kind: Literal["world_text"]
@@ -44,7 +51,7 @@ class WorldTextRecipe(StrictModel):
             yield f"distracted needs rows that show passages; the mix has none of {', '.join(SHOW_PASSAGES)}"
 
 
-class ReadingRecipe(StrictModel):
+class ReadingRecipe(DataFields):
     """Real questions with the passage and the place of their answer, and questions made from passages by leaving out a
     name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
     Rows grow from single sentences to whole passages, and the share of clozes falls."""
@@ -74,7 +81,7 @@ AskWith = Literal["question", "prompt"]
 """What replaces {question} in an environment's prompt: the question, or the row's whole message."""
 
 
-class QuestionsRecipe(StrictModel):
+class QuestionsRecipe(DataFields):
     """Questions with their golden answers."""
 
     named: ClassVar[Mapping[str, str]] = {"questions": "file"}
@@ -95,6 +102,7 @@ class QuestionsRecipe(StrictModel):
 class PlayedQuestionsRecipe(QuestionsRecipe):
     """Questions that a `grpo` stage plays, and how it draws them."""
 
+    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("episodes",)
     draw: Literal["shuffled", "by_difficulty"] = "shuffled"
     """Order of the questions. "shuffled": every question once in each epoch. "by_difficulty": likewise, but a question
     whose running rate is outside `rate_bounds` is drawn with probability `floor` only. The rate of a question is the

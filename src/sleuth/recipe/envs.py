@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
 from sleuth.model_path import model_name
-from sleuth.recipe.strict import NO_KIND, TEXT, FilePath, FunctionName, Row, StrictModel, combination
+from sleuth.recipe.strict import TABLE, TEXT, FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 Role = Literal["raw", "user", "system"]
@@ -17,7 +17,7 @@ EpisodeKind = Literal["agent", "refiner", "thought"]
 given, or one that thinks in the middle of a text."""
 
 
-class EnvFields(StrictModel):
+class EnvFields(KindTable):
     """What differs between environments; the defaults are those of an agent."""
 
     plays: ClassVar[EpisodeKind] = "agent"
@@ -280,11 +280,11 @@ class ToolTableRecipe(StrictModel):
 
 
 def _tag_of(tool: Any) -> str:
-    return NO_KIND if isinstance(tool, Mapping | StrictModel) else TEXT
+    return TABLE if isinstance(tool, Mapping | StrictModel) else TEXT
 
 
 ToolRecipe = Annotated[
-    Annotated[FunctionName, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(NO_KIND)], Discriminator(_tag_of)
+    Annotated[FunctionName, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(TABLE)], Discriminator(_tag_of)
 ]
 """A function, `MODULE:NAME`, or a table of one or of a server of tools."""
 
@@ -342,14 +342,9 @@ class ToolEnvRecipe(EnvFields):
             yield f"tools has {twice} twice; the policy could call only one of them"
 
 
-EnvRecipe = Annotated[
-    SearchEnvRecipe | RefineEnvRecipe | FunctionEnvRecipe | ToolEnvRecipe, Field(discriminator="kind")
-]
+QuestionEnvTable = Annotated[EnvFields, OneOf("environments", lambda env: env.plays != "thought")]
 """`[stage.env]` of a stage that asks questions."""
-TrainedEnvRecipe = Annotated[
-    SearchEnvRecipe | RefineEnvRecipe | FunctionEnvRecipe | ToolEnvRecipe | ThoughtEnvRecipe,
-    Field(discriminator="kind"),
-]
+EnvTable = Annotated[EnvFields, OneOf("environments")]
 """`[stage.env]` of a stage that trains."""
 RenderedEnvRecipe = SearchEnvRecipe | RefineEnvRecipe | ToolEnvRecipe
 """An environment whose prompt may be a chat message."""

@@ -8,13 +8,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from sleuth.recipe.data import EvalQuestionsRecipe
-from sleuth.recipe.envs import EnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import QuestionEnvTable, ThoughtEnvRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable, Skill
-from sleuth.recipe.rewards import GainRecipe, SuffixRecipe
+from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.stage import StageFields
-from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
-from sleuth.recipe.text import PlacesRecipe, TextRecipe
+from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
+
+ThoughtDataTable = Annotated[ThoughtPlaces, OneOf("data", lambda data: "thoughts" in data.feeds)]
+"""`[stage.data]` of a stage that measures thoughts: texts, and where to think in them."""
+ThoughtRewardTable = Annotated[RewardFields, OneOf("rewards", lambda reward: reward.scores == ("thought",))]
+"""`[[stage.reward]]` of such a stage."""
 
 
 class EvaluationFields(SampledRecipe, StageFields):
@@ -72,7 +77,7 @@ class EvaluateRecipe(EvaluationFields):
     forced_search_arm: bool = False
     """Whether to ask again with the first action replaced by an opening search tag, in `eval/NAME_forced.json`. A
     trained model's gain over this arm is more than the habit of searching."""
-    env: EnvRecipe | None = None
+    env: QuestionEnvTable | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
 
     @property
@@ -93,7 +98,7 @@ class ProbeRecipe(EvaluationFields):
     kind: Literal["probe"]
     name: Name
     """Name of the evaluation file, such as "thoughts"."""
-    data: Annotated[TextRecipe | PlacesRecipe, Field(discriminator="kind")]
+    data: ThoughtDataTable
     """The held-out texts, and where to think in them."""
     env: ThoughtEnvRecipe
     """The environment, with its budgets. With suffix_tokens, suffixes are generated in each arm too, for the judge."""
@@ -127,11 +132,11 @@ class GateRecipe(EvaluationFields):
     kind: Literal["gate"]
     name: Name
     """Name of the evaluation file, such as "gate"."""
-    data: Annotated[TextRecipe | PlacesRecipe, Field(discriminator="kind")]
+    data: ThoughtDataTable
     """The held-out texts, and where to think in them."""
     env: ThoughtEnvRecipe
     """The environment of the rewarded stage."""
-    reward: Annotated[Row[Annotated[GainRecipe | SuffixRecipe, Field(discriminator="kind")]], Field(min_length=1)]
+    reward: Annotated[Row[ThoughtRewardTable], Field(min_length=1)]
     """The rewards of the rewarded stage. The weights of the model at the gate compute gains."""
     samples: Annotated[int, Field(ge=2)] = 16
     """Episodes for each prefix. Of fewer, more groups are without signal: use as many as the rewarded stage does."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Discriminator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.data import PlayedQuestionsRecipe, QuestionsRecipe
-from sleuth.recipe.envs import TrainedEnvRecipe
+from sleuth.recipe.data import DataFields, QuestionsRecipe
+from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, unfit_rewards
-from sleuth.recipe.strict import NO_KIND, FilePath, Name, Row, StrictModel, combination
-from sleuth.recipe.text import PlacesRecipe, TextRecipe
+from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
 
 
@@ -144,17 +143,7 @@ BY_DIALECT = {
 """The published methods of a dialect."""
 
 
-def _kind_of_data(table: Any) -> str:
-    kind = table.get("kind") if isinstance(table, dict) else getattr(table, "kind", None)
-    return NO_KIND if kind is None else str(kind)
-
-
-PlayedDataRecipe = Annotated[
-    Annotated[PlayedQuestionsRecipe, Tag(NO_KIND)]
-    | Annotated[TextRecipe, Tag("text")]
-    | Annotated[PlacesRecipe, Tag("places")],
-    Discriminator(_kind_of_data),
-]
+PlayedDataTable = Annotated[DataFields, OneOf("data", lambda data: "episodes" in data.feeds)]
 """`[stage.data]` of a `grpo` stage: questions (a table without `kind`), or texts to think about."""
 
 
@@ -187,9 +176,9 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """Groups with fewer scored episodes are dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """If a larger share of a step's scores is missing, the run stops with an error."""
-    data: PlayedDataRecipe
+    data: PlayedDataTable
     """The questions to play, or the texts to think about."""
-    env: TrainedEnvRecipe
+    env: EnvTable
     """The environment that the policy acts in."""
     engine: PoolRecipe | None = None
     """Servers that generate the episodes; absent: the in-process engine."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, Row, StrictModel, combination
+from sleuth.recipe.strict import FilePath, KindTable, OneOf, Row, StrictModel, combination
 
 RESERVED = ("model", "messages", "temperature", "max_tokens", "response_format", "n", "stream")
 """Fields that `request` may not contain: other keys set them, or verdicts could not be parsed with them."""
@@ -55,13 +55,20 @@ class ServedModelRecipe(StrictModel):
                 yield f"request.{name} cannot be set here; remove it"
 
 
-class JudgeFields(StrictModel):
+class JudgeFields(KindTable):
     """What differs between judges."""
 
+    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims",)
+    """What it can judge: claims by their evidence, or continuations of a text."""
     is_served: ClassVar[bool] = False
     """Whether a verdict is a call over HTTP."""
     needs_endings: ClassVar[bool] = False
     """Whether it compares with the golden answers of a text."""
+
+    @property
+    def required_accuracy(self) -> float | None:
+        """The accuracy that it must reach in an exam before a stage; None: no exam."""
+        return getattr(self, "least_accuracy", None)
 
     def verdicts_in(self, folder_file: Path) -> Path | None:
         """The file of its verdict cache, `folder_file` unless it names one; None for a judge that needs none."""
@@ -92,6 +99,7 @@ class _CostlyJudgeRecipe(_JudgeRecipe):
 class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
     """A language model as judge."""
 
+    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
     is_served: ClassVar[bool] = True
     kind: Literal["http"]
     again: NonNegativeInt = 8
@@ -113,14 +121,11 @@ class NliJudgeRecipe(_CostlyJudgeRecipe):
 class EndingJudgeRecipe(JudgeFields):
     """Compares with the right ending, where the data has one (`golden_answers`), without a model."""
 
+    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("continuations",)
     needs_endings: ClassVar[bool] = True
     kind: Literal["ending"] = "ending"
     flip: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """Share of its verdicts that are inverted, to measure the effect of a judge's errors on training."""
-
-
-ContinuationJudge = HttpJudgeRecipe | EndingJudgeRecipe
-JudgeRecipe = LexicalJudgeRecipe | HttpJudgeRecipe | NliJudgeRecipe
 
 
 def _spelled_out(judge: Any) -> Any:
@@ -128,9 +133,13 @@ def _spelled_out(judge: Any) -> Any:
     return {"kind": judge} if isinstance(judge, str) else judge
 
 
-JudgeTable = Annotated[JudgeRecipe, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
+JudgeTable = Annotated[
+    JudgeFields, OneOf("judges", lambda judge: "claims" in judge.subjects), BeforeValidator(_spelled_out)
+]
 """A `[judge]` table."""
-ContinuationJudgeTable = Annotated[ContinuationJudge, Field(discriminator="kind"), BeforeValidator(_spelled_out)]
+ContinuationJudgeTable = Annotated[
+    JudgeFields, OneOf("judges", lambda judge: "continuations" in judge.subjects), BeforeValidator(_spelled_out)
+]
 """A `[judge]` table for continuations."""
 
 

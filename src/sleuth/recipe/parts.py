@@ -8,10 +8,10 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from sleuth.recipe.draft import Draft
-from sleuth.recipe.judges import JudgeRecipe, JudgeTable, TeacherRecipe
+from sleuth.recipe.judges import JudgeFields, JudgeTable, TeacherRecipe
 from sleuth.recipe.load import read_toml, resolve_functions
 from sleuth.recipe.problems import Look, read_table
-from sleuth.recipe.rewards import RewardRecipe, RewardTable
+from sleuth.recipe.rewards import RewardFields, RewardTable
 from sleuth.recipe.strict import Row, StrictModel
 from sleuth.types import SleuthError
 
@@ -39,12 +39,12 @@ class TeacherFile(StrictModel):
     """The model that generates data."""
 
 
-def load_judge(path: Path, look: Look | None = None) -> JudgeRecipe:
+def load_judge(path: Path, look: Look | None = None) -> JudgeFields:
     """The `[judge]` of a judge file. Raises a `SleuthError` with a line for each problem."""
     return _load(path, JudgeFile, look).judge
 
 
-def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardRecipe, ...]:
+def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardFields, ...]:
     """The `[[reward]]` tables of a reward file. Raises a `SleuthError` with a line for each problem."""
     return _load(path, RewardFile, look).reward
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.evaluation import EvaluationFields
-from sleuth.recipe.judges import ContinuationJudge, ContinuationJudgeTable, HttpJudgeRecipe, JudgeRecipe, Skill
+from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, FunctionFields, clashing_figures
-from sleuth.recipe.strict import FilePath, Name, Row, StrictModel, combination
+from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 
@@ -31,13 +31,17 @@ class ComparisonRecipe(StrictModel):
         return ("continuations",)
 
 
-class PreferenceFields(StrictModel):
+class PreferenceFields(KindTable):
     """What differs between rewards of candidates; the defaults are those of one without a judge."""
+
+    if TYPE_CHECKING:
+        weight: Any
+        """Set by each class."""
 
     is_mechanics: ClassVar[bool] = False
     """Whether it only shows that the pipeline works."""
 
-    def judges(self) -> tuple[ContinuationJudge, ...]:
+    def judges(self) -> tuple[JudgeFields, ...]:
         """The judge that it asks, if it does."""
         judge = getattr(self, "judge", None)
         return () if judge is None else (judge,)
@@ -107,8 +111,7 @@ class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
     """Factor of this reward in the sum."""
 
 
-PreferenceRecipe = PairwiseRecipe | PointwiseRecipe | MechanicsRecipe | FunctionPreferenceRecipe
-PreferenceTable = Annotated[PreferenceRecipe, Field(discriminator="kind")]
+PreferenceTable = Annotated[PreferenceFields, OneOf("preferences")]
 """A `[[stage.reward]]` table of an `online_dpo` stage."""
 
 
@@ -193,7 +196,7 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         return self.prompts_per_step * (prompt + self.rows_at_once * response)
 
-    def judges(self) -> tuple[JudgeRecipe | ContinuationJudge, ...]:
+    def judges(self) -> tuple[JudgeFields, ...]:
         """None, if nothing is compared."""
         return super().judges() if self.loss.kind != "original_nll" else ()
 

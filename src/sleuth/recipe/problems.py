@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
 from sleuth.recipe.renamed import new_name
-from sleuth.recipe.strict import NO_KIND, TEXT, VALUES_ONLY, StrictModel
+from sleuth.recipe.strict import TABLE, TEXT, VALUES_ONLY, StrictModel, models_in
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
@@ -131,7 +131,7 @@ def _as_far(field: FieldInfo, value: Any, wrong: Collection[Key], key: Key) -> A
     """The value of a field, tables in it as far as they are right."""
     if _is_right(key, wrong):
         return TypeAdapter(field.rebuild_annotation()).validate_python(value, context=VALUES_ONLY)
-    models = _models_in(field.annotation)
+    models = models_in(field)
     if isinstance(value, list):
         entries = [_entry(models, entry, wrong, (*key, at)) for at, entry in enumerate(value)]
         return _WRONG if any(entry is _WRONG for entry in entries) else tuple(entries)
@@ -164,7 +164,7 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "union_tag_not_found":
             return f"{name} is missing: it says what this table is"
         case "union_tag_invalid":
-            expected = context["expected_tags"].replace("'", '"').removeprefix(f'"{NO_KIND}", ')
+            expected = context["expected_tags"].replace("'", '"')
             own = f'; for a function of your own, set kind = "python" and function = {_shown(context["tag"])}'
             hint = own if ":" in str(context["tag"]) and '"python"' in expected else ""
             return f"{name} = {_shown(context['tag'])}: should be one of {expected}{hint}"
@@ -220,27 +220,21 @@ def _shown(value: Any) -> str:
 
 
 def _key_of(problem: ErrorDetails, table: Mapping[str, Any]) -> Key:
-    """The key that a problem is about, without the tags that pydantic puts in where a `kind`, or the type of a list's
-    entry, chooses the model."""
+    """The key that a problem is about, without the tags that pydantic puts in where the type of a list's entry chooses
+    the model."""
     key: Key = ()
     place: Any = table
-    tagged = False  # a table's tag comes before its keys, of which one may have the same name
     for part in problem["loc"]:
-        is_tag = _is_kind(part, place) and not tagged if isinstance(place, Mapping) else part == TEXT
+        is_tag = part == TABLE and part not in place if isinstance(place, Mapping) else part == TEXT
         if is_tag or part == _MAPPING_KEY:
-            tagged = True
             continue
         key = (*key, part)
-        place, tagged = _inside(place, part), False
+        place = _inside(place, part)
     if problem["type"].startswith("union_tag"):
         return (*key, "kind")
     if problem["type"] == "value_error":  # our own checks; their messages begin with the key that they are about
         return (*key, *_key_before(str(problem.get("ctx", {})["error"])))
     return key
-
-
-def _is_kind(part: str | int, place: Mapping[str, Any]) -> bool:
-    return place.get("kind", NO_KIND) == part
 
 
 def _inside(place: Any, part: str | int) -> Any:
@@ -266,15 +260,9 @@ def _model_at(key: Key, table: Mapping[str, Any], model: type[StrictModel]) -> t
     place: Any = table
     for part in key[:-1]:
         if isinstance(part, str):
-            models = _models_in(_chosen(models, place).model_fields[part].annotation)
+            models = models_in(_chosen(models, place).model_fields[part])
         place = place[part]
     return _chosen(models, place)
-
-
-def _models_in(annotation: Any) -> list[type[StrictModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, StrictModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
 def _chosen(models: Sequence[type[StrictModel]], table: Mapping[str, Any]) -> type[StrictModel]:

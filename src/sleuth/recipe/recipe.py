@@ -10,30 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, NonNegativeInt
 
 from sleuth.hardware import read_cards
-from sleuth.recipe.annotation import AnnotateRecipe
-from sleuth.recipe.envs import EnvRecipe, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
-from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe
+from sleuth.recipe.envs import EnvFields, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
-from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.stage import StageFields
-from sleuth.recipe.strict import Name, Row, StrictModel, combination
+from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
-
-StageRecipe = Annotated[
-    AnnotateRecipe
-    | SupervisedRecipe
-    | WarmStartRecipe
-    | GrpoRecipe
-    | OnlineDpoRecipe
-    | EvaluateRecipe
-    | WinRateRecipe
-    | ProbeRecipe
-    | GateRecipe
-    | ReasonRecipe,
-    Field(discriminator="kind"),
-]
 
 Kind = TypeVar("Kind", bound=StageFields)
 
@@ -74,7 +58,7 @@ class Recipe(StrictModel):
     """Device of the run; "auto": a GPU if there is one."""
     trackers: Row[Literal["tensorboard", "wandb", "trackio"]] = ()
     """Trackers that receive the figures of `metrics.jsonl` too; needs `pip install "sleuth[trackers]"`."""
-    stage: Annotated[Row[StageRecipe], Field(min_length=1)]
+    stage: Annotated[Row[Annotated[StageFields, OneOf("stages")]], Field(min_length=1)]
     """The stages, in the order in which they run."""
     resolved_from: ResolvedFrom = ResolvedFrom()
     """Written by `sleuth` into resolved copies; cannot be set."""
@@ -97,7 +81,7 @@ class Recipe(StrictModel):
         """The random weights that the run starts from, if it has no `model`."""
         return getattr(self.stage[0], "init", None)
 
-    def env_and_context(self, index: int) -> tuple[EnvRecipe, int]:
+    def env_and_context(self, index: int) -> tuple[EnvFields, int]:
         """Environment and context of a stage that plays episodes. An evaluation without its own takes those of the
         nearest `grpo` stage (of two, the earlier), so that evaluation matches training."""
         trained, stage = self._question_stages(), self.stage[index]
@@ -125,7 +109,7 @@ class Recipe(StrictModel):
             )
         return env, near[1] if near else None
 
-    def rewards_for(self, index: int) -> tuple[RewardRecipe, ...]:
+    def rewards_for(self, index: int) -> tuple[RewardFields, ...]:
         """The rewards of the `grpo` stage nearest to a stage; empty without one."""
         trained = self._question_stages()
         return trained[_nearest(trained, index)][2] if trained else ()
@@ -146,7 +130,7 @@ class Recipe(StrictModel):
         lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
         return max(length for index, length in lengths.items() if self.engine_at(index) == pool)
 
-    def _question_stages(self) -> dict[int, tuple[EnvRecipe, int, tuple[RewardRecipe, ...]]]:
+    def _question_stages(self) -> dict[int, tuple[EnvFields, int, tuple[RewardFields, ...]]]:
         """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""
         return {
             at: (stage.env, stage.context, stage.reward)

@@ -12,14 +12,13 @@ from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import (
     ON_SHEETS,
     UNSEEN,
-    ContinuationJudge,
     ContinuationJudgeTable,
-    JudgeRecipe,
+    JudgeFields,
     JudgeTable,
     LexicalJudgeRecipe,
     Skill,
 )
-from sleuth.recipe.strict import FilePath, FunctionName, Row, StrictModel, combination
+from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 
 
 class AnswerSize(NamedTuple):
@@ -32,7 +31,7 @@ class AnswerSize(NamedTuple):
     cited_sheets: int
 
 
-class RewardFields(StrictModel):
+class RewardFields(KindTable):
     """The keys of every reward, and what differs between rewards; the defaults are those of a function of an episode
     that searches."""
 
@@ -67,7 +66,7 @@ class RewardFields(StrictModel):
         """The scorer of answers; None for a reward that does not compare answers with golden ones."""
         return None
 
-    def judges(self) -> tuple[JudgeRecipe | ContinuationJudge, ...]:
+    def judges(self) -> tuple[JudgeFields, ...]:
         """The judges that it asks: the one that decides, and the one that watches it."""
         named = getattr(self, "judge", None), getattr(getattr(self, "watch", None), "judge", None)
         return tuple(judge for judge in named if judge is not None)
@@ -95,7 +94,9 @@ class RewardFields(StrictModel):
         """Why it cannot score the episodes of an environment; None if it can."""
         if env.plays in self.scores:
             return None
-        fitting = [f'"{kind}"' for kind in _kinds_for(env.plays if env.plays == "refiner" else "thought")]
+        plays = "refiner" if env.plays == "refiner" else "thought"
+        tables = OneOf("rewards", lambda table: plays in table.scores).tables()
+        fitting = sorted(f'"{table.own_kind()}"' for table in tables if not issubclass(table, FunctionFields))
         if env.plays == "refiner":
             return f'needs an env that searches; for env.kind = "refine" set {" or ".join(fitting)}'
         return (
@@ -478,26 +479,5 @@ class FunctionRewardRecipe(FunctionFields, RewardFields):
         """Only its author knows."""
 
 
-RewardRecipe = (
-    AnswerRewardRecipe
-    | SubMatchRecipe
-    | TokenF1Recipe
-    | FormatRecipe
-    | SearchedRecipe
-    | EvidenceInResultsRecipe
-    | AnswerFromEvidenceRecipe
-    | CitedAnswerRecipe
-    | CitationRecipe
-    | RubricRecipe
-    | SuffixRecipe
-    | GainRecipe
-    | FunctionRewardRecipe
-)
-RewardTable = Annotated[RewardRecipe, Field(discriminator="kind")]
+RewardTable = Annotated[RewardFields, OneOf("rewards")]
 """One `[[stage.reward]]`."""
-
-
-def _kinds_for(plays: EpisodeKind) -> list[str]:
-    """The kinds of our rewards that can score such episodes, by name."""
-    tables = [table for table in get_args(RewardRecipe) if table is not FunctionRewardRecipe]
-    return sorted(get_args(table.model_fields["kind"].annotation)[0] for table in tables if plays in table.scores)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sleuth.recipe.judges import ContinuationJudge, JudgeRecipe
+from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import AnswerSize
-from sleuth.recipe.strict import StrictModel
+from sleuth.recipe.strict import KindTable
 
 
-class StageFields(StrictModel):
+class StageFields(KindTable):
     """The base of every stage. Each kind of stage overrides what is different about it."""
+
+    if TYPE_CHECKING:
+        name: Any
+        """Set by each class."""
 
     trains: ClassVar[bool] = False
     """Whether it changes the model."""
@@ -32,7 +36,7 @@ class StageFields(StrictModel):
         """What a model that it trains writes."""
         return "answers"
 
-    def judges(self) -> tuple[JudgeRecipe | ContinuationJudge, ...]:
+    def judges(self) -> tuple[JudgeFields, ...]:
         """The judges that it asks: its own, and those of its rewards."""
         own = getattr(self, "judge", None)
         rewards = (judge for reward in getattr(self, "reward", ()) for judge in reward.judges())

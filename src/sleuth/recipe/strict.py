@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import with_info_plain_validator_function
 
+from sleuth import family
 from sleuth.user_code.functions import resolved
 
 Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
 
-NO_KIND = "none"
-"""The tag in pydantic's errors for a table without `kind` in a union of kinds."""
-
-TEXT = "text"
-"""The tag for an entry that is text, in a list of texts and tables."""
+TEXT, TABLE = "text", "table"
+"""The tags in pydantic's errors for the entries of a list of texts and tables."""
 
 
 def _not_empty(path: Any) -> Any:
@@ -77,3 +87,72 @@ class StrictModel(BaseModel):
             if problems:
                 raise ValueError("; ".join(problems))
         return self
+
+
+class KindTable(StrictModel):
+    """A table whose `kind` chooses its class among those of the families."""
+
+    if TYPE_CHECKING:
+        kind: Any
+        """Set by each class."""
+
+    @classmethod
+    def own_kind(cls) -> str:
+        """The value of `kind` that chooses this class; empty for one without."""
+        field = cls.model_fields.get("kind")
+        return get_args(field.annotation)[0] if field is not None else ""
+
+
+class OneOf:
+    """The place of a `KindTable` in an annotation, `Annotated[RewardFields, OneOf("rewards")]`: any kind that a family
+    has for this part, if its class `fits`."""
+
+    def __init__(self, part: family.Part, fits: Callable[[Any], bool] = lambda table: True) -> None:
+        self._part: family.Part = part
+        self._fits = fits
+
+    def tables(self) -> list[type[KindTable]]:
+        """The classes that may stand here."""
+        return [table for kind in family.kinds(self._part) if (table := self._table(kind)) is not None]
+
+    def _table(self, kind: Any) -> type[KindTable] | None:
+        if kind not in family.kinds(self._part):
+            return None
+        table = family.table(self._part, kind)
+        return table if self._fits(table) else None
+
+    def _validated(self, value: Any, info: ValidationInfo) -> KindTable:
+        if isinstance(value, KindTable):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("model_type", "Input should be a table")
+        kind = value.get("kind", "")
+        table = self._table(kind) if isinstance(kind, str) and ("kind" not in value or kind) else None
+        if table is not None:
+            return table.model_validate(value, context=info.context)
+        if "kind" not in value:
+            raise PydanticCustomError("union_tag_not_found", "Input should have a kind")
+        kinds = ", ".join(f"'{one.own_kind()}'" for one in self.tables() if one.own_kind())
+        raise PydanticCustomError(
+            "union_tag_invalid", "Input should have a known kind", {"tag": kind, "expected_tags": kinds}
+        )
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return with_info_plain_validator_function(self._validated)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"oneOf": [handler(table.__pydantic_core_schema__) for table in self.tables()]}
+
+
+def models_in(field: FieldInfo) -> list[type[BaseModel]]:
+    """The classes of the tables that a key may hold."""
+    return _models_in(field.rebuild_annotation())
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    for place in getattr(annotation, "__metadata__", ()):
+        if isinstance(place, OneOf):
+            return [*place.tables()]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.data import AnsweredRowsRecipe, ReadingRecipe, WorldTextRecipe
+from sleuth.recipe.data import DataFields
 from sleuth.recipe.envs import RefineEnvRecipe, Role
-from sleuth.recipe.strict import Name, Row, StrictModel, combination
-from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe, ThoughtTextRecipe
+from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.text import HeldOutThoughtsRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 
@@ -28,10 +28,7 @@ class SupervisedRecipe(TrainingRecipe):
     copying_weight: NonNegativeFloat = 0.0
     """With data.kind = "reading": weight of a second loss, on where the first head of the last layer attends while an
     answer is written: minus the log of its attention to the token of the passage that is copied."""
-    data: Annotated[
-        WorldTextRecipe | ReadingRecipe | AnsweredRowsRecipe | TextRecipe | ThoughtTextRecipe,
-        Field(discriminator="kind"),
-    ]
+    data: Annotated[DataFields, OneOf("data", lambda data: "rows" in data.feeds)]
     """The rows of text to imitate."""
     held_out: HeldOutThoughtsRecipe | None = None
     """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeInt
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.load import load_recipe, read_draft
 from sleuth.recipe.problems import Look, read_table
-from sleuth.recipe.recipe import Recipe, StageRecipe
+from sleuth.recipe.recipe import Recipe, StageFields
 from sleuth.recipe.shipped import find_recipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.types import SleuthError
@@ -160,7 +160,7 @@ def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, override
     return draft
 
 
-def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> StageRecipe:
+def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> StageFields:
     """The stage named by `reference`, such as `careless.toml:pretraining`."""
     file, colon, name = reference.rpartition(":")
     if not colon or not file:

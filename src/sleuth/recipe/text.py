@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, PositiveInt, ValidationError
 
+from sleuth.recipe.data import DataFields
 from sleuth.recipe.strict import FilePath, StrictModel, combination
 from sleuth.types import SleuthError
 
@@ -28,9 +29,19 @@ class DocumentsRecipe(StrictModel):
     """Use only the first `limit` documents."""
 
 
-class TextRecipe(DocumentsRecipe):
+class ThoughtPlaces(DocumentsRecipe, DataFields):
+    """Documents in which the policy thinks."""
+
+    if TYPE_CHECKING:
+        prefix_tokens: Any
+        suffix_tokens: Any
+        """Set by each class."""
+
+
+class TextRecipe(ThoughtPlaces):
     """Documents, cut into prefixes and their suffixes."""
 
+    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("rows", "episodes", "thoughts")
     kind: Literal["text"]
     prefix_tokens: PositiveInt = 384
     """Tokens of a prefix. Where the data gives the place to cut: the last tokens before it, at most this number."""
@@ -58,7 +69,7 @@ def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> Te
         raise SleuthError(f"--part {part}: should be {', '.join(get_args(Part))}") from None
 
 
-class ThoughtTextRecipe(DocumentsRecipe):
+class ThoughtTextRecipe(DocumentsRecipe, DataFields):
     """Documents with a teacher's thoughts between thought tags (arXiv:2601.21343)."""
 
     methods: ClassVar[tuple[str, ...]] = ("self_improving",)
@@ -70,10 +81,11 @@ class ThoughtTextRecipe(DocumentsRecipe):
     against an empty thought, so the model must have seen some."""
 
 
-class PlacesRecipe(DocumentsRecipe):
+class PlacesRecipe(ThoughtPlaces):
     """Places of documents at which a teacher thought: the text before one, with the thoughts in it, and the text after
     it, without thoughts. From each document, the first place with enough text on both sides."""
 
+    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("episodes", "thoughts")
     kind: Literal["places"]
     prefix_tokens: PositiveInt = 384
     """Maximum number of tokens before a place."""

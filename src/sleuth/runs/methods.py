@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sleuth.recipe import Recipe
-from sleuth.recipe.recipe import StageRecipe
+from sleuth.recipe.recipe import StageFields
 
 
 def _misc(key: str, title: str, author: str, year: int, where: str) -> str:
@@ -90,17 +90,17 @@ TAGS = {
 """Tags of the hub by the kind of a stage or of its environment."""
 
 
-def method_tags(stages: Sequence[StageRecipe]) -> list[str]:
+def method_tags(stages: Sequence[StageFields]) -> list[str]:
     """The tags of what these stages train."""
     kinds = [kind for stage in stages for kind in (stage.kind, getattr(getattr(stage, "env", None), "kind", ""))]
     return list(dict.fromkeys(tag for kind in kinds for tag in TAGS.get(kind, ())))
 
 
-def method_citations(stages: Sequence[StageRecipe]) -> list[str]:
+def method_citations(stages: Sequence[StageFields]) -> list[str]:
     """BibTeX of the methods that these stages follow."""
     return [CITATIONS[name] for name in dict.fromkeys(name for stage in stages for name in stage.methods())]
 
 
-def trained_stages(recipe: Recipe, stage: int) -> list[StageRecipe]:
+def trained_stages(recipe: Recipe, stage: int) -> list[StageFields]:
     """The stages that trained a checkpoint of the recipe's stage number `stage`."""
     return [one for one in recipe.stage[: stage + 1] if one.trains]

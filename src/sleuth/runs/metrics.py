@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard, get_args
+from typing import Any, BinaryIO, TypeGuard
 
+from sleuth import family
 from sleuth.recipe.renamed import renamed_figures
-from sleuth.recipe.rewards import RewardRecipe
 from sleuth.runs.atomic import write_text
 from sleuth.runs.chain import record_rows, recorded
 from sleuth.types import SleuthError
@@ -69,7 +69,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
     "Parts of the score (means over the episodes that have them)": {
         "score_*/*": "`score_NAME/PART`: a part of the `Score` that your own function NAME returned.",
         "score_*": "What the named published scorer, or your own function of that name, gives.",
-        **{name: meaning for table in get_args(RewardRecipe) for name, meaning in table.figures.items()},
+        **{name: meaning for table in family.tables("rewards") for name, meaning in table.figures.items()},
     },
     "Credit": {
         "search_gain": "How much likelier a search made the words that it found, in nats.",

@@ -15,7 +15,7 @@ from sleuth.data.hub import HubLocation
 from sleuth.dialects import Dialect
 from sleuth.dialects.refine import refines
 from sleuth.prompts.published import QUESTION
-from sleuth.recipe import Recipe, StageRecipe
+from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.judge_cards import COLUMNS, mark_rows
 from sleuth.runs.methods import method_citations, method_tags, trained_stages
@@ -102,7 +102,7 @@ def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _from_scratch(recipe: Recipe) -> bool:
     first = recipe.stage[0]
-    return first.kind == "supervised" and first.init is not None
+    return getattr(first, "init", None) is not None
 
 
 def _base_on_the_hub(recipe: Recipe) -> str | None:
@@ -138,13 +138,13 @@ def _scalar(text: str) -> str:
     return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _data_of(stages: Sequence[StageRecipe]) -> list[Path]:
+def _data_of(stages: Sequence[StageFields]) -> list[Path]:
     """The files that the data of these stages are read from."""
     named = (getattr(getattr(stage, "data", None), key, None) for stage in stages for key in ("questions", "texts"))
     return list(dict.fromkeys(place for place in named if isinstance(place, Path)))
 
 
-def _data_table(recipe: Recipe, trained: Sequence[StageRecipe]) -> list[str]:
+def _data_table(recipe: Recipe, trained: Sequence[StageFields]) -> list[str]:
     """Where the data of training come from, and the licence that the card of a data set on the hub states."""
     rows = [(f"`{stage.name}`", *_source_of(place)) for stage in trained for place in _data_of([stage])]
     if not rows:
@@ -180,7 +180,7 @@ def _judges(marks: list[tuple[str, ...]]) -> list[str]:
     return ["## Judges, by their exam", "", *_table(COLUMNS, [*marks]), ""] if marks else []
 
 
-def _mechanics(trained: StageRecipe) -> list[str]:
+def _mechanics(trained: StageFields) -> list[str]:
     """Where no judge had a part in what was preferred."""
     if not getattr(trained, "mechanics", False):
         return []
@@ -190,7 +190,7 @@ def _mechanics(trained: StageRecipe) -> list[str]:
     ]
 
 
-def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageRecipe | None) -> list[str]:
+def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageFields | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     writes = trained.writes if trained is not None else "answers"
     place = quote(str(checkpoint))
@@ -291,7 +291,7 @@ def _measured(results: Results) -> list[str]:
     ]
 
 
-def _settings(recipe: Recipe, trained: StageRecipe, step: int) -> list[tuple[Any, ...]]:
+def _settings(recipe: Recipe, trained: StageFields, step: int) -> list[tuple[Any, ...]]:
     run = {"seed": recipe.seed, "dtype": recipe.dtype, "step": step}
     rows = [*run.items(), *_flat(trained.model_dump(exclude_none=True), "")]
     return [(f"`{key}`", f"`{emit_value(value)}`") for key, value in rows]

@@ -22,7 +22,7 @@ from sleuth.factories import (
 from sleuth.learn.batch import Batch, collate
 from sleuth.learn.policy import CopyingUpdate, Update
 from sleuth.learn.reading import begin_with_reading
-from sleuth.recipe import SupervisedRecipe
+from sleuth.recipe import ReadingRecipe, SupervisedRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.eval_file import write_eval
 from sleuth.stage_context import Saved, StageContext
@@ -47,7 +47,7 @@ class ReadingTrainer(SFTTrainer):
 
     def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
         data = stage.data
-        assert data.kind == "reading"
+        assert isinstance(data, ReadingRecipe)
         self.texts = read_reading_texts(data)
         starts = context.model_to_train(saved) if saved else _first_model(stage, context, self.texts)
         super().__init__(stage, context, saved, *starts)

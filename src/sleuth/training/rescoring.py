@@ -15,7 +15,7 @@ from sleuth.learn.advantages import has_signal
 from sleuth.metrics.intervals import Measured, bootstrap_mean, share
 from sleuth.metrics.significance import kendall_tau_b
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.rewards import RewardRecipe
+from sleuth.recipe.rewards import RewardFields
 from sleuth.render import load_tokenizer
 from sleuth.rewards.scorers.scorer import transcript_of
 from sleuth.rollout import scored
@@ -65,7 +65,7 @@ class Rescored:
 
 def rescore(
     context: StageContext,
-    rewards: Sequence[RewardRecipe],
+    rewards: Sequence[RewardFields],
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
     warn: Callable[[str], None] = lambda line: None,
@@ -104,7 +104,7 @@ def rescore(
     return _compared(stage.name, files, before, after, judge)
 
 
-def _only_weights_differ(rewards: Sequence[RewardRecipe], before: Sequence[RewardRecipe]) -> bool:
+def _only_weights_differ(rewards: Sequence[RewardFields], before: Sequence[RewardFields]) -> bool:
     """Whether every part was one of the parts before, with any weight; functions of the user, which ask no judge, are
     not compared: the run's own code is not imported for it."""
     known, parts = (

@@ -202,7 +202,7 @@ def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTra
     if stage.init is None:
         model, tokenizer = context.model_to_train(None)
     else:
-        assert stage.data.kind == "world_text"  # the recipe's checks allow no other data with an init here
+        assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init here
         tokenizer = make_text_tokenizer(stage.data)
         model = random_model(stage.init, tokenizer, context.recipe.seed)
         place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)

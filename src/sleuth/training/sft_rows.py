@@ -26,6 +26,7 @@ from sleuth.factories import (
 from sleuth.factories.reading_tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
 from sleuth.recipe import (
     AnsweredRowsRecipe,
+    ReadingRecipe,
     SupervisedRecipe,
     TextRecipe,
     ThoughtTextRecipe,
@@ -111,7 +112,7 @@ def training_rows(
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
-    assert stage.data.kind == "rows"  # those of `reading` have a trainer of their own
+    assert isinstance(stage.data, AnsweredRowsRecipe)  # those of `reading` have a trainer of their own
     read = answered_tasks(stage.data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, read)
@@ -145,7 +146,7 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
     if isinstance(stage.data, ThoughtTextRecipe):
         longest["data.row_tokens"] = stage.data.row_tokens
         trained = [document.text for document in thought_documents(stage.data)]
-    if stage.data.kind == "reading":
+    if isinstance(stage.data, ReadingRecipe):
         reading, longest_row = read_reading_texts(stage.data), ROW_TOKENS
         if stage.data.index is not None:
             require_indexed(reading, stage.data.index)

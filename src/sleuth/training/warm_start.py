@@ -25,7 +25,7 @@ from sleuth.factories import (
     setting_of,
 )
 from sleuth.learn.batch import Row, collate
-from sleuth.recipe.envs import EnvRecipe, SearchEnvRecipe, TrainedEnvRecipe
+from sleuth.recipe.envs import EnvFields, SearchEnvRecipe
 from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.stage_context import Saved, StageContext, StageInputs
@@ -243,7 +243,7 @@ def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
             opened = ""
 
 
-def hinted_env(env: TrainedEnvRecipe, hint: HintRecipe | None) -> EnvRecipe:
+def hinted_env(env: EnvFields, hint: HintRecipe | None) -> EnvFields:
     """The environment with the hint in it."""
     assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
     if hint is None:

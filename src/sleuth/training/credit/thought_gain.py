@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 from sleuth.envs.thought import Thinking, thinking_of
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
-from sleuth.recipe.rewards import GainRecipe, RewardRecipe
+from sleuth.recipe.rewards import GainRecipe, RewardFields
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999
@@ -150,7 +150,7 @@ class GainScorer:
         )
 
 
-def gain_in(rewards: Sequence[RewardRecipe]) -> GainRecipe | None:
+def gain_in(rewards: Sequence[RewardFields]) -> GainRecipe | None:
     """The gain reward of a stage, if it has one."""
     return next((reward for reward in rewards if isinstance(reward, GainRecipe)), None)
 

@@ -1,0 +1,17 @@
+"""Citing: the evidence of a search, rewritten as one answer whose claims cite it."""
+
+from __future__ import annotations
+
+from sleuth.family import Family
+
+FAMILY = Family(
+    name="cite",
+    about="Refiners: the evidence of a search, rewritten as one answer whose claims cite it.",
+    environments={
+        "refine": "sleuth.recipe.envs:RefineEnvRecipe",
+    },
+    rewards={
+        "citation": "sleuth.recipe.rewards:CitationRecipe",
+        "rubric": "sleuth.recipe.rewards:RubricRecipe",
+    },
+)

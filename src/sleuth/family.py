@@ -1,0 +1,105 @@
+"""Families: what models learn. Each lists the kinds of tables that it adds to recipes.
+
+`kind` in a stage, an environment, a reward, a judge or a table of data chooses the class of that table. Which kinds
+there are is decided by the families in `OURS` alone. Their values are `module:name`, imported when a recipe first names
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal
+
+Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data"]
+"""What a family may bring: the tables of a recipe that are chosen by their `kind`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What a model learns, or what all of them need: for each part the table of each kind, as `module:name`.
+
+    `Family(name="think", about="...", rewards={"gain": "sleuth.recipe.rewards:GainRecipe"})`.
+    """
+
+    name: str
+    about: str
+    """One sentence for people who choose."""
+    stages: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, str] = field(default_factory=dict)
+    rewards: Mapping[str, str] = field(default_factory=dict)
+    preferences: Mapping[str, str] = field(default_factory=dict)
+    """Rewards of candidates, in stages that compare them."""
+    judges: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+OURS = (
+    "sleuth.family:CORE",
+    "sleuth.search:FAMILY",
+    "sleuth.think:FAMILY",
+    "sleuth.cite:FAMILY",
+    "sleuth.read:FAMILY",
+)
+"""The families that ship with Sleuth."""
+
+
+def kinds(part: Part) -> dict[str, str]:
+    """The kinds of a part, with the `module:name` of each table, ours in the order of `OURS`."""
+    return {kind: name for family in _families() for kind, name in getattr(family, part).items()}
+
+
+@cache
+def table(part: Part, kind: str) -> Any:
+    """The class of the tables of a kind. Raises KeyError if there is no such kind."""
+    return _named(kinds(part)[kind])
+
+
+def tables(part: Part) -> list[Any]:
+    """The classes of all tables of a part."""
+    return [table(part, kind) for kind in kinds(part)]
+
+
+@cache
+def _families() -> tuple[Family, ...]:
+    return tuple(map(_named, OURS))
+
+
+def _named(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+CORE = Family(
+    name="core",
+    about="Training and measuring of any kind: questions, texts, functions and tools of one's own.",
+    stages={
+        "supervised": "sleuth.recipe.supervised:SupervisedRecipe",
+        "grpo": "sleuth.recipe.grpo:GrpoRecipe",
+        "evaluate": "sleuth.recipe.evaluation:EvaluateRecipe",
+    },
+    environments={
+        "tools": "sleuth.recipe.envs:ToolEnvRecipe",
+        "python": "sleuth.recipe.envs:FunctionEnvRecipe",
+    },
+    rewards={
+        "answer": "sleuth.recipe.rewards:AnswerRewardRecipe",
+        "sub_match": "sleuth.recipe.rewards:SubMatchRecipe",
+        "token_f1": "sleuth.recipe.rewards:TokenF1Recipe",
+        "format": "sleuth.recipe.rewards:FormatRecipe",
+        "python": "sleuth.recipe.rewards:FunctionRewardRecipe",
+    },
+    judges={
+        "lexical": "sleuth.recipe.judges:LexicalJudgeRecipe",
+        "http": "sleuth.recipe.judges:HttpJudgeRecipe",
+        "nli": "sleuth.recipe.judges:NliJudgeRecipe",
+    },
+    data={
+        "": "sleuth.recipe.data:PlayedQuestionsRecipe",
+        "world_text": "sleuth.recipe.data:WorldTextRecipe",
+        "text": "sleuth.recipe.text:TextRecipe",
+        "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
+    },
+)

@@ -1,0 +1,13 @@
+"""Reading: a model that learns from nothing to find an answer in passages and to copy it."""
+
+from __future__ import annotations
+
+from sleuth.family import Family
+
+FAMILY = Family(
+    name="read",
+    about="Readers: models of random weights that learn to find an answer in a passage and to copy it.",
+    data={
+        "reading": "sleuth.recipe.data:ReadingRecipe",
+    },
+)

@@ -1,0 +1,38 @@
+"""Thinking: a thought in the middle of a text, paid by what it helps to continue."""
+
+from __future__ import annotations
+
+from sleuth.family import Family
+
+FAMILY = Family(
+    name="think",
+    about="Thoughts in texts, paid by what they help to continue, and preferences between continuations.",
+    stages={
+        "annotate": "sleuth.recipe.annotation:AnnotateRecipe",
+        "online_dpo": "sleuth.recipe.preference:OnlineDpoRecipe",
+        "win_rate": "sleuth.recipe.preference:WinRateRecipe",
+        "probe": "sleuth.recipe.evaluation:ProbeRecipe",
+        "gate": "sleuth.recipe.evaluation:GateRecipe",
+        "reason": "sleuth.recipe.evaluation:ReasonRecipe",
+    },
+    environments={
+        "thought": "sleuth.recipe.envs:ThoughtEnvRecipe",
+    },
+    rewards={
+        "suffix": "sleuth.recipe.rewards:SuffixRecipe",
+        "gain": "sleuth.recipe.rewards:GainRecipe",
+    },
+    preferences={
+        "pairwise": "sleuth.recipe.preference:PairwiseRecipe",
+        "pointwise": "sleuth.recipe.preference:PointwiseRecipe",
+        "mechanics": "sleuth.recipe.preference:MechanicsRecipe",
+        "python": "sleuth.recipe.preference:FunctionPreferenceRecipe",
+    },
+    judges={
+        "ending": "sleuth.recipe.judges:EndingJudgeRecipe",
+    },
+    data={
+        "thoughts": "sleuth.recipe.text:ThoughtTextRecipe",
+        "places": "sleuth.recipe.text:PlacesRecipe",
+    },
+)
