@@ -144,13 +144,13 @@ class OneOf:
         return {"oneOf": [handler(table.__pydantic_core_schema__) for table in self.tables()]}
 
 
-def models_in(field: FieldInfo) -> list[type[BaseModel]]:
+def models_in(field: FieldInfo) -> list[type[StrictModel]]:
     """The classes of the tables that a key may hold."""
     return _models_in(field.rebuild_annotation())
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def _models_in(annotation: Any) -> list[type[StrictModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, StrictModel):
         return [annotation]
     for place in getattr(annotation, "__metadata__", ()):
         if isinstance(place, OneOf):
