@@ -246,7 +246,7 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused_as_a_recipe(tmp_path: Path) -> None:
-    assert "cannot be read" in message(tmp_path)
+    assert "is not an ordinary file" in message(tmp_path)
 
 
 def test_invalid_toml_is_reported_with_its_line(write: Write) -> None:
