@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import chdir
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import Result
@@ -231,7 +232,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
     import typer.main
 
     group = typer.main.get_group(app)
-    commands = {name: group.commands[name] for name in VERBS}
+    commands: dict[str, Any] = {name: group.commands[name] for name in VERBS}
     commands |= {f"check {name}": one for name, one in commands["check"].commands.items()}
     options = {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
     recipes = {
