@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sleuth.serve.http.limits import Admission, Limits
 from sleuth.serve.http.refused import Refused
+from sleuth.types import SleuthError
 
 Event = TypeVar("Event")
 
@@ -89,6 +90,7 @@ class EngineThread:
         if isinstance(error, TimeoutError):
             raise Refused(504, f"no end within {self._limits.seconds:g} seconds; ask for less")
         if error is not None:
-            logging.getLogger("sleuth.serve").error("the engine failed", exc_info=error)
             reason = " ".join(str(error).split())[:200] or type(error).__name__
+            traced = None if isinstance(error, SleuthError) else error  # which says all in one line
+            logging.getLogger("sleuth.serve").error("the engine failed: %s", reason, exc_info=traced)
             raise Refused(503, f"the engine failed: {reason}")
