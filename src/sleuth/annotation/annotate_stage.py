@@ -52,8 +52,8 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
                 max_missing_fraction=stage.max_missing_fraction,
             )
     except SleuthError as error:  # worded for `sleuth annotate thoughts`
-        reason = str(error).replace("--no-gate", "gated = false").replace("with --out", "in `out`")
-        raise SleuthError(f"stage {stage.name}: {reason}") from None
+        lines = [line.replace("--no-gate", "gated = false").replace("with --out", "in `out`") for line in error.args]
+        raise type(error)(*(f"stage {stage.name}: {line}" for line in lines)) from None
     without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
     say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
     return Path(context.model)
