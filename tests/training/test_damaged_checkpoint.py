@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,29 +47,32 @@ def other(finished: Callable[..., Path]) -> Path:
     return finished(*BRIEF, "seed=5")
 
 
-@pytest.fixture(autouse=True)
-def waits_for_nothing() -> Iterator[None]:
+@contextmanager
+def waiting_for_nothing() -> Iterator[None]:
     def expired(*_: object) -> None:
         raise TimeoutError(f"waited for {SECONDS} seconds")
 
     signal.signal(signal.SIGALRM, expired)
     signal.alarm(SECONDS)
-    yield
-    signal.alarm(0)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def resume(checkpoint: Path) -> tuple[Saved | None, list[str]]:
     """What the stage of a checkpoint's run would resume from, and the lines that it prints."""
     run, said = checkpoint.parents[1], []
     recipe = load_recipe(run / "recipe.toml")
-    with RunFolder.open(run, recipe) as folder, folder.saying(said.append):
+    with waiting_for_nothing(), RunFolder.open(run, recipe) as folder, folder.saying(said.append):
         return StageContext(recipe=recipe, index=1, folder=folder, model=recipe.model).saved(), said
 
 
 def refused(call: Callable[[], object]) -> str | None:
     """The one line of a refusal."""
     try:
-        call()
+        with waiting_for_nothing():
+            call()
     except SleuthError as error:
         (line,) = str(error).splitlines()
         return line
@@ -329,7 +333,8 @@ def test_verbs_refuse_such_a_model_in_one_line(
         "export": ["export", place, "--gguf", "--out", tmp_path / "model.gguf"],
         "serve": ["serve", place],
     }[command]
-    result = sleuth(*arguments, *more)
+    with waiting_for_nothing():
+        result = sleuth(*arguments, *more)
     if command == "plan" and damage != "pipe":
         return  # reads no more of it than its shape
     assert result.exit_code == 2, result.output
