@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sleuth.data.rows import read_rows, text_of
+from sleuth.data.rows import count_rows, read_rows, rows_and_faults, text_of
 from sleuth.types import SleuthError
 
 ROWS = [{"id": "a", "contents": "one"}, {"id": "b", "contents": "tvö"}]
@@ -90,3 +90,39 @@ def test_a_missing_text_is_told_with_what_is_there(row: dict[str, object], messa
     with pytest.raises(SleuthError) as caught:
         text_of(row, "id", "f:1")
     assert str(caught.value) == message
+
+
+def test_a_parquet_file_that_is_not_decoded_to_its_end_is_an_error_and_an_empty_one_has_no_rows(tmp_path: Path) -> None:
+    rows = 400_000
+    shared = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * rows, pyarrow.int32()), ["who?"])
+    pyarrow.parquet.write_table(pyarrow.table({"question": shared}), tmp_path / "equal.parquet")
+    pyarrow.parquet.write_table(pyarrow.table({"question": shared[:0]}), tmp_path / "empty.parquet")
+    assert list(rows_and_faults(tmp_path / "empty.parquet")) == []
+    assert count_rows(tmp_path / "equal.parquet") == rows
+    *_, (_, fault) = rows_and_faults(tmp_path / "equal.parquet")
+    assert "unpacks to more than 100 times its" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"id": "1", "id": "2"}', "the key `id` twice"),
+        (b"[" * 10**5 + b"]" * 10**5, "not JSON"),
+        (b'{"id": ' + b"9" * 10**5 + b"}", "not JSON"),
+        (b"\n" * (10**6 + 1), "more than 1,000,000 empty lines"),
+    ],
+)
+def test_a_line_without_one_meaning_is_refused(tmp_path: Path, line: bytes, reason: str) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(line + b"\n")
+    [(_, fault)] = rows_and_faults(tmp_path / "rows.jsonl")
+    assert reason in str(fault)
+
+
+def test_of_50_000_columns_eight_are_named() -> None:
+    with pytest.raises(SleuthError, match=r"column7 and 49,992 more$"):
+        text_of({f"column{number}": 1 for number in range(50_000)}, "question", "rows:1")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b'\xef\xbb\xbf{"id": "1"}\n')
+    assert [row for _, row in rows_and_faults(tmp_path / "rows.jsonl")] == [{"id": "1"}]

@@ -5,8 +5,11 @@ Nothing in a file is executed, followed or downloaded: a page is its text. The e
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +18,7 @@ from typing import Any
 
 from sleuth.data.columns import renamed
 from sleuth.data.hub import local_file
+from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import ENDINGS, Row, rows_and_faults
 from sleuth.data.tables import TABLES
 from sleuth.types import SleuthError
@@ -26,6 +30,10 @@ MAX_DEPTH = 16
 """Folders within folders that are read."""
 MAX_PDF_PAGES = 10_000
 MAX_TAGS = 1_000_000
+FEW = 5_000
+"""Tags that any arrangement leaves readable within seconds; pages with more are read by a process with limits."""
+SECONDS, BYTES_PER_SECOND, MEMORY = 20, 100_000, 24
+"""What reading a page may take: seconds, and one more for so many bytes; and times the bound of a row."""
 SEARCHED_PARENTS = 32
 """Tags around a text among which its paragraph is looked for, so that no nesting makes reading slow."""
 BLOCKS = ("p", "div", "li", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "blockquote", "pre")
@@ -85,9 +93,11 @@ def read_page(file: Path) -> Page:
         content = file.read_bytes()
     except OSError as error:
         raise SleuthError(f"{file}: cannot be read: {error.strerror or error}") from None
-    read = {".pdf": _pdf, ".html": _html, ".htm": _html, ".md": _markdown}.get(file.suffix.lower(), _plain)
     try:
-        title, text = read(content, file)
+        is_hard = file.suffix.lower() == ".pdf" or (
+            READERS.get(file.suffix.lower()) is _html and content.count(b"<") > FEW
+        )
+        title, text = (_read_apart if is_hard else _read)(content, file)
     except ImportError as error:
         raise SleuthError(f'{file}: needs the package {error.name}: pip install "sleuth[documents]"') from None
     text = "\n".join(" ".join(line.split()) for line in text.splitlines())
@@ -98,6 +108,44 @@ def read_page(file: Path) -> Page:
     if len(text) > ROW.bytes:
         raise SleuthError(f"{file}: its text is {ROW.exceeded()}")
     return Page(title=" ".join(title.split()) or name_as_text(file.stem), text=text)
+
+
+def _read(content: bytes, file: Path) -> tuple[str, str]:
+    return READERS.get(file.suffix.lower(), _plain)(content, file)
+
+
+def _read_apart(content: bytes, file: Path) -> tuple[str, str]:
+    """`_read` by a process with limits: a few kilobytes of PDF or of unclosed tags can take the libraries hours."""
+    seconds = SECONDS + len(content) // BYTES_PER_SECOND
+    if file.suffix.lower() == ".pdf":
+        import pypdf  # noqa: F401  # pyright: ignore[reportMissingImports]
+    else:
+        import bs4  # noqa: F401  # pyright: ignore[reportMissingImports]
+    command = [sys.executable, "-P", "-m", "sleuth.data.pages", str(file), str(seconds)]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * seconds, check=False)
+        answer = json.loads(done.stdout or "null")
+    except (subprocess.TimeoutExpired, ValueError):
+        answer = None
+    if answer is None:
+        bound = f"more than {seconds} s or {MEMORY * ROW.megabytes:,} MB"
+        raise SleuthError(f"{file}: reading its text takes {bound}; split it, or convert it to plain text")
+    if isinstance(answer, str):
+        raise SleuthError(answer)
+    title, text = answer
+    return title, text
+
+
+def main() -> None:
+    """Prints the title and the text of the file that the first argument names, in JSON, or what is wrong with it."""
+    file = Path(sys.argv[1])
+    limit(MEMORY * ROW.bytes, int(sys.argv[2]))
+    try:
+        title, text = _read(file.read_bytes(), file)
+        answer = f"{file}: its text is {ROW.exceeded()}" if len(text) > ROW.bytes else [title, text]
+    except SleuthError as error:
+        answer = str(error)
+    print(json.dumps(answer))
 
 
 def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
@@ -213,3 +261,9 @@ def _pdf(content: bytes, file: Path) -> tuple[str, str]:
 def _pdf_title(metadata: Any) -> str:
     title = metadata.title if metadata is not None else None
     return title if isinstance(title, str) else ""
+
+
+READERS = {".pdf": _pdf, ".html": _html, ".htm": _html, ".md": _markdown}
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from typing import Any
 
 BATCH_ROWS, BATCH_BYTES = 1024, 2**25
 """Rows that are decoded at once, and about their bytes if the footer is right."""
-ROW_BYTES, VALUE_BYTES = 64, 16
+ROW_BYTES, VALUE_BYTES = 200, 16
 """What a row and a value count at least: empty ones take memory too."""
 SECONDS, BYTES_PER_SECOND = 20, 10**6
 """Of the processor, and one second more for so many bytes of the file."""
@@ -33,7 +33,7 @@ def main() -> None:
 
     path, done = Path(asked["path"]), 0
     size = path.stat().st_size
-    _limit(asked["memory"], SECONDS + size // BYTES_PER_SECOND)
+    limit(asked["memory"], SECONDS + size // BYTES_PER_SECOND)
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve addresses
     left, stream = max(asked["most"], asked["ratio"] * size), None
     try:
@@ -49,8 +49,8 @@ def main() -> None:
                         _stop(done, "row" if taken > asked["most"] else "ratio")
                     stream.write_batch(piece)
                     done += len(piece)
-            if stream is not None:
-                stream.close()
+            stream = stream or pyarrow.ipc.new_stream(sys.stdout.buffer, table.schema_arrow.with_metadata(rows))
+            stream.close()
     except BrokenPipeError:  # who reads has what it wanted
         return
     except MemoryError:  # of which pyarrow's is one
@@ -59,7 +59,7 @@ def main() -> None:
         _stop(done, "damaged", " ".join(str(error).split())[:LONGEST])
 
 
-def _limit(memory: int, seconds: int) -> None:
+def limit(memory: int, seconds: int) -> None:
     """From here on: so many bytes more, so many seconds of the processor, and no core file of what crashes."""
     with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

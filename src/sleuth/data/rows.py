@@ -189,7 +189,7 @@ def count_rows(path: Path) -> int:
     """The lines of a file, or the rows of a parquet one by its footer. Raises SleuthError if it cannot be read."""
     _require_file(path)
     if path.name.endswith(ENDINGS[2]):
-        with _decoded(path, ()) as stream:
+        with _decoded(path, (), whole=False) as stream:
             return int(stream.schema.metadata[b"rows"])
     with opened(path) as lines:
         return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
@@ -210,9 +210,9 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row
 
 
 @contextmanager
-def _decoded(path: Path, columns: Sequence[str]) -> Iterator[Any]:
-    """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that did not get to the
-    end."""
+def _decoded(path: Path, columns: Sequence[str], *, whole: bool = True) -> Iterator[Any]:
+    """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that stopped before the
+    end, unless not the `whole` is read."""
     import pyarrow
 
     memory = PARQUET_MEMORY * ROW.bytes
@@ -228,7 +228,10 @@ def _decoded(path: Path, columns: Sequence[str]) -> Iterator[Any]:
         try:
             with pyarrow.ipc.open_stream(process.stdout) as stream:
                 yield stream
+            if whole and process.wait():
+                raise OSError("ended early")
         except (pyarrow.ArrowException, OSError) as error:  # the stream has no end
+            process.stdout.close()  # so that it ends, if it has not
             said = process.stderr.read()
             raise SleuthError(_why_not_decoded(path, process.wait(), said, str(error))) from None
         finally:
