@@ -17,6 +17,8 @@ from typing import Any
 
 BATCH_ROWS, BATCH_BYTES = 1024, 2**25
 """Rows that are decoded at once, and about their bytes if the footer is right."""
+BUFFER = 2**14
+"""Of each column: there may be 50,000."""
 ROW_BYTES, VALUE_BYTES = 200, 16
 """What a row and a value count at least: empty ones take memory too."""
 SECONDS, BYTES_PER_SECOND = 20, 10**6
@@ -37,7 +39,7 @@ def main() -> None:
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())  # the others reserve addresses
     left, stream = max(asked["most"], asked["ratio"] * size), None
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as table:
+        with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as table:
             leaves = {table.schema.column(index).path for index in range(len(table.schema))}
             present = [name for name in asked["columns"] if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
             rows = {"rows": str(table.metadata.num_rows)}
@@ -99,8 +101,8 @@ def _values(array: Any) -> int:
     if types.is_dictionary(kind):
         texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
         if any(matches(kind.value_type) for matches in texts):
-            sizes = compute.binary_length(array.dictionary).take(array.indices)
-            return len(array) + (compute.sum(sizes).as_py() or 0) // VALUE_BYTES
+            sizes = compute.call_function("binary_length", [array.dictionary]).take(array.indices)
+            return len(array) + (compute.call_function("sum", [sizes]).as_py() or 0) // VALUE_BYTES
     return len(array)
 
 
