@@ -10,7 +10,6 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from sleuth import model_path
-from sleuth.judges.nli import NliJudge
 from sleuth.model_path import require_model
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.encoder import encoder_card
@@ -124,7 +123,7 @@ def test_a_cached_model_is_used_when_the_hub_does_not_answer(place: Path, monkey
 
 def test_every_loader_checks_the_model_before_transformers_does(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = hub(monkeypatch, ConnectionError("no network")).asked
-    for load in (load_tokenizer, NliJudge, encoder_card):
+    for load in (load_tokenizer, encoder_card):
         with pytest.raises(SleuthError, match=r"^owner/name: no such folder here .* the hub could not be reached"):
             load("owner/name")
     with pytest.raises(SleuthError, match=r"^sentence-transformers/small: no such folder here"):

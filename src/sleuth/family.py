@@ -94,7 +94,6 @@ CORE = Family(
     judges={
         "lexical": "sleuth.recipe.judges:LexicalJudgeRecipe",
         "http": "sleuth.recipe.judges:HttpJudgeRecipe",
-        "nli": "sleuth.recipe.judges:NliJudgeRecipe",
     },
     data={
         "": "sleuth.recipe.data:PlayedQuestionsRecipe",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe, NliJudgeRecipe
+from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe.parts import load_judge
 from sleuth.types import SleuthError
 
@@ -29,11 +29,6 @@ def test_a_judge_file_that_is_not_there_is_no_missing_recipe(file: Path) -> None
         load_judge(file)
 
 
-def test_a_cross_encoder_needs_only_its_model(file: Path) -> None:
-    file.write_text('[judge]\nkind = "nli"\nmodel = "some/encoder"\n')
-    assert load_judge(file) == NliJudgeRecipe(kind="nli", model="some/encoder")
-
-
 def test_the_lexical_judge_may_be_given_by_name_alone(file: Path) -> None:
     file.write_text('judge = "lexical"\n')
     assert load_judge(file) == LexicalJudgeRecipe()
@@ -44,7 +39,11 @@ def test_the_lexical_judge_may_be_given_by_name_alone(file: Path) -> None:
     [
         ("", "judge.toml: judge is missing"),
         ("[judge]\nmodel = 1\n", "judge.toml: judge.kind is missing: it says what this table is"),
-        (HTTP.replace("http", "htp", 1), 'judge.kind = "htp": should be one of "lexical", "http", "nli"'),
+        (HTTP.replace("http", "htp", 1), 'judge.kind = "htp": should be one of "lexical", "http"'),
+        (
+            '[judge]\nkind = "nli"\nmodel = "m"\n',
+            'judge.kind = "nli" was deleted: serve a judge and set kind = "http", or',
+        ),
         (HTTP + "second = 3\n", "judge.toml: judge.second is no key here; the nearest is judge.seconds"),
         (HTTP.replace('["http://127.0.0.1:8000"]', "[]"), "judge.urls is empty"),
         (HTTP.replace("http://", ""), "judge.urls holds '127.0.0.1:8000': expected http://HOST:PORT"),

@@ -361,11 +361,11 @@ def refiner(demo: Path, write: Write) -> Path:
         ("stage.1.reward.0.sum=ours", 'stage.1.reward.0.sum = "ours": should be "recommended" or "additive" or'),
         (
             "stage.1.reward.0.judge=gpt",
-            'stage.1.reward.0.judge.kind = "gpt": should be one of "lexical", "http", "nli"',
+            'stage.1.reward.0.judge.kind = "gpt": should be one of "lexical", "http"',
         ),
         ("stage.1.reward.0.judge={kind='http', model='m'}", "stage.1.reward.0.judge.urls is missing"),
         (
-            "stage.1.reward.0.judge={kind='nli', mdoel='m'}",
+            "stage.1.reward.0.judge={kind='http', urls=['http://h'], mdoel='m'}",
             "stage.1.reward.0.judge.mdoel is no key here; the nearest is stage.1.reward.0.judge.model",
         ),
         ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),

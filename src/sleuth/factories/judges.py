@@ -25,7 +25,6 @@ from sleuth.judges.cache import (
 from sleuth.judges.ending import EndingJudge
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.json_client import JsonClient
-from sleuth.judges.nli import NliJudge
 from sleuth.judges.pool import ATTEMPTS, Ledger
 from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
@@ -37,7 +36,6 @@ from sleuth.recipe.judges import (
     EndingJudgeRecipe,
     HttpJudgeRecipe,
     JudgeFields,
-    NliJudgeRecipe,
     ServedModelRecipe,
     Skill,
     TeacherRecipe,
@@ -118,10 +116,6 @@ def open_judge(recipe: JudgeFields) -> OpenJudge:
     return JUDGE_KINDS[recipe.kind](recipe)
 
 
-def _open_nli(recipe: NliJudgeRecipe) -> OpenJudge:
-    return OpenJudge(judge=NliJudge(recipe.model, device=recipe.device))
-
-
 def _open_ending(recipe: EndingJudgeRecipe) -> OpenJudge:
     judge = EndingJudge(recipe.flip)
     return OpenJudge(judge=judge, pairs=judge)
@@ -145,7 +139,6 @@ def _open_http(recipe: HttpJudgeRecipe) -> OpenJudge:
 
 JUDGE_KINDS: dict[str, Callable[[Any], OpenJudge]] = {
     "lexical": lambda recipe: OpenJudge(judge=LexicalJudge()),
-    "nli": _open_nli,
     "ending": _open_ending,
     "http": _open_http,
 }

@@ -87,35 +87,21 @@ class LexicalJudgeRecipe(_JudgeRecipe):
     kind: Literal["lexical"] = "lexical"
 
 
-class _CostlyJudgeRecipe(_JudgeRecipe):
-    verdicts: FilePath | None = None
-    """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
-    `verdicts.sqlite` in the run's folder."""
-
-    def verdicts_in(self, folder_file: Path) -> Path | None:
-        return self.verdicts or folder_file
-
-
-class HttpJudgeRecipe(ServedModelRecipe, _CostlyJudgeRecipe):
+class HttpJudgeRecipe(ServedModelRecipe, _JudgeRecipe):
     """A language model as judge."""
 
     subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
     is_served: ClassVar[bool] = True
     kind: Literal["http"]
+    verdicts: FilePath | None = None
+    """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
+    `verdicts.sqlite` in the run's folder."""
     again: NonNegativeInt = 8
     """Maximum number of further requests for a missing verdict. Missing scores should be rare: answers that need many
     verdicts lose their score more often, and the rest of the group would then train the policy to need few."""
 
-
-class NliJudgeRecipe(_CostlyJudgeRecipe):
-    """A cross-encoder for entailment, on this machine. It judges only support; it cannot compare two texts."""
-
-    named: ClassVar[Mapping[str, str]] = {"model": "model"}
-    kind: Literal["nli"]
-    model: str
-    """Folder or hub id."""
-    device: str = "cpu"
-    """Device of the model: "cpu", "cuda" or "cuda:1"."""
+    def verdicts_in(self, folder_file: Path) -> Path | None:
+        return self.verdicts or folder_file
 
 
 class EndingJudgeRecipe(JudgeFields):

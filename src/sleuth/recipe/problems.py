@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted
-from sleuth.recipe.renamed import new_name
+from sleuth.recipe.renamed import deleted, instead_of_kind, new_name
 from sleuth.recipe.strict import TABLE, TEXT, VALUES_ONLY, StrictModel, models_in
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
@@ -164,6 +164,8 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
         case "union_tag_not_found":
             return f"{name} is missing: it says what this table is"
         case "union_tag_invalid":
+            if (instead := instead_of_kind(key, context["tag"])) is not None:
+                return f"{name} = {_shown(context['tag'])} was deleted: {instead}"
             expected = context["expected_tags"].replace("'", '"')
             own = f'; for a function of your own, set kind = "python" and function = {_shown(context["tag"])}'
             hint = own if ":" in str(context["tag"]) and '"python"' in expected else ""
@@ -204,6 +206,8 @@ def _is_unknown_key(problem: ErrorDetails) -> bool:
 def _unknown(key: Key, valid: Sequence[str]) -> str:
     if (today := new_name(key)) is not None:
         return f"{dotted(key)} is now {dotted((*key[:-1], today))}"
+    if (gone := deleted(key)) is not None:
+        return f"{dotted(key)} was deleted: {gone.instead}"
     near = _nearest(key, valid)
     hint = f"the nearest is {dotted((*key[:-1], near[0]))}" if near else f"valid keys are {', '.join(valid)}"
     return f"{dotted(key)} is no key here; {hint}"

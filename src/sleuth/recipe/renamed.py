@@ -1,12 +1,13 @@
-"""Former names of recipe keys and of metrics.
+"""Recipe keys and figures of former versions: renamed ones with their new names, deleted ones with their successors.
 
-A recipe with a former key is an error that names the new one. Resolved recipes and metrics, which Sleuth itself wrote,
-are read with the new names.
+A recipe with a former key is an error that says what to write. Resolved recipes and metrics, which Sleuth itself wrote,
+are read with the new names, and without deleted keys that had their default value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 KEYS: dict[tuple[str, ...], str] = {
@@ -22,20 +23,55 @@ FIGURES = {"mismatch_kl": "sampler_learner_kl", "signal_fraction": "nonzero_adva
 """Former name -> new name of a figure in `metrics.jsonl`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The default value that every resolved recipe of a former version has, and what took the key's place."""
+
+    default: Any
+    instead: str
+
+
+DELETED: dict[tuple[str, ...], Deleted] = {}
+"""Deleted key: the last parts of its place, without list indices."""
+KINDS = {
+    ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',
+}
+"""Deleted `kind`: (the table that had it, its value) -> what took its place."""
+
+
 def new_name(key: Sequence[str | int]) -> str | None:
     """The new name of the last part of `key`; None if it was never renamed."""
-    return KEYS.get(tuple(part for part in key if isinstance(part, str)))
+    return KEYS.get(_parts(key))
+
+
+def deleted(key: Sequence[str | int]) -> Deleted | None:
+    """What is known of a key that was deleted; None if there never was one."""
+    parts = _parts(key)
+    return next((found for at in range(len(parts)) if (found := DELETED.get(parts[at:])) is not None), None)
+
+
+def instead_of_kind(key: Sequence[str | int], value: object) -> str | None:
+    """What took the place of a `kind` at this key; None if there never was one."""
+    return KINDS.get((_parts(key)[-2], str(value))) if len(_parts(key)) > 1 else None
 
 
 def renamed_keys(value: Any, above: tuple[str, ...] = ()) -> Any:
-    """The tables of a recipe with the new keys."""
+    """The tables of a resolved recipe with the new keys, and without deleted ones that change nothing."""
     if isinstance(value, list):
         return [renamed_keys(inner, above) for inner in value]
     if not isinstance(value, Mapping):
         return value
-    return {KEYS.get((*above, name), name): renamed_keys(inner, (*above, name)) for name, inner in value.items()}
+    return {
+        KEYS.get((*above, name), name): renamed_keys(inner, (*above, name))
+        for name, inner in value.items()
+        if (gone := deleted((*above, name))) is None or inner != gone.default
+    }
 
 
 def renamed_figures(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of `metrics.jsonl` with the new names."""
     return {FIGURES.get(name, name): value for name, value in row.items()}
+
+
+def _parts(key: Sequence[str | int]) -> tuple[str, ...]:
+    return tuple(part for part in key if isinstance(part, str))

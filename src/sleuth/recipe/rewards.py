@@ -123,8 +123,8 @@ class JudgedPartRecipe(RewardFields):
     calls: Any
     """Set by each such reward."""
     judge: JudgeTable = LexicalJudgeRecipe()
-    """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; the tables of kind
-    "http" and "nli" name a model."""
+    """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; a table of
+    kind "http" names a model."""
     watch: WatchRecipe | None = None
     """A second judge that watches the first; absent: none."""
 

@@ -135,7 +135,6 @@ def test_a_judge_that_is_not_there_is_one_line_that_names_its_reward(server: Cha
         (paid(server, model="gpt-9"), "the judge of the citation reward: model = 'gpt-9': .* does not serve it"),
         (paid(server, urls=("http://127.0.0.1:9",)), "the judge of the citation reward: urls: .* does not answer"),
         (paid(server, key_variable="NO_SUCH_KEY"), "there is no such variable in the environment"),
-        (CitationRecipe.model_validate({"kind": "citation", "judge": {"kind": "nli", "model": "/nowhere"}}), "nowhere"),
     ):
         with pytest.raises(SleuthError, match=said):
             require_judges([recipe])
