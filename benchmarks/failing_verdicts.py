@@ -18,10 +18,9 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from sleuth.judges import LexicalJudge
-from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
+from sleuth.judges.cache import VERDICT_RETRIES, CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
-from sleuth.recipe.judges import HttpJudgeRecipe
 from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import Case, Verdict
@@ -30,7 +29,7 @@ from sleuth.world.write_world import write_world
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny" / "refiner.toml"
 FIGURES = ("claim_f1", "abstention_f1", "invented_ids")
 FAILING = 0.5
-RETRY_LIMITS = RetryLimits(retries=HttpJudgeRecipe.model_fields["again"].default)
+RETRY_LIMITS = RetryLimits(retries=VERDICT_RETRIES)
 
 
 class Unreliable(LexicalJudge):

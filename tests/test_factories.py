@@ -179,8 +179,10 @@ def test_a_model_with_spare_rows_in_its_vocabulary_keeps_its_size(folder: Path) 
 
 def test_untied_input_and_output_embeddings_both_get_the_token(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
-    init = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16, tie=False)
+    init = InitRecipe(layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16)
     model = random_model(init, tokenizer, seed=0)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(2 * model.lm_head.weight.detach())
     add_tokens(model, tokenizer, ["</snippet>"])
     assert len(model.get_input_embeddings().weight) == len(model.get_output_embeddings().weight) == len(tokenizer)
     assert not torch.equal(model.get_input_embeddings().weight[-1], model.get_output_embeddings().weight[-1])

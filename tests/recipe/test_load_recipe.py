@@ -293,3 +293,14 @@ def test_the_resolved_copy_of_a_refiners_recipe_reads_back_equal(demo: Path, wri
     recipe = load_recipe(demo, changes)
     again = load_recipe(write("again.toml", dump_toml(recipe)))
     assert (again.stage, again.stage[1].env.mode) == (recipe.stage, "thinking")
+
+
+def test_a_resolved_recipe_of_an_older_version_is_read_without_keys_that_were_deleted(demo: Path, write: Write) -> None:
+    text = dump_toml(load_recipe(demo))
+    assert "resolved_from" in text
+    older = text.replace("max_missing_fraction = 0.5", "max_missing_fraction = 0.5\nmin_siblings = 2")
+    assert older != text
+    assert load_recipe(write("older.toml", older)).stage == load_recipe(demo).stage
+    changed = older.replace("min_siblings = 2", "min_siblings = 3")
+    with pytest.raises(SleuthError, match=r"min_siblings was deleted: a group is kept from two scores on"):
+        load_recipe(write("changed.toml", changed))

@@ -129,7 +129,8 @@ def test_a_wrong_value_is_reported_with_what_would_be_right(demo: Path, override
         ("stage.1.stop_after=101", "stage.1.stop_after = 101 is beyond steps = 100"),
         ("stage.1.warmup_steps=101", "stage.1.warmup_steps = 101 is beyond steps = 100"),
         ("stage.1.samples_per_prompt=1", "stage.1.samples_per_prompt = 1: should be greater than or equal to 2"),
-        ("stage.1.min_siblings=9", "stage.1.min_siblings = 9 is more than samples_per_prompt = 8"),
+        ("stage.1.min_siblings=9", "stage.1.min_siblings was deleted: a group is kept from two scores on"),
+        ("stage.1.loss.std_floor=0.1", "stage.1.loss.std_floor was deleted: the smallest deviation is 1e-4"),
         ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt in context = 512"),
         ("stage.1.loss.normalise=constant", "stage.1.loss.constant is missing"),
         ("stage.1.loss.constant=9", 'stage.1.loss.constant = 9 has no effect with normalise = "token"'),
@@ -175,7 +176,7 @@ def test_passages_come_from_servers_or_from_an_index_not_both(demo: Path, write:
             "retriever=remote",
             "urls holds '127.0.0.1:8000': expected http://",
         ),
-        ("never.toml", remote, "search_seconds=0", "stage.1.env.search_seconds = 0"),
+        ("never.toml", remote, "search_seconds=3", "stage.1.env.search_seconds was deleted: a retriever has 30"),
     ]:
         assert expected in message(write(name, text), f"stage.1.env.{override}"), name
     for retriever in ("remote", "shuffled"):
@@ -383,7 +384,7 @@ def refiner(demo: Path, write: Write) -> Path:
             "stage.1.reward.0.calls=per_answer_or_claim",
             'calls = "per_answer_or_claim" has no effect with judge.kind = "lexical", which makes no calls',
         ),
-        ("stage.1.reward=[{kind='rubric', dropout=1.0}]", "stage.1.reward.0.dropout = 1.0: should be less than 1"),
+        ("stage.1.reward=[{kind='rubric', dropout=0.5}]", "stage.1.reward.0.dropout was deleted: all criteria of an"),
         ("stage.0.forced_search_arm=true", "stage.0.forced_search_arm = true needs an env with searches"),
         (
             'stage.1.credit={kind="search_gain", penalty=0.1}',

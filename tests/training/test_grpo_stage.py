@@ -310,7 +310,7 @@ def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_miss
 ) -> None:
     with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
         trainer.worker.reward = Missing()
-        expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the min_siblings = 2 scores"
+        expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the 2 scores"
         with pytest.raises(SleuthError, match=expected):
             trainer.step(1)
 

@@ -9,7 +9,7 @@ from sleuth.factories import policy_loss_of
 from sleuth.learn.objective import PolicyLoss
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
 
-ELSEWHERE = {"setting", "advantage", "std_floor", "normalise", "constant", "parameters", "files"}
+ELSEWHERE = {"setting", "advantage", "normalise", "constant", "parameters", "files"}
 """Keys of `[stage.loss]` that act before the loss, on advantages and on weights, or in the user's function."""
 
 

@@ -206,7 +206,7 @@ def test_absent_files_are_named_before_the_run(folder: Path) -> None:
     [
         ("vocabulary = 420", "", "init.vocabulary is missing"),
         ("vocabulary = 420", "vocabulary = 90", "has no room for the single bytes"),
-        ("heads = 4\nkv_heads = 4", "heads = 4\nkv_heads = 2", "reading = true needs tie = true"),
+        ("heads = 4\nkv_heads = 4", "heads = 4\nkv_heads = 2", "reading = true needs layers >= 4"),
         ("rope_theta = 1e7", "", "rope_theta >= 1e6"),
         ("copying_weight = 1.0", "copying_weight = 1.0\ngradient_checkpointing = true", "throws away"),
         ("copying_weight = 1.0", "source_weight = 0.5", "trains answers alone"),

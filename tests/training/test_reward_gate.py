@@ -160,7 +160,7 @@ def test_a_judge_that_is_gone_when_the_gate_begins_is_one_line_and_decides_nothi
 
 def test_verdicts_that_are_missing_are_no_zeros_and_no_signal(run: Run, recipe: Path, tmp_path: Path) -> None:
     with ChatServer(answer=lambda body: (400, {"error": "no"})).running() as server:
-        judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', again=0}}"
+        judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
         with pytest.raises(StoppedByRule, match=r"of the scores are missing.*; it is not known which share"):
             run(
                 recipe,

@@ -34,7 +34,7 @@ rows_per_step = 4
 learning_rate = 1e-3
 save_every = 2
 data = {{ kind = "thoughts", texts = "{world}/text_train.jsonl", limit = 40 }}
-held_out = {{ texts = "{world}/text_test.jsonl", limit = 8, suffix_tokens = 16 }}
+held_out = {{ texts = "{world}/text_test.jsonl", limit = 8 }}
 """
 
 

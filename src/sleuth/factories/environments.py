@@ -34,7 +34,7 @@ from sleuth.recipe.envs import (
 )
 from sleuth.retrieval.control import EmptyRetriever, GoldRetriever, ShuffledRetriever
 from sleuth.retrieval.open_index import open_index
-from sleuth.retrieval.remote import RecordedRetriever, Remote, wait_until_ready
+from sleuth.retrieval.remote import SEARCH_SECONDS, RecordedRetriever, Remote, wait_until_ready
 from sleuth.runs.protocol import ProtocolCard, RewardSpec
 from sleuth.threads import to_stderr
 from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
@@ -358,7 +358,7 @@ def retriever_of(env: SearchEnvRecipe, tasks: Sequence[Task]) -> tuple[Retriever
         return EmptyRetriever(), None, None
     if env.urls:
         corpus, identity = wait_until_ready(env.urls, log=to_stderr)
-        source: Retriever = Remote(env.urls, env.search_seconds)
+        source: Retriever = Remote(env.urls, SEARCH_SECONDS)
     else:
         index = open_index(cast(Path, env.index))
         source, corpus, identity = index, index.card.corpus_sha256, index.card.retriever

@@ -13,6 +13,7 @@ from typing import Any, Self
 from sleuth.data.splicing import THINK
 from sleuth.judges import LexicalJudge
 from sleuth.judges.cache import (
+    VERDICT_RETRIES,
     CachedJudge,
     CachedPairJudge,
     CachedSheetJudge,
@@ -133,7 +134,7 @@ def _open_http(recipe: HttpJudgeRecipe) -> OpenJudge:
         extra=recipe.request,
         key=_key(recipe),
     )
-    limits = RetryLimits(retries=recipe.again, seconds=ATTEMPTS * recipe.seconds)
+    limits = RetryLimits(retries=VERDICT_RETRIES, seconds=ATTEMPTS * recipe.seconds)
     return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
 
 

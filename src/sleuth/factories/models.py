@@ -248,7 +248,7 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
         max_position_embeddings=init.context,
         rope_parameters={"rope_type": "default", "rope_theta": init.rope_theta},
         initializer_range=init.std,
-        tie_word_embeddings=init.tie,
+        tie_word_embeddings=True,
         eos_token_id=cast(int, tokenizer.eos_token_id),
         pad_token_id=cast(int, tokenizer.pad_token_id),
         bos_token_id=None,

@@ -232,7 +232,7 @@ def reward_spec_of(rewards: Sequence[RewardFields], identify: Identify = identit
 
 def criteria_of(reward: RubricRecipe) -> Criteria:
     """The criteria of a rubric reward."""
-    return Criteria(own=reward.own, static=STATIC[reward.static], dropout=reward.dropout)
+    return Criteria(own=reward.own, static=STATIC[reward.static])
 
 
 def rightness(score: Score, rewards: Sequence[RewardFields]) -> float | None:

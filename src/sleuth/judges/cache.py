@@ -113,6 +113,11 @@ class NamedPairJudge(PairJudge, Protocol):
     def identity(self) -> str: ...
 
 
+VERDICT_RETRIES = 8
+"""Further requests for a missing verdict of a served judge. Missing scores should be rare: answers that need many
+verdicts lose their score more often, and the rest of the group would then train the policy to need few."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLimits:
     """A missing verdict is requested up to `retries` times more, within `seconds` of the first request: that helps with

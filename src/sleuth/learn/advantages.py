@@ -14,12 +14,14 @@ def has_signal(values: Sequence[float | None]) -> bool:
     return len({value for value in values if value is not None}) > 1
 
 
-def group_advantages(
-    values: Sequence[float | None], kind: AdvantageKind, *, std_floor: float = 1e-4
-) -> list[float | None]:
+STD_FLOOR = 1e-4
+"""Smallest standard deviation that scores are divided by: smaller differences are noise."""
+
+
+def group_advantages(values: Sequence[float | None], kind: AdvantageKind) -> list[float | None]:
     """The G advantages of one group. A missing value (None) is left out of mean and deviation and stays None.
 
-    - `grpo`: (x - mean) / max(std, std_floor), arXiv:2402.03300. The paper does not say which std; ours is the
+    - `grpo`: (x - mean) / max(std, STD_FLOOR), arXiv:2402.03300. The paper does not say which std; ours is the
       population's, so that the advantages of a group have mean square 1 however many values are missing. (The
       sample's, which verl and TRL use, is larger by sqrt(n / (n - 1)).) The floor keeps score differences that are
       noise from being scaled up.
@@ -40,7 +42,7 @@ def group_advantages(
         return [None if value is None else float(at == best) for at, value in enumerate(values)]
     mean = fmean(present)
     scale = {
-        "grpo": 1 / max(pstdev(present, mean), std_floor),
+        "grpo": 1 / max(pstdev(present, mean), STD_FLOOR),
         "centered": 1.0,
         "rloo": len(present) / (len(present) - 1),
     }[kind]

@@ -170,7 +170,7 @@ def random_shape(stage: StageFields) -> ModelShape:
         head_dim=init.head_dim,
         mlp=init.mlp,
         vocabulary=vocabulary + len(stage.tokens),
-        tied=init.tie,
+        tied=True,
         qk_norm=True,
     )
 

@@ -90,8 +90,6 @@ class SearchEnvRecipe(EnvFields):
     """Folder of an index, written by `sleuth index`."""
     urls: Row[str] = ()
     """Retrieval servers with the same index, such as those of `sleuth retriever`, instead of a local index."""
-    search_seconds: PositiveFloat = 30.0
-    """Timeout of a server in seconds; then another one is asked."""
     retriever: Literal["index", "remote", "empty", "shuffled", "gold"] = "index"
     """Source of passages: the index, the `urls` ("remote"), or a control arm: "empty" returns nothing, "shuffled" the
     passages of another query, and "gold" those that the row names (`gold_ids`), whatever the query: an upper bound."""

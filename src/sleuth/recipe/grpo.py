@@ -172,8 +172,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     red_team_every: NonNegativeInt = 50
     """Every so many steps, and before the first, known reward hacks are scored beside honest answers; only with
     env.kind = "refine". 0: never."""
-    min_siblings: Annotated[int, Field(ge=2)] = 2
-    """Groups with fewer scored episodes are dropped and counted."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """If a larger share of a step's scores is missing, the run stops with an error."""
     data: PlayedDataTable
@@ -202,11 +200,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _group_fits(self) -> Iterator[str]:
-        if self.min_siblings > self.samples_per_prompt:
-            yield (
-                f"min_siblings = {self.min_siblings} is more than samples_per_prompt = {self.samples_per_prompt}, "
-                "so every group would be dropped"
-            )
         tokens = getattr(self.env, self.env.turn_key, None)
         if tokens is not None and tokens >= self.context:
             yield f"env.{self.env.turn_key} = {tokens} leaves no room for a prompt in context = {self.context}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
 from sleuth.recipe.strict import FilePath, KindTable, OneOf, Row, StrictModel, combination
 
@@ -96,9 +96,6 @@ class HttpJudgeRecipe(ServedModelRecipe, _JudgeRecipe):
     verdicts: FilePath | None = None
     """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
     `verdicts.sqlite` in the run's folder."""
-    again: NonNegativeInt = 8
-    """Maximum number of further requests for a missing verdict. Missing scores should be rare: answers that need many
-    verdicts lose their score more often, and the rest of the group would then train the policy to need few."""
 
     def verdicts_in(self, folder_file: Path) -> Path | None:
         return self.verdicts or folder_file

@@ -55,8 +55,6 @@ class LossRecipe(StrictModel):
     (arXiv:2503.20783); "rloo": leave-one-out (arXiv:2402.14740); "best": no policy gradient, but cross-entropy on the
     best episode of each group if its score is above 0 (needs old_logprobs = "learner"); "none": 0, so that only a
     teacher or credit trains."""
-    std_floor: PositiveFloat = 1e-4
-    """Smallest standard deviation that advantage = "grpo" divides by."""
     policy_loss: Literal["clip", "cispo"] = "clip"
     """Effect of the bounds: "clip" drops the gradient of tokens beyond them (PPO: arXiv:1707.06347); "cispo" caps the
     importance weight and keeps the gradient (arXiv:2506.13585)."""

@@ -31,7 +31,23 @@ class Deleted:
     instead: str
 
 
-DELETED: dict[tuple[str, ...], Deleted] = {}
+DELETED = {
+    ("env", "search_seconds"): Deleted(
+        30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
+    ),
+    ("held_out", "suffix_tokens"): Deleted(
+        128, "the gain is measured on 128 tokens (`HELD_OUT_SUFFIX` in sleuth.training.sft)"
+    ),
+    ("init", "tie"): Deleted(True, "random weights have one tensor for input and output embeddings"),
+    ("judge", "again"): Deleted(
+        8, "a missing verdict is asked for 8 times more (`VERDICT_RETRIES` in sleuth.judges.cache)"
+    ),
+    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
+    ("reward", "dropout"): Deleted(
+        0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
+    ),
+    ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
+}
 """Deleted key: the last parts of its place, without list indices."""
 KINDS = {
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',

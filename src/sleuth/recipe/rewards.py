@@ -350,8 +350,6 @@ class RubricRecipe(JudgedPartRecipe):
     sees_evidence: bool = True
     """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
     and so could not check citations."""
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability of leaving a criterion out of the scores of a group (arXiv:2608.11669)."""
 
     @property
     def subjects(self) -> tuple[Skill, ...]:

@@ -104,5 +104,3 @@ class HeldOutThoughtsRecipe(DocumentsRecipe):
     """Use only the first `limit` documents."""
     row_tokens: PositiveInt = 768
     """Maximum number of tokens of a row."""
-    suffix_tokens: PositiveInt = 128
-    """Maximum number of tokens after a thought on which its gain is measured."""

@@ -71,7 +71,8 @@ LEAST_VOCABULARY = 300
 
 
 class InitRecipe(StrictModel):
-    """A Qwen3 model with random weights. The size of the vocabulary is its tokenizer's."""
+    """A Qwen3 model with random weights, and one tensor for input and output embeddings. The size of the vocabulary is
+    its tokenizer's."""
 
     layers: PositiveInt
     """Number of layers (attention and MLP)."""
@@ -91,8 +92,6 @@ class InitRecipe(StrictModel):
     """Standard deviation of the initial weights."""
     rope_theta: PositiveFloat = 10_000.0
     """Base of the rotary frequencies (arXiv:2104.09864)."""
-    tie: bool = True
-    """Whether input and output embeddings share their weights."""
     induction: bool = False
     """Whether to start with induction heads, which find what followed a word before (arXiv:2209.11895) and after which
     tag, so that the model learns to read by name in hundreds of steps instead of many thousands."""
@@ -115,12 +114,12 @@ class InitRecipe(StrictModel):
             yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:
             yield f"head_dim = {self.head_dim} must be even, for rotary positions"
-        if self.induction and not (self.tie and self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
-            yield "induction = true needs tie = true, layers >= 3, heads >= 3 and kv_heads = heads"
+        if self.induction and not (self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
+            yield "induction = true needs layers >= 3, heads >= 3 and kv_heads = heads"
         if self.reading and self.induction:
             yield "reading = true and induction = true draw the same heads; remove one of them"
-        if self.reading and not (self.tie and self.layers >= 4 and self.heads >= 4 and self.heads == self.kv_heads):
-            yield "reading = true needs tie = true, layers >= 4, heads >= 4 and kv_heads = heads"
+        if self.reading and not (self.layers >= 4 and self.heads >= 4 and self.heads == self.kv_heads):
+            yield "reading = true needs layers >= 4, heads >= 4 and kv_heads = heads"
         if self.reading and not (40 <= self.head_dim <= self.width and self.rope_theta >= 1e6):
             yield (
                 f"reading = true needs a head_dim of 40 up to width = {self.width} and rope_theta >= 1e6, found "

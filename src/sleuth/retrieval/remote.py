@@ -17,6 +17,7 @@ from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, Retriever, RetrieverIdentity, SleuthError
 
 ATTEMPTS = 4
+SEARCH_SECONDS = 30.0  # of one server; then another one is asked
 QUERY_BATCH = 32  # per request
 REQUESTS_AT_ONCE = 64
 HEALTH_SECONDS = 5.0

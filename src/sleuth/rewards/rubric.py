@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,30 +17,17 @@ from sleuth.types import Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """The criteria of an answer: those of its task, if `own`, and the `static` ones. In each group every criterion is
-    dropped with the probability `dropout`, though never all (arXiv:2608.11669): a policy that cannot know which apply
-    gains less from a judge's weakness for one.
+    """The criteria of an answer: those of its task, if `own`, and the `static` ones.
 
-    `Criteria(static=STATIC["refiner"], dropout=0.25)`.
+    `Criteria(static=STATIC["refiner"])`.
     """
 
     own: bool = True
     static: tuple[Rubric, ...] = ()
-    dropout: float = 0.0
 
     def for_task(self, task: Task) -> tuple[Rubric, ...]:
         """All criteria of a task."""
         return (*(task.rubrics if self.own else ()), *self.static)
-
-    def sample(self, group: Group) -> tuple[Rubric, ...]:
-        """The criteria that remain for this group after dropout, the same for all siblings. The draw is keyed by the
-        task and the policy's text, so that a stored group is judged by the same ones again."""
-        rubrics = self.for_task(group.task)
-        written = "\0".join(episode.whole.policy_text for episode in group.episodes)
-        digest = hashlib.sha256(written.encode(errors="replace")).hexdigest()
-        rng = random.Random(f"rubrics {group.task.id} {digest}")
-        kept = tuple(rubric for rubric in rubrics if rng.random() >= self.dropout)
-        return kept or (rng.choice(rubrics),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +72,7 @@ class RubricReward:
         self.sees_evidence = sees_evidence
 
     async def __call__(self, group: Group) -> list[Score]:
-        rubrics = self.criteria.sample(group)
+        rubrics = self.criteria.for_task(group.task)
         answers = [_given(episode, self.dialect) for episode in group.episodes]
         sheets = {answer.text: self._sheet(answer, rubrics) for answer in answers if answer.text is not None}
         judged = await verdicts_on([*sheets.values()], self.judge, self.sheet_judge)

@@ -62,7 +62,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "nonzero_advantage_fraction": "Share of groups whose scores differ; the others teach nothing. In "
         "`online_dpo`, of pools with a pair.",
         "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
-        "dropped_groups": "Groups with fewer scores than `min_siblings`.",
+        "dropped_groups": "Groups with fewer than two scores.",
         "drawn_rate": "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1.",
         "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
     },

@@ -61,7 +61,7 @@ from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, Trainer, figures_of, train
 from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
-from sleuth.training.rollout_worker import RolloutWorker, require_enough_scores
+from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError, Task
@@ -342,9 +342,9 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     """The advantage of each episode; None for one that is left out of the loss, because its group was replaced, its
     score is missing or too few siblings have one."""
     values = values_of(group)
-    if replaced or sum(value is not None for value in values) < stage.min_siblings:
+    if replaced or sum(value is not None for value in values) < MIN_SIBLINGS:
         return [None] * len(values)
-    return group_advantages(values, stage.loss.advantage, std_floor=stage.loss.std_floor)
+    return group_advantages(values, stage.loss.advantage)
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:

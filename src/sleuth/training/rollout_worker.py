@@ -164,7 +164,7 @@ def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage
     if len(notes) > allowed * episodes:
         reason = f"more than max_missing_fraction = {allowed} allows"
     elif all(advantage is None for of_group in advantages for advantage in of_group):
-        reason = f"so that no group keeps the min_siblings = {stage.min_siblings} scores that it needs"
+        reason = f"so that no group keeps the {MIN_SIBLINGS} scores that it needs"
     else:
         return
     raise SleuthError(
@@ -179,6 +179,10 @@ def shuffled_scores(groups: Sequence[Group], key: tuple[int, ...]) -> list[Group
     random.Random(f"shuffle {key}").shuffle(scores)
     shuffled = iter(scores)
     return [replace(group, scores=tuple(next(shuffled) for _ in group.scores)) for group in groups]
+
+
+MIN_SIBLINGS = 2
+"""Scores that a group's advantages need; a group with fewer is dropped and counted."""
 
 
 class Prefetcher(Generic[Result]):

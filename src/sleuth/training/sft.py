@@ -27,6 +27,8 @@ from sleuth.types import Piece
 from sleuth.world.text import TextRows, make_text_tokenizer
 
 HELD_OUT_ROWS = 100
+HELD_OUT_SUFFIX = 128
+"""Tokens behind a held-out thought on which its gain is measured, at most."""
 HELD_OUT_KEY = (1,)
 HELD_OUT = "held_out_"
 """The prefix of the figures of held-out rows."""
@@ -147,7 +149,7 @@ class HeldOutThoughts:
                 LogprobScorer(model=model, renderer=renderer, budget=tokens),
                 self.documents,
                 row_tokens=self.recipe.row_tokens,
-                suffix_tokens=self.recipe.suffix_tokens,
+                suffix_tokens=HELD_OUT_SUFFIX,
             )
         )
         name = f"{self.context.stage.name}_{when}"

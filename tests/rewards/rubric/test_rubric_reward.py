@@ -187,30 +187,6 @@ def test_a_sheet_without_verdicts_is_judged_criterion_by_criterion_where_there_i
         assert score.value == expected
 
 
-def test_dropout_leaves_siblings_the_same_criteria_and_is_drawn_again_as_it_was() -> None:
-    many = tuple(Rubric(title=str(n), description=f"Criterion {n}.") for n in range(40))
-    task = replace(TASK, rubrics=many)
-
-    def drawn(*answers: str, dropout: float = 0.5) -> tuple[Rubric, ...]:
-        return Criteria(dropout=dropout).sample(Group(task=task, episodes=tuple(episode(a, task) for a in answers)))
-
-    assert drawn("a", "b", dropout=0.0) == many
-    kept = drawn("a", "b")
-    assert kept == drawn("a", "b")
-    assert 8 < len(kept) < 32  # 20 expected; 0.5 % of all draws lie outside
-    assert set(kept) != set(drawn("a", "c"))  # another visit of the same question
-    judge = Told(lambda criterion, answer: 1.0)
-    scored(reward_by(judge, Criteria(dropout=0.5)), episode("a", task), episode("b", task))
-    assert {case.criterion for case in judge.asked if case.claim == "a"} == {rubric.description for rubric in kept}
-    assert {case.criterion for case in judge.asked if case.claim == "b"} == {rubric.description for rubric in kept}
-
-
-def test_one_criterion_is_always_left() -> None:
-    for n in range(20):
-        group = Group(task=TASK, episodes=(episode(str(n)),))
-        assert len(Criteria(dropout=0.99).sample(group)) >= 1
-
-
 def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> None:
     reward = RubricReward(REFINERS["answer_only"], Criteria(), LexicalJudge())
     task = replace(
