@@ -16,6 +16,7 @@ from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.rewards import FunctionFields
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
@@ -88,7 +89,7 @@ def replay(
     rows = {row["step"]: row for row in context.folder.metrics.rows() if row["stage"] == stage.name}
     if step not in rows:
         raise SleuthError(f"{context.folder.path}: stage {stage.name} recorded no step {step}")
-    for function in (stage.loss, changed.loss, *(one for one in changed.reward if one.kind == "python")):
+    for function in (stage.loss, changed.loss, *(one for one in changed.reward if isinstance(one, FunctionFields))):
         if function.function is not None:  # it may be refused: before the weights are rebuilt, which takes minutes
             load_function(function.function, function.files)
     restored = _restored_before(context, stage, step)
