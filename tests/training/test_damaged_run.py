@@ -13,7 +13,9 @@ from verb import sleuth
 
 from sleuth.recipe import load_recipe
 from sleuth.runs.chain import CHAIN
-from sleuth.runs.checksums import SUMS
+from sleuth.runs.checkpoints import step_of
+from sleuth.runs.checksums import SUMS, write_checksums
+from sleuth.runs.manifest import SAVED_AS
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 
@@ -229,13 +231,22 @@ def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
         run_recipe(recipe, place, exact=True)
 
 
+def copy_as(checkpoint: Path, other: Path) -> None:
+    """A copy of a checkpoint that says that it was saved at the step of its own name."""
+    shutil.copytree(checkpoint, other)
+    named = json.loads((other / SAVED_AS).read_text()) | {"step": step_of(other)}
+    (other / SAVED_AS).write_text(json.dumps(named))
+    write_checksums(other, but=("README.md",))
+
+
 def test_what_a_kill_between_saving_and_removing_left_is_removed_by_the_next_session(
     run: Run, recipe_file: Path, folder: Path
 ) -> None:
     checkpoints = folder / "checkpoints"
     expected = sorted(place.name for place in checkpoints.iterdir())
-    for left in ("step-000001", "step-000003", "step-000002.removed.partial"):
-        shutil.copytree(checkpoints / "step-000004", checkpoints / left)
+    for left in ("step-000001", "step-000003"):
+        copy_as(checkpoints / "step-000004", checkpoints / left)
+    shutil.copytree(checkpoints / "step-000004", checkpoints / "step-000002.removed.partial")
     run(recipe_file, folder)
     assert sorted(place.name for place in checkpoints.iterdir()) == expected
 
@@ -244,7 +255,7 @@ def test_no_checkpoint_is_removed_by_a_session_that_lacks_the_rows_which_choose_
     run: Run, recipe_file: Path, folder: Path
 ) -> None:
     checkpoints = folder / "checkpoints"
-    shutil.copytree(checkpoints / "step-000004", checkpoints / "step-000003")
+    copy_as(checkpoints / "step-000004", checkpoints / "step-000003")
     metrics = folder / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[1:]))
     run(recipe_file, folder)

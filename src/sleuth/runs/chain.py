@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sleuth.runs.atomic import write_text
-from sleuth.runs.checksums import SUMS, damage, has_checksums
+from sleuth.runs.checksums import SUMS, damage, has_checksums, listed_files, unlisted_files
 from sleuth.types import SleuthError
 
 CHAIN = "chain.jsonl"
@@ -234,6 +234,8 @@ def _compare_checkpoint(place: Path, digest: Digest, *, read: bool) -> tuple[str
         if not has_checksums(place):
             return (f"has no {SUMS} any more: damage would go unnoticed", True) if digest[1] else (None, True)
         size, sums = _digest(place) or (0, "")
+        if sums == digest[1] and (extra := unlisted_files(place)):
+            return f"has {extra[0]}, which the run did not write", False
         if (size, sums) == digest and not read:
             return None, True
         if (problem := damage(place)) is not None:
@@ -312,14 +314,23 @@ def _run_of(place: Path) -> Path | None:
 def _digest(place: Path) -> Digest | None:
     """The digest of what is there; None if it is missing."""
     if place.is_dir():
-        files = [file for file in place.rglob("*") if file.is_file() and file.name != "README.md"]
         sums = _digest(place / SUMS)
-        return sum(file.stat().st_size for file in files), sums[1] if sums else ""
+        return sum(file.stat().st_size for file in _files_of(place)), sums[1] if sums else ""
     try:
         with open(place, "rb") as file:
             return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return None
+
+
+def _files_of(checkpoint: Path) -> list[Path]:
+    """The files that its list names, or all but the card where it has none: notes may lie beside those of a run."""
+    try:
+        files = [checkpoint / name for name in listed_files(checkpoint)]
+    except SleuthError:  # a damaged list
+        files = []
+    every = files if has_checksums(checkpoint) else checkpoint.rglob("*")
+    return [file for file in every if file.is_file() and file.name != "README.md"]
 
 
 def _entry(name: str, digest: Digest | None) -> dict[str, Any]:

@@ -69,6 +69,13 @@ def listed_files(folder: Path) -> list[str]:
     return [*_read(folder)] if has_checksums(folder) else []
 
 
+def unlisted_files(folder: Path) -> list[str]:
+    """The files that would be loaded and are not in the list of a folder that has one. Raises SleuthError for what is
+    in place of a file that would be loaded."""
+    loaded = loaded_files(folder)
+    return [name for name in loaded if has_checksums(folder) and not lists(folder, name)]
+
+
 def lists(folder: Path, name: str) -> bool:
     """Whether the checksum of `name` is listed. False, too, if the list is damaged."""
     try:
@@ -120,18 +127,16 @@ def damage(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> s
 def require_intact(folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> None:
     """Raises SleuthError if a wanted file is missing or differs from its checksum, and for one that is not in the list
     of a folder that has one, but would be loaded. What is in place of a file is refused in any folder."""
-    loaded = [name for name in loaded_files(folder) if wanted(name)]
+    extra = [name for name in unlisted_files(folder) if wanted(name)]
     if (problem := damage(folder, wanted)) is not None:
         raise SleuthError(
             f"{folder}: damaged: {problem}, by its {SUMS}; take another checkpoint or copy this one again. If the "
             f"change is meant, remove {SUMS} from the folder"
         )
-    if not has_checksums(folder):
-        return
-    if unlisted := [name for name in loaded if name not in _read(folder)]:
-        others = f" and {len(unlisted) - 1} more" if unlisted[1:] else ""
+    if extra:
+        others = f" and {len(extra) - 1} more" if extra[1:] else ""
         raise SleuthError(
-            f"{folder}: {unlisted[0]}{others} would be loaded, but not as written: not in its {SUMS}; remove what was "
+            f"{folder}: {extra[0]}{others} would be loaded, but not as written: not in its {SUMS}; remove what was "
             f"added or copy the folder again. If the change is meant, remove {SUMS} from the folder"
         )
 
