@@ -1,11 +1,8 @@
-"""`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, `... serve CHECKPOINT --index DIR`, or
-`... serve CHECKPOINT --emulate vllm`.
+"""`python -m benchmarks.fuzz [--requests N] [--clients N] retriever DIR`, or `... serve CHECKPOINT --index DIR`.
 
 Starts that server and sends requests that Schemathesis generates from its OpenAPI description, valid and invalid ones,
-from several clients at once. An emulated engine has no description of its own: it is fuzzed by the one below, for 5xx,
-hangs and memory, without the endpoints that by their contract fail (weights from memory that is not set up) or let
-completions wait (pause, sleep, injected faults). Exit status 1: a 5xx, no answer in time, an answer that the
-description does not allow, or more than 16 MB of memory growth in the second half.
+from several clients at once. Exit status 1: a 5xx, no answer in time, an answer that the description does not allow, or
+more than 16 MB of memory growth in the second half.
 """
 
 from __future__ import annotations
@@ -17,11 +14,11 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import requests
 import schemathesis
@@ -42,38 +39,7 @@ GROWTH = 16 * 2**20  # bytes of memory in the second half; less may be a cache t
 NO_ANSWER = 0  # instead of a status
 TOO_LARGE = 413
 SHOWN = 4_000  # characters of a finding: some requests are megabytes
-LEFT_OUT = (
-    *("/pause", "/sleep", "/pause_generation", "/release_memory_occupation", "/collective_rpc"),
-    *("/init_weight_transfer_engine", "/start_weight_update", "/update_weights", "/finish_weight_update"),
-    "/shutdown_weight_transfer_engine",
-)
-IDS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}, "minItems": 1, "maxItems": 64}
-PARAMETERS = {
-    "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
-    "stop": {"type": ["array", "null"], "items": {"type": "string"}},
-    "top_p": {"enum": [1, None]},
-}
-NEW_TOKENS = {"type": ["integer", "null"], "minimum": 1, "maximum": 16}
-SEED, NAME = {"type": ["integer", "null"]}, {"type": "string", "maxLength": 64}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/completions": PARAMETERS
-    | {"prompt": IDS, "max_tokens": NEW_TOKENS, "seed": SEED, "return_token_ids": {"type": ["boolean", "null"]}},
-    "/generate": {
-        "input_ids": IDS,
-        "sampling_params": {
-            "type": "object",
-            "properties": PARAMETERS | {"max_new_tokens": NEW_TOKENS, "sampling_seed": SEED},
-            "additionalProperties": False,
-        },
-        "return_logprob": {"type": ["boolean", "null"]},
-    },
-    "/tokenize": {"prompt": {"type": "string"}},
-    "/abort_requests": {"request_ids": {"type": ["array", "null"], "items": {"type": "string"}}},
-    "/update_weight_version": {"new_version": {"type": "string"}},
-}
-"""The fields of a body, by path; other paths take none."""
-REQUIRED = ("prompt", "input_ids", "new_version")
-SHOWN = 5  # findings
+LISTED = 5  # findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +54,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Results:
     """The answers so far, from any number of threads. A finding is a missing answer, or one that the description does
-    not allow; with a description of ours, `described`, one of 5xx."""
+    not allow."""
 
-    described: bool
     answers: list[Answer] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
 
@@ -98,7 +63,7 @@ class Results:
 def main() -> int:
     """Print one table; Ctrl-C ends it early."""
     options = read_options()
-    results = Results(described="--emulate" in options.command)
+    results = Results()
     started = time.perf_counter()
     with (
         served(*options.command) as (url, process),
@@ -106,7 +71,7 @@ def main() -> int:
         suppress(KeyboardInterrupt),
     ):
         memory = [resident_bytes(process.pid)]  # and after each round
-        for count in rounds(described(url, options.command), options.clients, results):
+        for count in rounds(schemathesis.openapi.from_url(f"{url}/openapi.json"), options.clients, results):
             bar.advance(count)
             if process.poll() is not None:
                 results.findings.append(f"the server ended with status {process.returncode}")
@@ -129,7 +94,7 @@ def main() -> int:
         "statuses": dict(sorted(statuses.items())),
     }
     print(json.dumps(figures) if options.json else as_table(figures))
-    for finding in results.findings[:SHOWN]:
+    for finding in results.findings[:LISTED]:
         print(f"\n{finding}", file=sys.stderr)
     return int(failed > 0 or bool(results.findings) or last > half + GROWTH)
 
@@ -158,38 +123,6 @@ def as_table(figures: dict[str, Any]) -> str:
         **{name: f"{count:,}" for name, count in figures["statuses"].items()},
     }
     return "\n".join(f"{name:40}{value}" for name, value in lines.items())
-
-
-def described(url: str, command: Sequence[str]) -> schemathesis.BaseSchema:
-    """The operations of the server at `url`, which was started by `command`."""
-    if "--emulate" not in command:
-        return schemathesis.openapi.from_url(f"{url}/openapi.json")
-    from sleuth.serve.emulator.app import EMULATORS
-
-    emulator = EMULATORS[command[command.index("--emulate") + 1]]
-    routes = emulator("fuzzed", cast(Any, None), cast(Any, None)).routes()  # of which no handler is called
-    methods = {route.path: route.methods or {"GET"} for route in routes if route.path not in LEFT_OUT}
-    paths = {
-        path: {method.lower(): _operation(path, method) for method in sorted(of_path - {"HEAD"})}
-        for path, of_path in (methods | {"/v1/models": {"GET"}, "/tokenize": {"POST"}}).items()
-    }
-    schema = schemathesis.openapi.from_dict(
-        {"openapi": "3.1.0", "info": {"title": "emulated", "version": "1"}, "paths": paths}
-    )
-    schema.config.update(base_url=url)
-    return schema
-
-
-def _operation(path: str, method: str) -> dict[str, Any]:
-    fields = BODIES.get(path)
-    operation: dict[str, Any] = {"responses": {"default": {"description": "an answer"}}}
-    if method != "POST" or fields is None:
-        return operation
-    body = {"type": "object", "properties": fields, "additionalProperties": False}
-    body["required"] = [name for name in fields if name in REQUIRED]
-    return operation | {
-        "requestBody": {"required": bool(body["required"]), "content": {"application/json": {"schema": body}}}
-    }
 
 
 def rounds(schema: schemathesis.BaseSchema, clients: int, results: Results) -> Iterator[int]:
@@ -243,7 +176,7 @@ def answer(case: schemathesis.Case, results: Results) -> None:
     results.answers.append(Answer(name, response.status_code, time.perf_counter() - started))
     try:
         # a body above the limit is refused for its size, whatever is in it: a status that no schema names
-        errors_alone = results.described or response.status_code == TOO_LARGE
+        errors_alone = response.status_code == TOO_LARGE
         case.validate_response(response, checks=[not_a_server_error] if errors_alone else None)
     except FailureGroup as problems:
         results.findings.append(f"{name}: {str(problems)[:SHOWN]}")

@@ -208,11 +208,9 @@ def runner_of(row: str, recipes: dict[str, Path], folder: Path) -> Iterator[Runn
     if row != "server":
         yield Runner(recipe=recipe, world=2 if row == "two ranks" else 1)
         return
-    from benchmarks.served import served
+    from benchmarks.served import emulated
 
-    arguments = ("serve", str(BASE), "--emulate", "vllm", "--context", "400", "--slots", "1")
-    arguments += ("--weights", str(folder))
-    with served(*arguments) as (url, _):
+    with emulated("vllm", BASE, "--slots", "1", context=400) as (url, _):
         yield Runner(recipe=recipe, options=("--set", f'stage.1.engine={{ urls = ["{url}"] }}'), exact=False)
 
 

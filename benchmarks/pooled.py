@@ -21,7 +21,7 @@ from statistics import median
 from benchmarks.fresh import run_fresh
 from benchmarks.materials import model_folder
 from benchmarks.samplers import CONTEXT
-from benchmarks.served import served
+from benchmarks.served import emulated
 from benchmarks.shapes import SMALL
 from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
@@ -52,9 +52,7 @@ def compare(folder: Path, emulate: str, workload: str, rounds: int) -> dict[str,
     replica = model_folder(folder, SMALL)
     model, tokenizer = load_model(str(replica), dtype="float32", device="cpu")
     local = LocalEngine(model, tokenizer, slots=IN_FLIGHT, context=CONTEXT)
-    arguments = ("--emulate", emulate, "--slots", str(IN_FLIGHT), "--context", str(CONTEXT), "--waiting", "1024")
-    arguments += ("--weights", str(folder))
-    with served("serve", str(replica), *arguments) as (url, process):
+    with emulated(emulate, replica, "--slots", str(IN_FLIGHT), context=CONTEXT) as (url, process):
         eos_ids = find_eos_ids(model.generation_config, tokenizer)
         pool = PoolEngine(
             [discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)],

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.served import served
+from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
@@ -39,17 +39,17 @@ SIDES = ("process", "pool")
 class Restarted:
     """A server of the tiny base model, killed and started again at one address."""
 
-    def __init__(self, emulate: str, weights: Path) -> None:
+    def __init__(self, emulate: str) -> None:
         self.emulate = emulate
-        self._arguments = ("serve", str(BASE), "--emulate", emulate, "--context", str(CONTEXT), "--waiting", "1024")
-        self._arguments += ("--weights", str(weights))
         self._open = ExitStack()
         self._port = 0
         self.start()
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        self.url, self._process = self._open.enter_context(served(*self._arguments, port=self._port))
+        self.url, self._process = self._open.enter_context(
+            emulated(self.emulate, BASE, context=CONTEXT, port=self._port)
+        )
         self._port = int(self.url.rpartition(":")[2])
 
     def kill(self) -> None:
@@ -79,7 +79,7 @@ def main() -> None:
         with patch("sleuth.factories.engines.LocalEngine", DrawsAsServers):
             seconds = {"process": train(recipe, folder / "process")}
         with ExitStack() as open_:
-            servers = [Restarted("vllm", folder), Restarted("sglang", folder)]
+            servers = [Restarted("vllm"), Restarted("sglang")]
             for server in servers:
                 open_.callback(server.kill)
             with killing(servers, options.every, folder / "pool" / "metrics.jsonl") as kills:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from benchmarks.served import served
+from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, train, write_recipe
 
 SIDES = ("waits", "ahead")
@@ -34,9 +34,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
-        arguments = ("--emulate", options.emulate, "--context", str(CONTEXT), "--fault", f"latency={options.latency}")
-        arguments += ("--weights", str(folder))
-        with served("serve", str(BASE), *arguments) as (url, _):
+        faults = ("--faults", json.dumps({"latency": options.latency}))
+        with emulated(options.emulate, BASE, *faults, context=CONTEXT) as (url, _):
             for last in range(options.block, options.steps + 1, options.block):
                 for ahead in (0, 1):
                     pool = {"urls": [url], "requests_at_once": options.at_once, "max_policy_lag": ahead}

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.served import served
+from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, write_recipe
 from sleuth.distributed.group import join_ranks
 from sleuth.factories import load_model, policy_loss_of, policy_of
@@ -67,8 +67,7 @@ def sides() -> dict[str, Sequence[str]]:
 
 def train(launcher: Sequence[str], recipe: Path, folder: Path, url: str | None) -> float:
     """Trains in a folder through the server; returns the seconds."""
-    emulated = ("serve", str(BASE), "--emulate", "vllm", "--context", str(CONTEXT), "--waiting", "1024", "--weights")
-    with nullcontext((url, None)) if url else served(*emulated, str(folder)) as (server, _):
+    with nullcontext((url, None)) if url else emulated("vllm", BASE, context=CONTEXT) as (server, _):
         engine = f'stage.0.engine={{ urls = ["{server}"] }}'
         started = time.monotonic()
         subprocess.run([*launcher, "sleuth", "train", str(recipe), "--run", str(folder), "--set", engine], check=True)

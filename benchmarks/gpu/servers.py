@@ -24,7 +24,7 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import PACKAGES, prepare
-from sleuth.engines.remote.broadcast import GlooGroup, Group, NcclGroup, broadcast_weights
+from sleuth.engines.remote.broadcast import NcclGroup, broadcast_weights
 from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights, update_info_of
 from sleuth.types import Episode
 from sleuth.world.facts import make_world
@@ -77,16 +77,16 @@ CARDS = {BY_NCCL: 2}
 def servers(check: Check) -> None:
     """The handles of a model, read by another process; its weights, sent to one on another card; then the rounds with
     the servers that are there."""
-    if not check.on_card and find_spec("starlette") is None:
-        check.skip("handles of the host's memory: the emulated servers that read them need starlette")
-    else:
-        for kind in ("vLLM", "SGLang"):
-            handles(check, kind)
     cards = torch.cuda.device_count() if check.on_card else 1
-    if check.on_card and cards < CARDS[BY_NCCL]:
-        check.skip(f"weights sent to another card by NCCL: needs two cards, and there is {cards}")
+    if not check.on_card:
+        check.skip("handles of a card's memory, and weights sent to another card: there is none")
     else:
-        broadcast(check)
+        for kind in READERS:
+            handles(check, kind)
+        if cards < CARDS[BY_NCCL]:
+            check.skip(f"weights sent to another card by NCCL: needs two cards, and there is {cards}")
+        else:
+            broadcast(check)
     installed = {"vLLM": shutil.which("vllm"), "SGLang": find_spec("sglang"), BY_NCCL: shutil.which("vllm")}
     for kind, found in installed.items():
         if found is None or cards < CARDS.get(kind, 1):
@@ -103,7 +103,7 @@ def servers(check: Check) -> None:
 
 
 def broadcast(check: Check) -> None:
-    """Another process, on a second card, takes the weights as vLLM does, and hashes them. On a CPU by gloo."""
+    """Another process, on a second card, takes the weights as vLLM does, and hashes them."""
     model = check.scale.model(check.device)
     wanted = {name: digest_of(weight) for name, weight in model.state_dict().items()}
     weights = broadcast_weights(model)
@@ -113,9 +113,7 @@ def broadcast(check: Check) -> None:
         assert other.stdout is not None
         unique_id = base64.b64encode(weights.group.unique_id).decode()
         with other.stdin as sent:
-            sent.write(
-                json.dumps({"unique_id": unique_id, "backend": weights.backend} | update_info_of(weights.weights))
-            )
+            sent.write(json.dumps({"unique_id": unique_id} | update_info_of(weights.weights)))
         weights.group.join(2)
         started = time.monotonic()
         weights.group.broadcast(list(weights.weights.values()))
@@ -129,9 +127,8 @@ def broadcast(check: Check) -> None:
 def take() -> None:
     """Prints the digests of the weights that it is sent; the other process of `broadcast`."""
     sent = json.load(sys.stdin)
-    unique_id, on_card = base64.b64decode(sent["unique_id"]), sent["backend"] == "nccl"
-    device = torch.device("cuda:1" if on_card else "cpu")
-    group: Group = NcclGroup(device, unique_id) if on_card else GlooGroup(unique_id)
+    device = torch.device("cuda:1")
+    group = NcclGroup(device, base64.b64decode(sent["unique_id"]))
     group.join(2, 1)
     weights = [
         torch.empty(shape, dtype=getattr(torch, dtype), device=device)
@@ -162,10 +159,8 @@ def read(kind: str) -> None:
     """Prints the digests of the weights whose handles are on standard input; the other process of `handles`."""
     sent = json.load(sys.stdin)
     started = time.monotonic()
-    weights = READERS[kind, torch.cuda.is_available()](sent)
-    copies = {name: weight.clone() for name, weight in weights.items()}
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    copies = {name: weight.clone() for name, weight in READERS[kind](sent).items()}
+    torch.cuda.synchronize()
     seconds = time.monotonic() - started
     print(json.dumps({"seconds": seconds, "digests": {name: digest_of(copy) for name, copy in copies.items()}}))
 
@@ -203,24 +198,8 @@ def _as_sglang(payloads: list[str]) -> dict[str, torch.Tensor]:
     return dict(_AsSglang(io.BytesIO(base64.b64decode(payloads[0]))).load())
 
 
-def _emulated(function: str) -> Callable[[Any], dict[str, torch.Tensor]]:
-    """A reader of the emulated server, whose own packages a card's check can do without."""
-
-    def read_as(sent: Any) -> dict[str, torch.Tensor]:
-        from sleuth.serve.emulator import weight_transfer
-
-        return getattr(weight_transfer, function)(sent)
-
-    return read_as
-
-
-READERS: dict[tuple[str, bool], Callable[[Any], dict[str, torch.Tensor]]] = {
-    ("vLLM", True): _as_vllm,
-    ("vLLM", False): _emulated("received_weights"),
-    ("SGLang", True): _as_sglang,
-    ("SGLang", False): _emulated("named_tensors"),
-}
-"""How a kind of server reads weights on a card, and the emulated one on the host."""
+READERS: dict[str, Callable[[Any], dict[str, torch.Tensor]]] = {"vLLM": _as_vllm, "SGLang": _as_sglang}
+"""How a kind of server reads weights on a card."""
 
 
 def digest_of(weight: torch.Tensor) -> str:

@@ -63,7 +63,7 @@ def skipped(check: Check) -> list[str]:
 def test_every_check_holds_its_bars_with_a_tiny_model(check, name):
     assert check.run(CHECKS[name].load()), records(check)[-1]
     found = figures(check)
-    assert found
+    assert found or (name == "servers" and skipped(check))  # which a CPU has nothing to check of
     assert [figure.name for figure in found.values() if figure.held is False] == []
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 from typer.testing import Result
 from verb import sleuth
 

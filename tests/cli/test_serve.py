@@ -28,7 +28,6 @@ BASE = Path(__file__).parents[2] / "models" / "tiny-base"
         (("no/such/model/here",), "no such folder"),
         ((BASE, "--index", "no-index"), "no index here"),
         ((BASE, "--questions", "no.jsonl"), "no.jsonl: no such file"),
-        ((BASE, "--emulate", "vllm", "--questions", "no.jsonl"), "--questions is for an agent"),
         ((BASE, "--context", "4096"), "the model holds 1024 tokens"),
         ((BASE, "--host", "no-such-host.invalid"), "cannot listen there"),
     ],

@@ -248,8 +248,8 @@ def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(name
             "sleuth eval: --min-citation-f1: should be less than or equal to 1; see sleuth eval -h",
         ),
         (
-            ("serve", "m", "--emulate", "3"),
-            "sleuth serve: --emulate: '3' is not one of 'vllm', 'sglang'; see sleuth serve -h",
+            ("index", "c.jsonl", "i", "--kind", "3"),
+            "sleuth index: --kind: '3' is not one of 'bm25', 'dense', 'hybrid'; see sleuth index -h",
         ),
         (("search", "-k"), "Option '-k' requires an argument"),
     ],

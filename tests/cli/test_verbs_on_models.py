@@ -17,7 +17,7 @@ MODELS = Path(__file__).parents[2] / "models"
 BRIEF = ("stage.1.stop_after=2", "stage.1.probe_prompts=0", "stage.0.data.limit=1", "stage.2.data.limit=1")
 LORA = "stage.1.lora={ rank = 4, alpha = 8.0 }"
 KINDS = ("tiny-base", "tiny-reader", "tiny-real", "plain", "run", "lora", "bfloat16", "merged", "untied")
-VERBS = ("eval", "probe", "serve", "emulate", "merge", "export", "check", "init", "train")
+VERBS = ("eval", "probe", "serve", "merge", "export", "check", "init", "train")
 REFUSED = {"export": "llama.cpp would split texts into other tokens"}
 """What a verb says that takes none of the tiny models."""
 
@@ -50,14 +50,13 @@ def test_a_verb_takes_a_model_or_refuses_it_in_one_line(
         "eval": (model, *questions, *index, "--limit", 1),
         "probe": (model, *questions, *index, "--limit", 1),
         "serve": (model, *index, "--port", 0),
-        "emulate": (model, "--emulate", "vllm", "--port", 0),
         "merge": (model, tmp_path / "out"),
         "export": (model, "--gguf", "--out", tmp_path / "model.gguf"),
         "check": ("model", model),
         "init": (tmp_path / "project", "--model", model),
         "train": (*recipe, "--set", f'model="{model}"'),
     }
-    ended = sleuth("serve" if verb == "emulate" else verb, *arguments[verb])
+    ended = sleuth(verb, *arguments[verb])
     assert ended.exception is None or isinstance(ended.exception, SystemExit), ended.exception
     lines = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     if verb not in REFUSED:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 from launchers import finish, torchrun
 from processes import on_ranks
 from runs_on_ranks import figures_of, groups_of, run_on

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 from real_vllm import RealVllm
 from transformers import PreTrainedModel
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_server import emulated_server
+from emulator.served import emulated_server
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app

@@ -129,9 +129,7 @@ def test_repairing_a_stage_keeps_the_checkpoints_of_the_stages_after_it(
     assert "continuing from step-000002" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", [("eval",), ("serve", "--port", "0"), ("serve", "--port", "0", "--emulate", "vllm")]
-)
+@pytest.mark.parametrize("command", [("eval",), ("serve", "--port", "0")])
 def test_a_damaged_model_is_neither_evaluated_nor_served(folder: Path, world: Path, command: tuple[str, ...]) -> None:
     last = folder / "checkpoints" / "step-000004"
     flip(last / "model.safetensors")

@@ -31,8 +31,8 @@ import os, sys
 option = lambda name: sys.argv[sys.argv.index(name) + 1]
 with open({pids!r}, "a") as pids:
     print(os.getpid(), file=pids)
-told = ["--port", option("--port"), "--context", option("--max-model-len"), "--weights", {weights!r}]
-os.execv(sys.executable, [sys.executable, "-m", "sleuth", "serve", sys.argv[2], "--emulate", "vllm", *told])
+told = ["--port", option("--port"), "--context", option("--max-model-len")]
+os.execv(sys.executable, [sys.executable, {emulator!r}, "vllm", sys.argv[2], *told])
 """
 
 
@@ -40,8 +40,8 @@ os.execv(sys.executable, [sys.executable, "-m", "sleuth", "serve", sys.argv[2], 
 def vllm(tmp_path: Path) -> Path:
     """A command `vllm` that starts our emulator, with the arguments that it is given."""
     command = tmp_path / "vllm"
-    pids, weights = str(tmp_path / "pids"), str(tmp_path)
-    command.write_text(EMULATED.format(python=sys.executable, pids=pids, weights=weights))
+    pids, emulator = str(tmp_path / "pids"), str(Path(__file__).parents[1] / "emulator")
+    command.write_text(EMULATED.format(python=sys.executable, pids=pids, emulator=emulator))
     command.chmod(0o755)
     return command
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 
 from sleuth import stage_context
 from sleuth.factories import load_model

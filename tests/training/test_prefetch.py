@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 
 from sleuth.cli.app import app
 from sleuth.factories import load_model

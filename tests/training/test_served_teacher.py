@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulated_server import KINDS, EmulatedServer, emulated_server
+from emulator.engine import EmulatedEngine
+from emulator.served import KINDS, EmulatedServer, emulated_server
 from verb import sleuth
 
 from sleuth.engines.remote import served_teacher
 from sleuth.engines.remote.served_teacher import ServedTeacher, Wanted
 from sleuth.engines.remote.server import Server
 from sleuth.factories import load_model
-from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]

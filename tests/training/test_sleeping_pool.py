@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulated_server import emulated_server
+from emulator.served import emulated_server
 
 from sleuth.engines.remote.control import VllmControl
 from sleuth.factories import load_model

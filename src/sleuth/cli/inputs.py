@@ -55,7 +55,7 @@ def require_engine(engine: str | None, served_as: str | None, local: Mapping[str
 
 
 def require_unset(options: Mapping[str, object], reason: str) -> None:
-    """Raises SleuthError for the first option that has a value: `--fault is for ...`, where `reason` is what follows
+    """Raises SleuthError for the first option that has a value: `--encoder is for ...`, where `reason` is what follows
     the option's name."""
     for option, value in options.items():
         if value is not None:

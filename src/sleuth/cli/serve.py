@@ -1,10 +1,10 @@
-"""`sleuth serve`: a checkpoint behind HTTP, as an agent that searches or as an emulated vLLM or SGLang server."""
+"""`sleuth serve`: a checkpoint behind HTTP, as an agent that searches."""
 
 from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,9 +21,8 @@ from sleuth.cli.http_server import (
     run,
     server_of,
 )
-from sleuth.cli.inputs import require_engine, require_inputs, require_passages, require_unset
+from sleuth.cli.inputs import require_engine, require_inputs, require_passages
 from sleuth.threads import PROCESS
-from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
@@ -65,25 +64,6 @@ def serve(
     dtype: options.Precision = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
-    emulate: Annotated[
-        Literal["vllm", "sglang"] | None,
-        typer.Option(help="Serve the bare model behind this server's endpoints instead, to try a pool of them."),
-    ] = None,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FAULT",
-            help="With --emulate: latency=0.2, error-every=7, hang-every=9, cut-every=9 or stale; repeatable.",
-        ),
-    ] = None,
-    logprobs: Annotated[
-        Literal["raw", "scaled"] | None,
-        typer.Option(help="With --emulate: before or after temperature. [default: as that server does]"),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --emulate: load weights only from folders below DIR. [default: none]"),
-    ] = None,
     api_key: ApiKey = None,
     insecure: Insecure = False,
     per_client: PerClient = None,
@@ -93,54 +73,12 @@ def serve(
     GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches, POST /v1/completions
     the bare model; GET /v1/models, /health, /metrics, /openapi.json. The protocol is the checkpoint's own. With
     --engine, an SGLang or vLLM server generates.
-
-    With --emulate, the bare model behind the endpoints that training needs of vLLM or SGLang (docs/how-to/pool.md).
     """
-    if emulate is None:
-        require_unset(
-            {"--fault": fault or None, "--logprobs": logprobs, "--weights": weights},
-            "is for --emulate vllm or --emulate sglang",
-        )
-    else:
-        require_unset(
-            {
-                "--index": index,
-                "--questions": questions,
-                "--url": url or None,
-                "--dialect": dialect,
-                "--prompt": prompt,
-                "--prompt-role": prompt_role,
-                "--forced-search": forced_search,
-                "--engine": engine,
-                "--served-as": served_as,
-            },
-            "is for an agent; --emulate serves the bare model, without an environment",
-        )
     require_passages(index, "--url", url or [])
     require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})
     listening = listen(host, port)
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     require_inputs([model], questions=questions, index=index)
-    if emulate is not None:
-        _serve_emulated(
-            emulate,
-            model,
-            listening,
-            host,
-            access,
-            name=name,
-            slots=slots,
-            cache_memory=cache_memory,
-            waiting=waiting,
-            seconds=max_seconds,
-            context=context,
-            dtype=dtype,
-            faults=fault or [],
-            logprobs=logprobs,
-            weights=weights,
-        )
-        return
-
     from sleuth.data.questions import load_questions
 
     tasks = load_questions(questions) if questions is not None else []
@@ -209,60 +147,5 @@ def _serve_agent(
     address = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {address}")
     typer.echo(f"A page to talk to it: {address}/    OpenAI's API: {address}/v1")
-    PROCESS.announce()
-    run(server_of(app), listening)
-
-
-def _serve_emulated(
-    kind: str,
-    model: str,
-    listening: socket.socket,
-    host: str,
-    access: Access,
-    *,
-    name: str | None,
-    slots: int,
-    cache_memory: str | None,
-    waiting: int,
-    seconds: float,
-    context: int | None,
-    dtype: str | None,
-    faults: list[str],
-    logprobs: str | None,
-    weights: Path | None,
-) -> None:
-    """Serves the bare model behind the endpoints of `kind` until the process is stopped."""
-    import_heavy()
-    from sleuth.factories import context_of, load_model
-    from sleuth.serve.emulator.app import emulator_app, emulator_limits
-    from sleuth.serve.emulator.engine import EmulatedEngine
-    from sleuth.serve.emulator.faults import parse_faults
-
-    made_faults = parse_faults(faults)
-    loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
-    longest = context_of(loaded)
-    if context is not None and context > longest:
-        raise SleuthError(f"--context {context}: the model holds {longest} tokens; serve with that or fewer")
-    limits = emulator_limits(seconds=seconds, waiting=waiting)
-    engine = EmulatedEngine(
-        loaded.eval(),
-        tokenizer,
-        slots=slots,
-        context=context or longest,
-        cache_memory=cache_memory,
-        limits=limits,
-        weights=weights,
-    )
-    if access.hosts is None and access.key is None:
-        typer.echo(
-            f"note: whoever reaches {host}:{listening.getsockname()[1]} can ask it, and change its weights: there is "
-            "no password",
-            err=True,
-        )
-    raw = None if logprobs is None else logprobs == "raw"
-    shown_name = name or (str(Path(model).resolve()) if Path(model).exists() else model)
-    app = emulator_app(kind, shown_name, engine, limits, access=access, faults=made_faults, raw=raw)
-    address = address_of(host, listening)
-    typer.echo(f"{shown_name}: emulates {kind}, {engine.context} tokens of context, {slots} slots, at {address}")
     PROCESS.announce()
     run(server_of(app), listening)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated_server import application
-from model_server import ModelServer, free_url
+from emulator.model_server import ModelServer, free_url
+from emulator.served import application
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
-from model_server import free_url
+from emulator.model_server import free_url
 
 from sleuth.engines.remote.http_client import (
     HttpClient,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from model_server import ModelServer, free_url
+from emulator.model_server import ModelServer, free_url
 from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from model_server import ModelServer
+from emulator.model_server import ModelServer
 
 from sleuth.engines.remote.capabilities import discover_servers
 from sleuth.engines.stops import find_eos_ids

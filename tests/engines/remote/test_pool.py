@@ -17,8 +17,9 @@ from unittest.mock import patch
 import httpx
 import pytest
 import torch
-from emulated_server import KINDS, EmulatedServer, emulated_server
-from model_server import free_url
+from emulator.engine import EmulatedEngine
+from emulator.model_server import free_url
+from emulator.served import KINDS, EmulatedServer, emulated_server
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
@@ -31,7 +32,6 @@ from sleuth.engines.remote.http_client import HttpClient, LostResponseError, Ser
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
-from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.types import Completion, Sampling, SleuthError
 
 CONTEXT = 256
@@ -554,7 +554,7 @@ def test_weights_that_a_server_cannot_read_are_one_line_and_leave_it_able_to_gen
         raise SleuthError(f"{folder}: holds no .safetensors file")
 
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
-        monkeypatch.setattr("sleuth.serve.emulator.engine.load_published", blind)
+        monkeypatch.setattr("emulator.engine.load_published", blind)
         with pytest.raises(SleuthError, match=r"could not load .* every server must see the folder engine.weights"):
             engine.publish(2)
     assert not server.engine.paused

@@ -1,39 +1,37 @@
-"""A vLLM on another card takes weights by broadcast, and from the folder where it cannot. Gloo does the collectives."""
+"""A vLLM on another card takes weights by broadcast, and from the folder where it cannot. `emulator.no_card` does the
+collectives, by gloo."""
 
 from __future__ import annotations
 
-import base64
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import httpx
 import pytest
 import torch
+from emulator.faults import TruncatedResponse
+from emulator.no_card import no_card
 from starlette.responses import JSONResponse
 from test_pool import CONTEXT, asked, learner, moved, pool_of, sampled, servers  # noqa: F401
 from test_weights_from_memory import require_equal
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote import broadcast
-from sleuth.engines.remote.broadcast import GlooGroup, GroupError, NcclGroup
+from sleuth.engines.remote.broadcast import GroupError, NcclGroup
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolLimits, from_memory
 from sleuth.engines.remote.published import checksum, publish, published_in_memory
-from sleuth.serve.emulator.faults import TruncatedResponse
 from sleuth.types import SleuthError
 
 
 @pytest.fixture(autouse=True)
-def short_timeout() -> Iterator[None]:
-    with patch.object(broadcast, "GLOO_TIMEOUT", timedelta(seconds=20)):
+def by_gloo() -> Iterator[None]:
+    with no_card():
         yield
 
 
@@ -93,7 +91,7 @@ def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
     found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     limits = PoolLimits(requests_at_once=1, seconds=1, unavailable_timeout=1, sleeps=sleeps, max_policy_lag=lag)
     assert from_memory([found], learner, limits) == expected
-    assert (found.capabilities.broadcast, found.as_json()["broadcast"]) == ("gloo", "gloo")
+    assert (found.capabilities.broadcast, found.as_json()["broadcast"]) == ("nccl", "nccl")
 
 
 def test_servers_of_which_one_takes_no_broadcast_get_the_folder(
@@ -120,12 +118,12 @@ def test_a_server_that_refuses_a_step_of_the_broadcast_gets_the_folder_and_one_l
     path: str,
 ) -> None:
     moved(learner)
-    refuses = JSONResponse({"error": "gloo_unique_id_b64: not today"}, 500)
+    refuses = JSONResponse({"error": "nccl_unique_id_b64: not today"}, 500)
     [server] = servers("vllm", transfers="broadcast", instead={path: refuses})
     with pool_of([server], learner, tokenizer, tmp_path) as engine:
         [line] = engine.said
     assert line == (
-        f"{server.url} takes no weights by broadcast (refused with 500: gloo_unique_id_b64: not today): "
+        f"{server.url} takes no weights by broadcast (refused with 500: nccl_unique_id_b64: not today): "
         f"weights go through the folder {tmp_path}"
     )
     require_equal(server, learner)
@@ -184,51 +182,6 @@ def test_wrong_weights_by_broadcast_are_detected_at_the_first_completion(
         moved(learner)
         with pytest.raises(SleuthError, match=r"says that it has the weights 000002-.* and writes with others"):
             engine.publish(2)
-
-
-def test_the_emulated_server_refuses_malformed_requests_of_a_broadcast(servers) -> None:  # noqa: F811
-    [server] = servers("vllm", transfers="broadcast")
-
-    def refusal(path: str, name: str, info: dict[str, object]) -> str:
-        answer = httpx.post(f"{server.url}{path}", json={name: info}, timeout=30)
-        assert answer.status_code == 500
-        return answer.text
-
-    good = {"gloo_unique_id_b64": base64.b64encode(b"x" * 128).decode(), "rank_offset": 1, "world_size": 2}
-    init = "/init_weight_transfer_engine", "init_info"
-    assert "need gloo_unique_id_b64" in refusal(*init, {})
-    assert "need gloo_unique_id_b64" in refusal(*init, good | {"packed": False, "master_port": 1})
-    assert "cannot be read (ValueError" in refusal(*init, good | {"packed": False})
-    assert "cannot be read (Error" in refusal(*init, good | {"packed": False, "gloo_unique_id_b64": "!"})
-    assert "rank 2 of 2" in refusal(*init, good | {"packed": False, "rank_offset": 2})
-    assert "packed = True" in refusal(*init, good | {"packed": True})
-    httpx.post(f"{server.url}/start_weight_update").raise_for_status()
-    empty = {"names": [], "dtype_names": [], "shapes": []}
-    assert "not initialized" in refusal("/update_weights", "update_info", empty)
-    assert server.engine.label == "default"
-
-
-def test_the_groups_of_two_ranks_send_every_dtype_bit_by_bit() -> None:
-    sent = [torch.randn(3, 2).to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-    received = [torch.empty_like(weight) for weight in sent]
-    trainer = GlooGroup()
-
-    def receive() -> None:
-        worker = GlooGroup(trainer.unique_id)
-        worker.join(2, 1)
-        worker.broadcast(received)
-
-    thread = Thread(target=receive)
-    thread.start()
-    trainer.join(2)
-    trainer.broadcast(sent)
-    thread.join(10)
-    assert all(map(torch.equal, sent, received))
-
-
-def test_who_joins_a_group_in_which_nobody_comes_is_told_so() -> None:
-    with patch.object(broadcast, "GLOO_TIMEOUT", timedelta(seconds=1)), pytest.raises(GroupError, match="gloo: "):
-        GlooGroup().join(2)
 
 
 class FakeNccl:

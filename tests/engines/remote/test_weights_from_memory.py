@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import httpx
 import pytest
 import torch
-from emulated_server import KINDS, EmulatedServer
+from emulator.faults import TruncatedResponse
+from emulator.no_card import no_card
+from emulator.served import KINDS, EmulatedServer
+from emulator.sglang import SglangEmulator
 from starlette.responses import JSONResponse
 from test_pool import CONTEXT, asked, learner, moved, pool_of, sampled, servers  # noqa: F401
 from transformers import PreTrainedModel
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.shared_memory import SharedWeights, shared_weights
-from sleuth.serve.emulator.faults import TruncatedResponse
-from sleuth.serve.emulator.sglang import SglangEmulator
+from sleuth.engines.remote.pool import is_on_card
 from sleuth.types import SleuthError
 
 SESSIONS = ("/begin_weight_update", "/end_weight_update")
 NOT_FOUND = JSONResponse({"detail": "Not Found"}, 404)
-ALLOWED_BY_SGLANG = {
-    ("torch", "Size"),
-    ("torch", "bfloat16"),
-    ("torch", "float32"),
-    ("torch", "Tensor"),
-    ("torch.storage", "TypedStorage"),
-    ("torch.multiprocessing.reductions", "rebuild_cuda_tensor"),
-}
-"""Of `SafeUnpickler.ALLOWED_GLOBALS` in python/sglang/srt/utils/common.py, 0.5.23."""
+
+
+@pytest.fixture(autouse=True)
+def in_memory() -> Iterator[None]:
+    with no_card():
+        yield
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,7 +62,7 @@ def test_three_rounds_of_publish_play_sleep_and_update_write_no_file(
     ("kind", "reason"),
     [
         ("vllm", "(refused with 500: Weight transfer not configured"),
-        ("sglang", "(it has device cpu, tp_size 1, pp_size 1, dp_size 1, not device host, tp_size 1,"),
+        ("sglang", "(it has device cpu, tp_size 1, pp_size 1, dp_size 1, not device cuda, tp_size 1,"),
     ],
 )
 def test_a_server_that_was_started_without_transfer_gets_the_folder_and_one_line_says_why(
@@ -134,103 +129,6 @@ def require_equal(server: EmulatedServer, model: PreTrainedModel) -> None:
     assert all(torch.equal(served[name], weight) for name, weight in model.state_dict().items())
 
 
-class Runs:
-    """A pickle of it makes a folder where it is read."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        import os
-
-        return os.mkdir, (str(self.folder),)
-
-
-def test_the_emulated_server_runs_no_code_of_a_pickle_and_changes_nothing(
-    servers,  # noqa: F811
-    learner,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    [server] = servers("vllm", transfers="shared")
-    before = {name: weight.clone() for name, weight in server.engine._model.state_dict().items()}
-
-    def post(path: str, body: dict[str, object] | None = None) -> httpx.Response:
-        return httpx.post(f"{server.url}{path}", json=body or {})
-
-    moved(learner)
-    with shared_weights(learner) as shared:
-        info = shared.update_info()
-        evil = info | {
-            "ipc_handles_pickled": base64.b64encode(
-                pickle.dumps([Runs(tmp_path / "made")] * len(info["names"]))
-            ).decode()
-        }
-        assert post("/update_weights", {"update_info": info}).status_code == 500  # not started
-        post("/start_weight_update")
-        for bad in (evil, info | {"names": info["names"][:-1]}, info | {"dtype_names": ["save"] * len(info["names"])}):
-            answer = post("/update_weights", {"update_info": bad})
-            assert (answer.status_code, "cannot be read" in answer.text) == (500, True)
-        assert post("/update_weights", {"update_info": info}).is_success
-    assert not (tmp_path / "made").exists()
-    require_equal(server, learner)
-    assert any(not torch.equal(before[name], weight) for name, weight in learner.state_dict().items())
-
-
-def test_an_emulated_sglang_refuses_what_it_cannot_read_and_changes_nothing(
-    servers,  # noqa: F811
-    learner,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    [server] = servers("sglang", transfers="shared")
-    before = {name: weight.clone() for name, weight in server.engine._model.state_dict().items()}
-
-    def post(path: str, body: dict[str, object] | None = None) -> httpx.Response:
-        return httpx.post(f"{server.url}{path}", json=body or {})
-
-    def update(*payloads: str) -> httpx.Response:
-        body = {"serialized_named_tensors": list(payloads), "weight_version": "mine"}
-        return post("/update_weights_from_tensor", body)
-
-    def pickled(value: object) -> str:
-        return base64.b64encode(pickle.dumps(value)).decode()
-
-    moved(learner)
-    with shared_weights(learner) as shared:
-        [good] = shared.serialized_named_tensors()
-        [name, handle, dtype, shape], *others = pickle.loads(base64.b64decode(good))
-        assert "must run between" in update(good).text
-        assert post("/end_weight_update").status_code == 400
-        assert post("/begin_weight_update").is_success
-        assert "already open" in post("/begin_weight_update").text
-        malformed = [
-            [],
-            [good, good],
-            ["!"],
-            [good[: len(good) // 2]],
-            [pickled([Runs(tmp_path / "made")])],
-            [pickled([(name, Runs(tmp_path / "made"), dtype, shape), *others])],
-            [pickled([(name, torch.zeros(2), dtype, shape)])],
-            [pickled({"flattened_tensor": handle, "metadata": []})],
-            [pickled([(name, ("../etc/passwd", 0, 4), dtype, shape)])],
-            [pickled([(name, (handle[0], 0, 2**63), dtype, shape)])],
-            [pickled([(name, (handle[0], -1, 4), dtype, shape)])],
-            [pickled([(name, handle, "save", shape), *others])],
-            [pickled([(name, handle, dtype, [7, *shape]), *others])],
-        ]
-        for payloads in malformed:
-            answer = update(*payloads)
-            assert answer.status_code == 400
-            assert answer.json()["message"].startswith("serialized_named_tensors: cannot be read (")
-        assert "lacks" in update(pickled([(name, handle, dtype, shape)])).json()["message"]
-        assert server.engine.label == "default"
-        assert all(torch.equal(before[name], weight) for name, weight in server.engine._model.state_dict().items())
-        assert update(good).is_success
-    assert post("/end_weight_update").is_success
-    assert not (tmp_path / "made").exists()
-    assert server.engine.label == "mine"
-    require_equal(server, learner)
-
-
 @pytest.mark.parametrize(
     ("lacks", "in_session", "reason"),
     [
@@ -291,34 +189,14 @@ def test_an_sglang_that_ends_as_it_reads_the_memory_gets_the_folder_when_it_come
     assert [turn.tokens for turn in written] == [turn.tokens for turn in here]
 
 
-def test_weights_on_a_card_are_pickled_for_sglang_as_calls_that_it_allows() -> None:
-    weights = {"a": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.ones(4)}
-    handles = [{"GPU-1": _arguments(weight, at)} for at, weight in enumerate(weights.values())]
-    shared = SharedWeights(weights=weights, handles=handles, device="cuda")
-    [pickled] = [base64.b64decode(payload) for payload in shared.serialized_named_tensors()]
-    reader = ReadAsSglang(io.BytesIO(pickled))
-    read = dict(reader.load())
-    for at, (name, weight) in enumerate(weights.items()):
-        arguments = _arguments(weight, at)
-        assert read[name] == (*arguments[:6], "GPU-1", *arguments[7:])
-    assert reader.found <= ALLOWED_BY_SGLANG
-
-
-def _arguments(weight: torch.Tensor, at: int) -> tuple[object, ...]:
-    """Those that torch's `reduce_tensor` gives for a tensor of the first card."""
-    kind = (type(weight), weight.size(), weight.stride(), 0, torch.storage.TypedStorage, weight.dtype)
-    return (*kind, 0, b"handle", weight.nbytes, 512 * at, False, b"counter", at, b"event", True)
-
-
-class ReadAsSglang(pickle.Unpickler):
-    """Notes what a pickle names, and calls nothing for a tensor."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.found: set[tuple[str, str]] = set()
-
-    def find_class(self, module_name: str, global_name: str, /) -> object:
-        self.found.add((module_name, global_name))
-        if global_name == "rebuild_cuda_tensor":
-            return lambda *arguments: arguments
-        return super().find_class(module_name, global_name)
+def test_a_model_on_a_cpu_goes_through_the_folder_even_to_servers_that_sleep(
+    servers,  # noqa: F811
+    learner,  # noqa: F811
+    tokenizer,
+    tmp_path: Path,
+) -> None:
+    with patch("sleuth.engines.remote.pool.is_on_card", is_on_card):
+        [server] = servers("vllm", transfers="shared")
+        with pool_of([server], learner, tokenizer, tmp_path, sleeps=True) as engine:
+            assert engine.said == []
+            assert (tmp_path / engine._weight_sync.published.label).exists()

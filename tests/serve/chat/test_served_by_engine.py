@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_server import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server
 from fastapi.testclient import TestClient
 
 from sleuth.evaluation.eval_session import open_eval_session

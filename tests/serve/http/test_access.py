@@ -1,4 +1,4 @@
-"""Who may ask: host names, pages of other sites, keys, and the requests of one client, at all three servers."""
+"""Who may ask: host names, pages of other sites, keys, and the requests of one client, at both servers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ from typing import Any
 import httpx
 import pytest
 from agents import agent, listening
-from emulated_server import ANYWHERE, application
+from emulator.served import application
 
 from sleuth.cli.http_server import access_of
-from sleuth.factories import load_model
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.emulator.app import emulator_app, emulator_limits
-from sleuth.serve.emulator.engine import EmulatedEngine
 from sleuth.serve.http.access import LOOPBACK, Access
 from sleuth.serve.http.limits import Limits, conversation_limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.index_loader import IndexLoader
 from sleuth.types import SleuthError
 
-BASE = Path(__file__).parents[3] / "models" / "tiny-base"
-SERVERS = ("chat", "retriever", "emulator")
-PATHS = {"chat": "/v1/chat/completions", "retriever": "/retrieve", "emulator": "/tokenize"}
+SERVERS = ("chat", "retriever")
+PATHS = {"chat": "/v1/chat/completions", "retriever": "/retrieve"}
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "Where?"}]},
     "retriever": {"queries": ["Town 3"]},
-    "emulator": {"prompt": "Where?"},
 }
 
 
@@ -40,18 +35,12 @@ def served(kind: str, access: Access, towns: Path) -> Iterator[str]:
     if kind == "chat":
         with listening(chat_app(agent(), conversation_limits(), conversations=4, access=access)) as url:
             yield url
-    elif kind == "retriever":
+    else:
         loader = IndexLoader(towns)
         loader.start()
         while loader.index is None:
             time.sleep(0.01)
         with application(retriever_app(loader, Limits(), access), lifespan="off") as url:
-            yield url
-    else:
-        model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-        limits = emulator_limits()
-        engine = EmulatedEngine(model, tokenizer, slots=4, context=128, limits=limits, weights=ANYWHERE)
-        with application(emulator_app("vllm", "tiny", engine, limits, access=access)) as url:
             yield url
 
 
@@ -121,17 +110,6 @@ def test_requests_of_one_client_are_limited_and_counted_down_again(towns: Path) 
         assert statuses.count(200) >= 2
         assert statuses.count(429) == 6 - statuses.count(200) >= 1
         assert ask("chat", url).is_success
-
-
-@pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/faults", "/abort_requests", "/update_weight_version"])
-def test_an_emulated_server_obeys_no_form_of_another_site(path: str, towns: Path) -> None:
-    with served("emulator", Access(hosts=LOOPBACK), towns) as url:
-        simple = {"content-type": "text/plain", "origin": "https://evil.example"}
-        assert httpx.post(url + path, content=b"{}", headers=simple).status_code == 403
-        assert httpx.post(url + path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
-        if path != "/pause":  # which reads no body
-            assert httpx.post(url + path, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
-        assert httpx.get(f"{url}/is_paused").json() == {"is_paused": False}
 
 
 def test_other_machines_need_a_key_or_a_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 from agents import agent, app_of, listening
-from emulated_server import application, emulated_server
+from emulator.served import application
 
 from benchmarks.pipelined import slowest_health
 from sleuth.cli import http_server
-from sleuth.factories import load_model
 from sleuth.serve.http import connection
 from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import Limits
@@ -23,7 +22,7 @@ from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.index_loader import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
-SERVERS = ("chat", "retriever", "emulator")
+SERVERS = ("chat", "retriever")
 HEAD = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 
@@ -32,15 +31,11 @@ def served(kind: str, towns: Path) -> Iterator[str]:
     if kind == "chat":
         with listening(app_of(agent())) as url:
             yield url
-    elif kind == "retriever":
+    else:
         loader = IndexLoader(towns)
         loader.start()
         with application(retriever_app(loader, Limits(), Access()), lifespan="off") as url:
             yield url
-    else:
-        model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-        with emulated_server("vllm", model, tokenizer) as server:
-            yield server.url
 
 
 @pytest.fixture(scope="module", params=SERVERS)

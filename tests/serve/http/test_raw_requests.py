@@ -18,7 +18,7 @@ from sleuth.serve.http.limits import Limits
 HOST = b"host: localhost\r\n"
 JSON = HOST + b"content-type: application/json\r\n"
 CLOSE = b"connection: close\r\n"
-PATHS = {"chat": b"/v1/chat/completions", "retriever": b"/retrieve", "emulator": b"/v1/completions"}
+PATHS = {"chat": b"/v1/chat/completions", "retriever": b"/retrieve"}
 DIGITS = b"9" * 5000
 SURROGATES = rb"""{"queries": ["\ud800"], "prompt": "\ud800", "messages": [{"role": "user", "content": "\ud800"}]}"""
 SECONDS = 5.0

@@ -12,9 +12,6 @@ distributed/device_communicators/pynccl.py, entrypoints/rl/online/api_router.py)
 - `/shutdown_weight_transfer_engine` ends the group.
 - NCCL refuses a group whose ranks have other versions of NCCL. vLLM 0.32.0 has that of torch 2.13.0.
 - A rank that waits for a lost one waits for ever, until its communicator is aborted. One that still joins cannot be.
-
-An emulated vLLM takes the same requests with `gloo_unique_id_b64`, whose bytes are the port of a `TCPStore` on
-loopback, and the same collectives by gloo.
 """
 
 from __future__ import annotations
@@ -22,48 +19,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import ctypes
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from threading import Thread
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-Backend = Literal["nccl", "gloo"]
+ID_FIELD = "nccl_unique_id_b64"
 ID_BYTES = 128
 FLOAT32, SUM = 7, 0
 """NCCL's numbers of a dtype and an operation."""
 DTYPES = {torch.float16: 6, torch.float32: FLOAT32, torch.float64: 8, torch.bfloat16: 9}
-GLOO: Any = torch.distributed  # not all of it has types
-LOOPBACK = "127.0.0.1"
-GLOO_TIMEOUT = timedelta(seconds=120)
 
 
 class GroupError(Exception):
     """A collective failed; the message says which."""
-
-
-class Group(Protocol):
-    """The trainer and the workers of a server. Methods block, and raise GroupError."""
-
-    unique_id: bytes
-    """By which the others join."""
-
-    def join(self, size: int, rank: int = 0) -> None:
-        """Waits until all have joined. The trainer has rank 0."""
-        ...
-
-    def broadcast(self, weights: Sequence[Tensor]) -> None:
-        """Sends the weights to all others, in order; those of others are overwritten."""
-        ...
-
-    def abort(self) -> None:
-        """Ends the group, and what waits in it."""
-        ...
 
 
 class _UniqueId(ctypes.Structure):
@@ -71,8 +45,8 @@ class _UniqueId(ctypes.Structure):
 
 
 class NcclGroup:
-    """The `Group` of a learner on a card, by the NCCL that torch has loaded, or with a `unique_id` that of another
-    rank."""
+    """The trainer, on a card, and the workers of a server, by the NCCL that torch has loaded; others join by the bytes
+    `unique_id`. Methods block, and raise GroupError."""
 
     def __init__(self, device: torch.device, unique_id: bytes | None = None) -> None:
         self._device = device
@@ -88,7 +62,7 @@ class NcclGroup:
         self.unique_id = bytes(self._id)
 
     def join(self, size: int, rank: int = 0) -> None:
-        """See `Group`."""
+        """Waits until all have joined. The trainer has rank 0."""
         with torch.cuda.device(self._device):
             self._call("ncclCommInitRank", ctypes.byref(self._communicator), size, self._id, rank)
             one = torch.zeros(1, device=self._device)
@@ -96,7 +70,7 @@ class NcclGroup:
             torch.cuda.current_stream().synchronize()
 
     def broadcast(self, weights: Sequence[Tensor]) -> None:
-        """See `Group`."""
+        """Sends the weights to all others, in order; those of others are overwritten."""
         with torch.cuda.device(self._device):
             torch.cuda.synchronize()
             for weight in weights:
@@ -104,7 +78,7 @@ class NcclGroup:
             torch.cuda.current_stream().synchronize()
 
     def abort(self) -> None:
-        """See `Group`."""
+        """Ends the group, and what waits in it."""
         communicator, self._communicator = self._communicator, ctypes.c_void_p()
         if communicator:
             self._library.ncclCommAbort(communicator)
@@ -122,60 +96,17 @@ class NcclGroup:
             raise GroupError(f"{name}: {self._library.ncclGetErrorString(code).decode()}")
 
 
-class GlooGroup:
-    """The `Group` of a learner on a CPU, or with a `unique_id` that of an emulated server."""
-
-    def __init__(self, unique_id: bytes | None = None) -> None:
-        port = int(unique_id.rstrip(b"\0")) if unique_id is not None else 0
-        how = {"is_master": unique_id is None, "wait_for_workers": False, "timeout": GLOO_TIMEOUT}
-        with _gloo_errors():
-            self._store = GLOO.TCPStore(LOOPBACK, port, **how)
-        self.unique_id = unique_id or str(self._store.port).encode().ljust(ID_BYTES, b"\0")
-
-    def join(self, size: int, rank: int = 0) -> None:
-        """See `Group`."""
-        options = GLOO.ProcessGroupGloo._Options()
-        options._devices = [GLOO.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
-        options._timeout = GLOO_TIMEOUT
-        with _gloo_errors():
-            self._group = GLOO.ProcessGroupGloo(self._store, rank, size, options)
-            self._group.allreduce(torch.zeros(1)).wait()
-
-    def broadcast(self, weights: Sequence[Tensor]) -> None:
-        """See `Group`."""
-        with _gloo_errors():
-            for weight in weights:
-                self._group.broadcast(weight, root=0).wait()
-
-    def abort(self) -> None:
-        """See `Group`; what waits ends by its timeout."""
-
-
-@contextmanager
-def _gloo_errors() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        raise GroupError(f"gloo: {error}") from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastWeights:
     """A model's weights by name, and the group that sends them to one server."""
 
     weights: dict[str, Tensor]
-    group: Group
-    backend: Backend
+    group: NcclGroup
 
     def init_info(self, workers: int) -> dict[str, Any]:
         """For `/init_weight_transfer_engine` of a server with so many workers."""
         unique_id = base64.b64encode(self.group.unique_id).decode()
-        return {
-            f"{self.backend}_unique_id_b64": unique_id,
-            "rank_offset": 1,
-            "world_size": 1 + workers,
-            "packed": False,
-        }
+        return {ID_FIELD: unique_id, "rank_offset": 1, "world_size": 1 + workers, "packed": False}
 
     async def join(self, workers: int, request: Coroutine[Any, Any, Any]) -> None:
         """Joins the group while a server does, by a request. Raises GroupError, and what the request raises."""
@@ -225,12 +156,5 @@ def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
 
 def broadcast_weights(model: PreTrainedModel) -> BroadcastWeights:
     """The weights of a model, with a group of their own; tied weights have both names. Raises GroupError."""
-    backend = backend_of(model)
-    group = NcclGroup(model.device) if backend == "nccl" else GlooGroup()
     weights = {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
-    return BroadcastWeights(weights=weights, group=group, backend=backend)
-
-
-def backend_of(model: PreTrainedModel) -> Backend:
-    """What can send the weights of a model: NCCL from a card, gloo from the host."""
-    return "nccl" if model.device.type == "cuda" else "gloo"
+    return BroadcastWeights(weights=weights, group=NcclGroup(model.device))

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.broadcast import Backend
+from sleuth.engines.remote.broadcast import ID_FIELD
 from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.control import Control, SglangControl, VllmControl
 from sleuth.engines.remote.http_client import (
@@ -57,7 +57,7 @@ class Capabilities:
     stop_text: bool
     weights: str | None
     lacks: tuple[str, ...] = ()
-    broadcast: Backend | None = None
+    broadcast: Literal["nccl"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,12 @@ async def find_capabilities(
     )
 
 
-async def _broadcast_of(client: HttpClient) -> Backend | None:
+async def _broadcast_of(client: HttpClient) -> Literal["nccl"] | None:
     """By the refusal of a request without an id, which changes nothing and names the field of the id."""
     try:
         await client.post("/init_weight_transfer_engine", {"init_info": {"rank_offset": 1, "world_size": 2}})
     except (RefusedError, ServerFailedError) as error:
-        return next((backend for backend in get_args(Backend) if f"{backend}_unique_id_b64" in str(error)), None)
+        return "nccl" if ID_FIELD in str(error) else None
     except HttpClientError:
         pass
     return None

@@ -197,7 +197,7 @@ class SglangControl:
 
     async def receive(self, client: HttpClient, published: Published, shared: SharedWeights) -> None:
         """See `Control`."""
-        await self._require_one_device(client, shared.device)
+        await self._require_one_card(client)
         await client.post("/pause_generation", {})
         body = {
             "serialized_named_tensors": shared.serialized_named_tensors(),
@@ -218,13 +218,13 @@ class SglangControl:
             raise ServerFailedError(f"keeps what old weights cached: POST /flush_cache {error}") from None
         await client.post("/continue_generation", {})
 
-    async def _require_one_device(self, client: HttpClient, device: str) -> None:
-        """Raises NotLoadedError for a server that the handles of this device's memory would end."""
+    async def _require_one_card(self, client: HttpClient) -> None:
+        """Raises NotLoadedError for a server that the handles of a card's memory would end."""
         try:
             info = await client.get("/server_info")
         except RefusedError:  # older versions have no such path
             info = await client.get("/get_server_info")
-        wanted = {"device": device} | dict.fromkeys(SGLANG_SIZES, 1)
+        wanted = {"device": "cuda"} | dict.fromkeys(SGLANG_SIZES, 1)
         found = {name: info.get(name) for name in wanted} if isinstance(info, dict) else {}
         if found != wanted:
             described = [", ".join(f"{name} {value}" for name, value in of.items()) for of in (found, wanted)]

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.broadcast import backend_of
 from sleuth.engines.remote.capabilities import DiscoveredServer
 from sleuth.engines.remote.completions import read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
@@ -320,12 +319,18 @@ class PoolEngine:
 def from_memory(
     servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits
 ) -> Literal["shared", "broadcast"] | None:
-    """How servers take weights without a folder. They load, also when they come back, while the learner rests: those
-    that share its card always, others unless the policy lags."""
+    """How servers take weights without a folder, which only those of a card can. They load, also when they come back,
+    while the learner rests: those that share its card always, others unless the policy lags."""
+    if not is_on_card(model):
+        return None
     if limits.sleeps:
         return "shared" if all(map(_is_of_this_machine, servers)) else None
-    takes = all(server.capabilities.broadcast == backend_of(model) for server in servers)
+    takes = all(server.capabilities.broadcast for server in servers)
     return "broadcast" if takes and not limits.max_policy_lag else None
+
+
+def is_on_card(model: PreTrainedModel) -> bool:
+    return model.device.type == "cuda"
 
 
 def _is_of_this_machine(discovered: DiscoveredServer) -> bool:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.runs.atomic import replacing_folder
@@ -115,44 +113,6 @@ def checksum(state: Mapping[str, torch.Tensor]) -> str:
             for digest in digests:
                 whole.update(digest.result())
     return whole.hexdigest()
-
-
-def load_published(model: PreTrainedModel, folder: Path) -> None:
-    """Loads the weights of a folder into the model. Raises SleuthError, leaving the model unchanged, if weights are
-    missing, do not fit the model, or do not match the checksum in the folder."""
-    files = _weight_files(folder)
-    if not files:
-        raise SleuthError(f"{folder}: holds no .safetensors file")
-    try:
-        state = {name: weight for file in files for name, weight in load_file(file).items()}
-    except (OSError, SafetensorError) as error:
-        raise SleuthError(f"{folder}: cannot be read ({error})") from None
-    card = folder / CARD
-    if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(state)):
-        raise SleuthError(
-            f"{folder}: the weights have checksum {is_[:LABEL_DIGITS]}, and {CARD} says {told[:LABEL_DIGITS]}"
-        )
-    load_state(model, state, str(folder))
-
-
-def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source: str) -> None:
-    """Loads weights into the model. Raises SleuthError, which names their `source` and leaves the model unchanged, if
-    weights are missing or do not fit."""
-    ours = model.state_dict()
-    for name, weight in state.items():
-        if name not in ours or ours[name].shape != weight.shape:
-            here = tuple(ours[name].shape) if name in ours else "no such weight"
-            raise SleuthError(f"{source}: {name} is {tuple(weight.shape)} there and {here} in the model")
-    held = {ours[name].data_ptr() for name in state}  # tied weights are written once
-    if missing := [name for name, weight in ours.items() if name not in state and weight.data_ptr() not in held]:
-        raise SleuthError(f"{source}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
-    with torch.no_grad():
-        for name, weight in state.items():
-            ours[name].copy_(weight)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
 
 
 def _remove_older(shared: Path, newest: Path) -> None:

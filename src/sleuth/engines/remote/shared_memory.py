@@ -25,22 +25,16 @@ managers/scheduler_components/weight_updater.py, utils/common.py, utils/patch_to
 For both:
 
 - The server copies the weights while it updates; until it has finished, the memory must stay as it is.
-- There is no such transfer on a CPU. For an emulated server a handle is `{"cpu": (NAME, OFFSET, BYTES)}` of a file in
-  shared memory, which it reads without unpickling any object. An emulated SGLang that takes them says that its `device`
-  is "host".
+- There is no such transfer on a CPU.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import pickle
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any
 
 import torch
@@ -48,13 +42,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 from transformers import PreTrainedModel
 
-CPU = "cpu"
-"""The key of a handle in the memory of the host."""
-HOST = "host"
-"""The `device` of an emulated SGLang that takes such handles."""
-HOST_MEMORY = next(filter(Path.is_dir, [Path("/dev/shm")]), Path(gettempdir()))
-"""Where files are in memory, on systems that have such a folder."""
-PREFIX = "sleuth-weights-"
 CARD_ARGUMENT = 6
 """The place of the card among the arguments of `rebuild_cuda_tensor`."""
 
@@ -63,15 +50,14 @@ Handle = dict[str, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedWeights:
-    """A model's weights by name, and a handle of each in this order.
+    """A model's weights by name, and a handle of each in this order: from the UUID of the card to the arguments of
+    `rebuild_cuda_tensor`.
 
-    `device` is "cuda" or `HOST`. `SharedWeights(weights={"lm_head.weight": torch.zeros(32, 8)},
-    handles=[{"cpu": ("sleuth-weights-x1", 0, 1024)}], device="host")`.
+    `SharedWeights(weights={"lm_head.weight": weight}, handles=[{"GPU-1": reduce_tensor(weight)[1]}])`.
     """
 
     weights: dict[str, Tensor]
     handles: list[Handle]
-    device: str
 
     def update_info(self) -> dict[str, Any]:
         """For vLLM's `/update_weights`."""
@@ -79,9 +65,6 @@ class SharedWeights:
 
     def serialized_named_tensors(self) -> list[str]:
         """For `/update_weights_from_tensor` of an SGLang on one card."""
-        if self.device == HOST:
-            names, dtypes, shapes = update_info_of(self.weights).values()
-            return [_pickled(list(zip(names, (handle[CPU] for handle in self.handles), dtypes, shapes, strict=True)))]
         tensors = [_CardTensor(*item) for handle in self.handles for item in handle.items()]
         return [_pickled(list(zip(self.weights, tensors, strict=True)))]
 
@@ -114,40 +97,15 @@ def shared_weights(model: PreTrainedModel) -> Iterator[SharedWeights]:
     """Yields the handles of a model's weights, valid in the context, in which the weights must not change. Tied weights
     have both names, as servers of an untied copy need."""
     weights = {name: weight.detach().contiguous() for name, weight in model.state_dict().items()}
-    on_card = model.device.type == "cuda"
-    share = _on_card if on_card else _on_host
-    with share(list(weights.values())) as handles:
-        yield SharedWeights(weights=weights, handles=handles, device="cuda" if on_card else HOST)
+    with handles_of(list(weights.values())) as handles:
+        yield SharedWeights(weights=weights, handles=handles)
 
 
 @contextmanager
-def _on_card(weights: list[Tensor]) -> Iterator[list[Handle]]:
+def handles_of(weights: list[Tensor]) -> Iterator[list[Handle]]:
+    """Yields a handle of each weight, all on one card."""
     device = weights[0].device
     torch.cuda.synchronize(device)
     card = str(torch.cuda.get_device_properties(device).uuid)
     yield [{card: reduce_tensor(weight)[1]} for weight in weights]
     torch.cuda.ipc_collect()
-
-
-@contextmanager
-def _on_host(weights: list[Tensor]) -> Iterator[list[Handle]]:
-    with NamedTemporaryFile(dir=HOST_MEMORY, prefix=PREFIX) as file:
-        handles, offset = [], 0
-        for weight in weights:
-            file.write(weight.reshape(-1).view(torch.uint8).numpy().data)
-            handles.append({CPU: (Path(file.name).name, offset, weight.nbytes)})
-            offset += weight.nbytes
-        file.flush()
-        yield handles
-
-
-def read_host_memory(name: str, offset: int, size: int) -> bytearray:
-    """The bytes of a handle. Raises ValueError for another file than those of `shared_weights` or a place outside it,
-    OSError if it is gone."""
-    if not re.fullmatch(PREFIX + r"\w+", name):
-        raise ValueError(f"{name[:60]!r} is no handle")
-    with open(HOST_MEMORY / name, "rb") as file:
-        if not 0 <= offset <= offset + size <= os.fstat(file.fileno()).st_size:
-            raise ValueError(f"{name} has no {size} bytes from {offset} on")
-        file.seek(offset)
-        return bytearray(file.read(size))

@@ -8,8 +8,7 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
-- Weights from memory: see `sleuth.engines.remote.shared_memory`. Where the real server ends, as it cannot read what it
-  was sent, this one answers 400.
+- Weights from memory: see `sleuth.engines.remote.shared_memory`.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
   `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
@@ -33,10 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.engines.launch.command import SGLANG_RESERVED
-from sleuth.engines.remote.control import SGLANG_SIZES
-from sleuth.engines.remote.shared_memory import CPU, HOST
-from sleuth.serve.emulator.bodies import (
+from emulator.bodies import (
     field,
     list_of,
     prompt_of,
@@ -46,8 +42,10 @@ from sleuth.serve.emulator.bodies import (
     text_of,
     top_of,
 )
-from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
-from sleuth.serve.emulator.weight_transfer import named_tensors
+from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
+from emulator.weight_transfer import named_tensors
+from sleuth.engines.launch.command import SGLANG_RESERVED
+from sleuth.engines.remote.control import SGLANG_SIZES
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
@@ -113,7 +111,7 @@ class SglangEmulator(EngineEmulator):
         return JSONResponse(
             {
                 "version": VERSION,
-                "device": HOST if self.transfers == "shared" else CPU,
+                "device": "cuda" if self.transfers == "shared" else "cpu",
                 "context_length": self.engine.context,
                 "max_req_input_len": self.engine.context - SGLANG_RESERVED,
                 "internal_states": [],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -12,16 +13,17 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
 import torch
+from safetensors.torch import load_file
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.control import INITIAL_WEIGHTS
-from sleuth.engines.remote.published import load_published, load_state
+from sleuth.engines.remote.published import CARD, checksum
 from sleuth.engines.stops import find_eos_ids
-from sleuth.serve.emulator.faults import FaultInjector
 from sleuth.serve.http.engine_thread import EngineThread
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.http.refused import Refused
@@ -29,9 +31,11 @@ from sleuth.types import Completion, Sampling, SleuthError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 """The parts of a server's memory that `sleep` releases."""
+WAITING = 1024
+"""Requests that may wait for a slot: a trainer sends all of them at once."""
 
 Transfers = Literal["shared", "broadcast"]
-"""From the host's memory or, as a vLLM, by broadcast."""
+"""As from the memory of the learner's card or, a vLLM, as by NCCL (`emulator.no_card`)."""
 
 Result = TypeVar("Result")
 
@@ -52,8 +56,7 @@ class ScoredToken:
 
 
 class EmulatedEngine:
-    """Continues tokens with a model whose weights, named `label`, can be replaced by those of folders below `weights`;
-    if `stale`, only their name is.
+    """Continues tokens with a model whose weights, named `label`, can be replaced; if `stale`, only their name is.
 
     Completions wait while it is `paused` or a part of its memory is `asleep`. Call it from the server's event loop.
     """
@@ -65,9 +68,7 @@ class EmulatedEngine:
         *,
         slots: int,
         context: int,
-        limits: Limits,
-        cache_memory: str | None = None,
-        weights: Path | None = None,
+        seconds: float = 600.0,
     ) -> None:
         self.tokenizer = tokenizer
         self.context = context
@@ -77,11 +78,10 @@ class EmulatedEngine:
         self.asleep: frozenset[str] = frozenset()
         self.eos_ids = find_eos_ids(model.generation_config, tokenizer)
         # All waiting requests are passed to the engine, which admits them by key.
-        self.engine_thread = EngineThread(slots + limits.waiting, limits)
+        self.engine_thread = EngineThread(slots + WAITING, Limits(seconds=seconds))
         self._model = model
-        self._weights = weights.resolve() if weights else None
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
-        self._engine = LocalEngine(model, tokenizer, slots=slots, context=context, cache_memory=cache_memory)
+        self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
         self._running: dict[str, asyncio.Future[Completion]] = {}
         self._ready = asyncio.Event()
         self._ready.set()
@@ -163,8 +163,7 @@ class EmulatedEngine:
 
     async def load(self, folder: Path, label: str | None) -> None:
         """Loads the weights of a folder once nothing is running, and sets the label if given. Raises SleuthError, with
-        nothing changed, if they do not fit or are not below the folder that the server was started with."""
-        self._require_own(folder)
+        nothing changed, if they do not fit."""
         await self.change_weights(lambda: load_published(self._model, folder))
         self.label = label or self.label
 
@@ -182,16 +181,6 @@ class EmulatedEngine:
                 await self._apply(change)
         finally:
             self._set_state(paused=was_paused)
-
-    def _require_own(self, folder: Path) -> None:
-        if self._weights is None:
-            raise SleuthError("this server loads no weights; start it with --weights DIR, the folder they come from")
-        try:
-            inside = folder.resolve().is_relative_to(self._weights)
-        except (OSError, ValueError, RuntimeError):  # no path at all, or a circle of links
-            inside = False
-        if not inside:
-            raise SleuthError(f"{str(folder)[:200]!r} is not below {self._weights}, the --weights of this server")
 
     async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
         """Loads these weights once nothing is running, and sets the label if given. Raises SleuthError, which names
@@ -260,6 +249,35 @@ class EmulatedEngine:
         while self._running:
             await asyncio.wait(list(self._running.values()))
             await asyncio.sleep(0)  # lets the callers remove themselves from `_running`
+
+
+def load_published(model: PreTrainedModel, folder: Path) -> None:
+    """Loads the weights of a folder into the model. Raises SleuthError, leaving the model unchanged, if weights are
+    missing, do not fit the model, or do not match the checksum in the folder."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise SleuthError(f"{folder}: holds no .safetensors file")
+    state = {name: weight for file in files for name, weight in load_file(file).items()}
+    card = folder / CARD
+    if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(state)):
+        raise SleuthError(f"{folder}: the weights have checksum {is_}, and {CARD} says {told}")
+    load_state(model, state, str(folder))
+
+
+def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Loads weights into the model. Raises SleuthError, which names their `source` and leaves the model unchanged, if
+    weights are missing or do not fit."""
+    ours = model.state_dict()
+    for name, weight in state.items():
+        if name not in ours or ours[name].shape != weight.shape:
+            here = tuple(ours[name].shape) if name in ours else "no such weight"
+            raise SleuthError(f"{source}: {name} is {tuple(weight.shape)} there and {here} in the model")
+    held = {ours[name].data_ptr() for name in state}  # tied weights are written once
+    if missing := [name for name, weight in ours.items() if name not in state and weight.data_ptr() not in held]:
+        raise SleuthError(f"{source}: lacks {len(missing)} of the model's weights, such as {missing[0]}")
+    with torch.no_grad():
+        for name, weight in state.items():
+            ours[name].copy_(weight)
 
 
 def _zero_weights(model: PreTrainedModel) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sleuth.serve.http.refused import Refused, refusal
-from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,32 +26,6 @@ class Faults:
     """Every n-th answer is cut off in the middle."""
     stale: bool = False
     """Loading weights reports success and changes nothing."""
-
-    def changed(self, table: dict[str, Any]) -> Faults:
-        """A copy with other values. Raises `Refused` for an unknown fault or an invalid value."""
-        defaults = {field.name: field.default for field in fields(Faults)}
-        for name, value in table.items():
-            if name not in defaults:
-                raise Refused(400, f"{name} is not a fault; expected one of {', '.join(defaults)}, forget")
-            is_whole = isinstance(defaults[name], float) and type(value) is int
-            if (type(value) is not type(defaults[name]) and not is_whole) or value < 0:
-                raise Refused(400, f"{name} = {value!r}: expected a {type(defaults[name]).__name__} of 0 or more")
-        return replace(self, **table)
-
-
-def parse_faults(words: list[str]) -> Faults:
-    """The faults of options such as `["latency=0.2", "error_every=7", "stale"]`. Raises a one-line SleuthError."""
-    table: dict[str, Any] = {}
-    for word in words:
-        name, _, value = word.replace("-", "_").partition("=")
-        try:
-            table[name] = True if name == "stale" and not value else float(value) if "." in value else int(value)
-        except ValueError:
-            raise SleuthError(f"--fault {word}: expected such as latency=0.2, error-every=7 or stale") from None
-    try:
-        return Faults().changed(table)
-    except Refused as refused:
-        raise SleuthError(f"--fault: {refused}") from None
 
 
 class FaultInjector:

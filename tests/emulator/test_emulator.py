@@ -1,8 +1,7 @@
-"""`--emulate`: the endpoints mean what they mean at the servers that they are spoken after."""
+"""The endpoints mean what they mean at the servers that they are spoken after."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,14 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from emulated_server import KINDS, EmulatedServer, emulated_server
 
+from emulator.served import KINDS, EmulatedServer, emulated_server
 from sleuth.engines.remote.published import publish
 from sleuth.factories import load_model
-from sleuth.serve.emulator.faults import parse_faults
-from sleuth.types import SleuthError
 
-BASE = Path(__file__).parents[3] / "models" / "tiny-base"
+BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = [5, 6, 7]
 
 
@@ -208,72 +205,3 @@ def test_faults_are_injected_as_requested(server: tuple[str, EmulatedServer]) ->
     started = time.monotonic()
     assert written(kind, server) == before
     assert time.monotonic() - started > 0.2
-    assert httpx.post(f"{server.url}/faults", json={"lateness": 1}).status_code == 400
-
-
-@pytest.mark.parametrize("word", ["lateness=1", "latency=soon", "error-every=-1"])
-def test_an_unknown_fault_is_one_line(word: str) -> None:
-    with pytest.raises(SleuthError, match="--fault"):
-        parse_faults([word])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"stop": 2147483648},
-        {"stop": [1, 2]},
-        {"stop": {"a": 1}},
-        {"stop_token_ids": [[1]]},
-        {"stop_token_ids": "1"},
-        {"temperature": -1},
-        {"temperature": 10**400},
-        {"prompt": [[1]], "input_ids": [[1]]},
-        {"prompt": "\ud800", "input_ids": "\ud800"},
-        {"model": "\udfff", "rid": "\udfff"},
-        {"seed": "x", "sampling_seed": "x"},
-    ],
-)
-def test_odd_values_are_refused_with_a_line(server: tuple[str, EmulatedServer], change: dict[str, Any]) -> None:
-    kind, server = server
-    if kind == "vllm":
-        path, body = "/v1/completions", {"prompt": PROMPT, "max_tokens": 2} | change
-    else:
-        top = {name: value for name, value in change.items() if name in ("input_ids", "rid")}
-        inner = {
-            name: value for name, value in change.items() if name not in ("prompt", "input_ids", "model", "rid", "seed")
-        }
-        path, body = "/generate", {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 2} | inner} | top
-    content = json.dumps(body)
-    answer = httpx.post(server.url + path, content=content, headers={"content-type": "application/json"}, timeout=30)
-    assert answer.status_code == 400, answer.text
-    assert "\n" not in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": NaN}', b"\xff", b'"\xed\xa0\x80"', b"[]", b"null"])
-def test_bodies_that_are_no_json_object_are_refused(server: tuple[str, EmulatedServer], content: bytes) -> None:
-    kind, server = server
-    for path in (
-        "/v1/completions" if kind == "vllm" else "/generate",
-        "/faults",
-        "/tokenize",
-        "/update_weight_version",
-    ):
-        answer = httpx.post(server.url + path, content=content, headers={"content-type": "application/json"})
-        assert answer.status_code == 400, (path, answer.text)
-
-
-def test_weights_come_from_the_folder_of_the_server_only(server: tuple[str, EmulatedServer], tmp_path: Path) -> None:
-    kind, server = server
-    model, _ = load_model(str(BASE), dtype="float32", device="cpu")
-    inside, outside = publish(model, tmp_path / "weights", 1), publish(model, tmp_path / "others", 1)
-    (tmp_path / "weights" / "link").symlink_to(outside.path)
-    server.engine._weights = (tmp_path / "weights").resolve()
-    strange = [outside.path, tmp_path / "weights" / ".." / "others" / outside.label, Path("/"), Path(""), Path("a\0b")]
-    for folder in (*strange, tmp_path / "weights" / "link"):
-        answer = load(kind, server, folder, "x")
-        assert answer.status_code in (400, 500)
-        assert "is not below" in answer.text
-    assert label_of(kind, server) == "default"
-    assert load(kind, server, inside.path, inside.label).is_success
-    server.engine._weights = None
-    assert "--weights DIR" in load(kind, server, inside.path, inside.label).text

@@ -1,44 +1,34 @@
-"""The application of `sleuth serve --emulate`: our engine behind the endpoints of vLLM or SGLang."""
+"""The application of an emulated server."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from emulator.bodies import field, read_body
+from emulator.engine import EmulatedEngine, EngineEmulator, Transfers
+from emulator.faults import FaultInjector, Faults, RestartGate
+from emulator.sglang import SglangEmulator
+from emulator.vllm import VllmEmulator
 from sleuth.render import encode
-from sleuth.serve.emulator.bodies import field, read_body
-from sleuth.serve.emulator.engine import EmulatedEngine, EngineEmulator, Transfers
-from sleuth.serve.emulator.faults import FaultInjector, Faults, RestartGate
-from sleuth.serve.emulator.sglang import SglangEmulator
-from sleuth.serve.emulator.vllm import VllmEmulator
-from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.event_stream import ClientDisconnected
-from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
-from sleuth.serve.http.refused import Refused, refusal
+from sleuth.serve.http.refused import Refused
 
 EMULATORS: dict[str, type[EngineEmulator]] = {"vllm": VllmEmulator, "sglang": SglangEmulator}
-OTHER_REQUESTS = 64  # concurrent ones besides completions: server information and uploads
 CLIENT_LEFT_STATUS = 499
-
-
-def emulator_limits(*, seconds: float = 600.0, waiting: int = 1024) -> Limits:
-    """Limits for bodies of some hundred thousand tokens, and for a trainer that sends all requests at once."""
-    return Limits(body_bytes=4 * 2**20, seconds=seconds, waiting=waiting)
 
 
 def emulator_app(
     kind: str,
     name: str,
     engine: EmulatedEngine,
-    limits: Limits,
     *,
-    access: Access,
     faults: Faults | None = None,
     raw: bool | None = None,
     transfers: Transfers | None = None,
@@ -72,12 +62,11 @@ def emulator_app(
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": engine.context})
 
     async def change_faults(request: Request) -> Response:
-        table = await read_body(request, None)
-        if (seconds := field(table, "forget", float, None)) is not None:
+        table = await request.json()
+        if (seconds := table.pop("forget", None)) is not None:
             fault_injector.restart(seconds)
             await engine.restart()
-            del table["forget"]
-        fault_injector.faults = fault_injector.faults.changed(table)
+        fault_injector.faults = replace(fault_injector.faults, **table)
         engine.stale = fault_injector.faults.stale
         return JSONResponse({"asked": fault_injector.completions})
 
@@ -88,24 +77,16 @@ def emulator_app(
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/faults", change_faults, methods=["POST"]),
         ],
-        exception_handlers={Refused: _refused, HTTPException: _wrong_request, ClientDisconnected: _left},
+        exception_handlers={Refused: _refused, ClientDisconnected: _left},
         lifespan=engine_runs,
     )
     app.add_middleware(RestartGate, injector=fault_injector)
-    app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
-    app.add_middleware(RequestLimit, limit=limits.waiting + OTHER_REQUESTS)
-    app.add_middleware(AccessControl, access=access, refusal=refusal)
     return app
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     return error.response()
-
-
-async def _wrong_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, str(error.detail), error.headers)
 
 
 async def _left(request: Request, error: Exception) -> Response:

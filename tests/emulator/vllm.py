@@ -33,11 +33,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of, top_of
+from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredToken
+from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
-from sleuth.serve.emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of, top_of
-from sleuth.serve.emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredToken
-from sleuth.serve.emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.serve.http.event_stream import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
 from sleuth.types import SleuthError

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+from starlette.middleware.base import BaseHTTPMiddleware, DispatchFunction
 from starlette.routing import Route
 from starlette.types import ASGIApp
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from emulator.app import emulator_app
+from emulator.engine import EmulatedEngine, Transfers
+from emulator.faults import Faults
 from sleuth.cli.http_server import server_of
-from sleuth.serve.emulator.app import emulator_app, emulator_limits
-from sleuth.serve.emulator.engine import EmulatedEngine, Transfers
-from sleuth.serve.emulator.faults import Faults
-from sleuth.serve.http.access import Access
 
 KINDS = ("vllm", "sglang")
-ANYWHERE = Path(tempfile.gettempdir())  # where the folders of tests are
 
 
 @dataclass
@@ -45,19 +42,22 @@ def emulated_server(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     *,
+    name: str = "tiny",
     context: int = 256,
     slots: int = 32,
     raw: bool | None = None,
     transfers: Transfers | None = None,
     instead: Mapping[str, ASGIApp] | None = None,
+    around: DispatchFunction | None = None,
     **faults: Any,
 ) -> Iterator[EmulatedServer]:
-    """A server that uses `model` itself, which therefore must not be the learner's object. `instead` answers paths."""
-    limits = emulator_limits(seconds=60)
-    engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, limits=limits, weights=ANYWHERE)
-    how = {"access": Access(), "faults": Faults(**faults), "raw": raw, "transfers": transfers}
-    app = emulator_app(kind, "tiny", engine, limits, **how)
+    """A server that uses `model` itself, which therefore must not be the learner's object. `instead` answers paths,
+    `around` passes requests on."""
+    engine = EmulatedEngine(model, tokenizer, slots=slots, context=context, seconds=60)
+    app = emulator_app(kind, name, engine, faults=Faults(**faults), raw=raw, transfers=transfers)
     app.router.routes[:0] = [Route(path, answer) for path, answer in (instead or {}).items()]
+    if around is not None:
+        app.add_middleware(BaseHTTPMiddleware, dispatch=around)
     with application(app) as url:
         yield EmulatedServer(url, engine)
 

@@ -1,5 +1,5 @@
-"""A tiny model behind the wire formats of SGLang and vLLM, over real HTTP on loopback, by `sleuth serve --emulate`; and
-what servers of other versions, or in trouble, do otherwise."""
+"""A tiny model behind the wire formats of SGLang and vLLM, over real HTTP on loopback; and what servers of other
+versions, or in trouble, do otherwise."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from emulated_server import ANYWHERE, application
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.base import RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from emulator.served import emulated_server
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.engines.stops import find_eos_ids
 from sleuth.render import decode
-from sleuth.serve.emulator.app import emulator_app, emulator_limits
-from sleuth.serve.emulator.engine import EmulatedEngine
-from sleuth.serve.http.access import Access
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]
@@ -58,13 +55,9 @@ class ModelServer:
     @contextmanager
     def listening(self, kind: Kind) -> Iterator[ModelServer]:
         """At work in a thread, at its `url`."""
-        limits = emulator_limits()
-        engine = EmulatedEngine(
-            self.model, self.tokenizer, slots=self.slots, context=self.context, limits=limits, weights=ANYWHERE
-        )
-        app = emulator_app(kind.lower(), self.name, engine, limits, access=Access())
-        app.add_middleware(BaseHTTPMiddleware, dispatch=self._answer)
-        with application(app) as self.url:
+        how = {"name": self.name, "context": self.context, "slots": self.slots, "around": self._answer}
+        with emulated_server(kind.lower(), self.model, self.tokenizer, **how) as server:
+            self.url = server.url
             yield self
 
     async def _answer(self, request: Request, answer: RequestResponseEndpoint) -> Response:

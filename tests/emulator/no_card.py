@@ -1,0 +1,89 @@
+"""What a learner without a card sends weights by, to emulated servers of the same process: gloo in the place of NCCL,
+and handles of its own memory in that of a card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from sleuth.engines.remote.broadcast import ID_BYTES, GroupError
+
+CARD = "GPU-1"
+"""Its UUID."""
+GLOO: Any = torch.distributed  # not all of it has types
+LOOPBACK = "127.0.0.1"
+TIMEOUT = timedelta(seconds=20)
+MEMORY: dict[bytes, Tensor] = {}
+"""Shared tensors by their handles."""
+
+
+@contextmanager
+def no_card() -> Iterator[None]:
+    """In the context, learners on a CPU send their weights as those on a card do."""
+    with (
+        patch("sleuth.engines.remote.pool.is_on_card", lambda model: True),
+        patch("sleuth.engines.remote.broadcast.NcclGroup", GlooGroup),
+        patch("sleuth.engines.remote.shared_memory.handles_of", handles_in_memory),
+    ):
+        yield
+
+
+class GlooGroup:
+    """As `NcclGroup`. The bytes of its id are the port of a `TCPStore`."""
+
+    def __init__(self, device: torch.device, unique_id: bytes | None = None) -> None:
+        port = int(unique_id.rstrip(b"\0")) if unique_id is not None else 0
+        how = {"is_master": unique_id is None, "wait_for_workers": False, "timeout": TIMEOUT}
+        self._store = GLOO.TCPStore(LOOPBACK, port, **how)
+        self.unique_id = unique_id or str(self._store.port).encode().ljust(ID_BYTES, b"\0")
+
+    def join(self, size: int, rank: int = 0) -> None:
+        """See `NcclGroup`."""
+        options = GLOO.ProcessGroupGloo._Options()
+        options._devices = [GLOO.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._timeout = TIMEOUT
+        try:
+            self._group = GLOO.ProcessGroupGloo(self._store, rank, size, options)
+            self._group.allreduce(torch.zeros(1)).wait()
+        except RuntimeError as error:
+            raise GroupError(f"gloo: {error}") from None
+
+    def broadcast(self, weights: Sequence[Tensor]) -> None:
+        """See `NcclGroup`."""
+        try:
+            for weight in weights:
+                self._group.broadcast(weight, root=0).wait()
+        except RuntimeError as error:
+            raise GroupError(f"gloo: {error}") from None
+
+    def abort(self) -> None:
+        """Nothing: what waits ends by its timeout."""
+
+
+@contextmanager
+def handles_in_memory(weights: Sequence[Tensor]) -> Iterator[list[dict[str, tuple[Any, ...]]]]:
+    """As `handles_of`, valid in the context."""
+    handles = [str(id(weight)).encode() for weight in weights]
+    MEMORY.update(zip(handles, weights, strict=True))
+    try:
+        yield [{CARD: arguments_of(weight, handle=handle)} for weight, handle in zip(weights, handles, strict=True)]
+    finally:
+        for handle in handles:
+            del MEMORY[handle]
+
+
+def arguments_of(weight: Tensor, *, handle: bytes = b"handle", offset: int = 0) -> tuple[Any, ...]:
+    """Those that torch's `reduce_tensor` gives for a tensor of the first card."""
+    kind = (type(weight), weight.size(), weight.stride(), 0, torch.storage.TypedStorage, weight.dtype)
+    return (*kind, 0, handle, weight.nbytes, offset, False, b"counter", 0, b"event", True)
+
+
+def rebuilt(*arguments: Any) -> Tensor:
+    """As torch's `rebuild_cuda_tensor`, but a copy."""
+    return MEMORY[arguments[7]].clone()
