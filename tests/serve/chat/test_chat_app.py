@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import TOKENIZER, PacedEngine, Shelf, agent, app_of, diligent
+from agents import PacedEngine, Shelf, agent, app_of, diligent
 from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from sleuth.serve.chat.wire import ChatCompletion, Models, ProblemBody, TextCompletion
+from sleuth.serve.chat.wire import ChatCompletion, Models, ProblemBody
 from sleuth.types import Sampling
 
 QUESTION = {"messages": [{"role": "user", "content": "Where was Ada Voss born?"}]}
@@ -161,80 +161,6 @@ def test_sampling_at_a_temperature_is_repeatable_by_seed() -> None:
     assert keys[4][:2] == (1, -(10**30))
 
 
-# -- completions -------------------------------------------------------------------------------------------------------
-
-
-def continued(text: str, sampling: Sampling) -> str:
-    return " was born in Tarn, a town by a lake."
-
-
-@pytest.fixture(scope="module")
-def writer() -> Iterator[TestClient]:
-    with client_of(app_of(agent(continued))) as client:
-        yield client
-
-
-def completed(writer: TestClient, **options: Any) -> dict[str, Any]:
-    answer = writer.post("/v1/completions", json={"prompt": "Ada Voss", "max_tokens": 100} | options)
-    assert answer.status_code == 200, answer.text
-    TextCompletion.model_validate(answer.json())
-    return answer.json()
-
-
-def test_a_completion_continues_the_text_with_the_model_alone(writer: TestClient) -> None:
-    body = completed(writer)
-    assert body["choices"][0]["text"] == " was born in Tarn, a town by a lake."
-    assert body["choices"][0]["finish_reason"] == "stop"
-    assert body["choices"][0]["logprobs"] is None
-    assert completed(writer, max_tokens=2)["choices"][0]["finish_reason"] == "length"
-    assert "sleuth" not in body
-
-
-PROMPTS: tuple[Any, ...] = ("a b", ["a b"], [1, 2.0], [5.0], [[5]])
-
-
-def test_a_prompt_may_be_tokens_and_stand_in_a_list_of_one(writer: TestClient) -> None:
-    counted = {str(p): completed(writer, prompt=p)["usage"]["prompt_tokens"] for p in PROMPTS}
-    assert list(counted.values()) == [3, 3, 2, 1, 1]  # a token a byte: these are no words of the world
-
-
-@pytest.mark.parametrize("stop", [" in Tarn", [" town", " in Tarn", "Tarn"], ["rn, a"]])
-def test_a_stop_string_ends_the_text_and_is_no_part_of_it_streamed_or_not(writer: TestClient, stop: Any) -> None:
-    text = completed(writer, stop=stop)["choices"][0]["text"]
-    assert text in (" was born", " was born in Ta")
-    body = {"prompt": "Ada Voss", "max_tokens": 100, "stop": stop}
-    chunks = streamed(writer, "/v1/completions", body)
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
-    assert len(chunks) > 2
-
-
-def test_logprobs_are_those_of_every_sampled_token(writer: TestClient) -> None:
-    body = completed(writer, logprobs=0)
-    logprobs = body["choices"][0]["logprobs"]
-    assert "".join(logprobs["tokens"]) == body["choices"][0]["text"]
-    assert logprobs["token_logprobs"] == [-0.5] * body["usage"]["completion_tokens"]
-    assert logprobs["text_offset"][:3] == [0, 4, 9]
-    chunks = streamed(writer, "/v1/completions", {"prompt": "Ada Voss", "max_tokens": 100, "logprobs": 0})
-    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-    for key in ("tokens", "token_logprobs", "text_offset"):
-        assert [value for of in told for value in of[key]] == logprobs[key]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "line"),
-    [
-        ("", "prompt: it has no tokens to continue"),
-        ([10**6], r"prompt: there is no token 1000000; the last is "),
-        ("word " * 500, "prompt: it has 2500 tokens and the context holds 600; send less"),
-        ("word " * 10_000, "prompt: it is longer than the context of 600 tokens"),
-    ],
-)
-def test_an_unusable_prompt_is_refused_with_the_reason(writer: TestClient, prompt: Any, line: str) -> None:
-    answer = writer.post("/v1/completions", json={"prompt": prompt})
-    assert answer.status_code == 400
-    assert refused(answer).startswith(line)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -266,12 +192,6 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
     answer = client.post("/v1/chat/completions", json=QUESTION | change)
     assert (answer.status_code, refused(answer)) == (400, line)
     assert answer.json()["error"]["param"] == next(iter(change))
-
-
-@pytest.mark.parametrize("change", [{"n": 2}, {"top_p": 0.9}, {"best_of": 2}, {"logprobs": 3}, {"echo": True}])
-def test_what_a_completion_cannot_have_is_400_and_named(writer: TestClient, change: dict[str, Any]) -> None:
-    answer = writer.post("/v1/completions", json={"prompt": "Ada Voss"} | change)
-    assert (answer.status_code, refused(answer)) == (400, f"{next(iter(change))}: not supported here; leave it out")
 
 
 def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
@@ -454,7 +374,7 @@ ANY_JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = (
-    "messages", "prompt", "model", "stream", "temperature", "seed", "max_tokens", "stop", "n", "logprobs", "tools",
+    "messages", "model", "stream", "temperature", "seed", "max_tokens", "stop", "n", "logprobs", "tools",
     "stream_options", "top_p", "response_format",
 )  # fmt: skip
 MESSAGES = st.lists(
@@ -462,32 +382,27 @@ MESSAGES = st.lists(
     max_size=3,
 )
 NEAR = st.dictionaries(st.sampled_from(FIELDS), ANY_JSON | st.integers(-2, 40) | st.text(max_size=9), max_size=4)
-BODIES = st.builds(
-    lambda more, messages, prompt: {"messages": messages, "prompt": prompt} | more,
-    NEAR,
-    MESSAGES,
-    st.text(max_size=30) | st.lists(st.integers(-1, 400), max_size=4),
-)
+BODIES = st.builds(lambda more, messages: {"messages": messages} | more, NEAR, MESSAGES)
 
 
 @settings(max_examples=300, deadline=None)
-@given(body=BODIES | ANY_JSON, path=st.sampled_from(["/v1/chat/completions", "/v1/completions"]))
-def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
-    client: TestClient, body: object, path: str
-) -> None:
-    answer = client.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
+@given(body=BODIES | ANY_JSON)
+def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(client: TestClient, body: object) -> None:
+    answer = client.post(
+        "/v1/chat/completions", content=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
     assert answer.status_code in (200, 400, 404)
     if answer.status_code != 200:
         refused(answer)
     elif answer.headers["content-type"] == "application/json":
-        (ChatCompletion if "chat" in path else TextCompletion).model_validate(answer.json())
+        ChatCompletion.model_validate(answer.json())
     else:
         assert answer.text.endswith("data: [DONE]\n\n")
 
 
 def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
-    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
+    for path in ("/v1/chat/completions", "/v1/responses"):
         responses = described["paths"][path]["post"]["responses"]
         assert {"200", "400", "404", "408", "413", "415", "429", "503", "504"} <= set(responses)
         assert {"application/json", "text/event-stream"} == set(responses["200"]["content"])
@@ -496,10 +411,3 @@ def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
     assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
     question, items = shapes["ResponseRequest"]["properties"]["input"]["anyOf"]
     assert (question["type"], items["minItems"], items["maxItems"]) == ("string", 1, 256)
-    text, tokens, _ = shapes["CompletionRequest"]["properties"]["prompt"]["anyOf"]
-    assert (text["minLength"], tokens["items"]["maximum"]) == (1, len(TOKENIZER) - 1)
-
-
-def test_a_prompt_that_the_api_describes_is_taken_to_the_last_token_and_no_further(client: TestClient) -> None:
-    for prompt, status in (([len(TOKENIZER) - 1], 200), ([len(TOKENIZER)], 400), ("", 400), ([""], 400), (" ", 200)):
-        assert client.post("/v1/completions", json={"prompt": prompt}).status_code == status, prompt

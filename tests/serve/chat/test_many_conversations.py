@@ -129,26 +129,3 @@ def test_the_server_answers_while_the_model_computes(served: tuple[str, Agent]) 
     answered, seconds = with_client(url, look)
     assert answered == 2 * SLOTS
     assert sorted(seconds)[len(seconds) // 2] < 0.5
-
-
-def test_a_completion_is_what_the_engine_writes_with_its_logprobs(served: tuple[str, Agent]) -> None:
-    url, _ = served
-    ask = {"prompt": "Question: where?\n", "max_tokens": 12, "temperature": 0, "logprobs": 0}
-    first, second = (httpx.post(f"{url}/v1/completions", json=ask, timeout=60).json() for _ in range(2))
-    assert first["choices"][0]["text"] == second["choices"][0]["text"]
-    logprobs = first["choices"][0]["logprobs"]
-    assert logprobs["token_logprobs"] == pytest.approx(second["choices"][0]["logprobs"]["token_logprobs"], abs=1e-4)
-    assert "".join(logprobs["tokens"]) == first["choices"][0]["text"]
-    assert len(logprobs["token_logprobs"]) == first["usage"]["completion_tokens"] > 0
-    assert all(logprob <= 0 for logprob in logprobs["token_logprobs"])
-
-
-def test_a_temperature_that_rounds_to_zero_in_fp32_is_greedy(served: tuple[str, Agent]) -> None:
-    url, _ = served
-    ask = {"prompt": "Question: where?\n", "max_tokens": 12, "logprobs": 0}
-    greedy, *others = (
-        httpx.post(f"{url}/v1/completions", json=ask | {"temperature": temperature}, timeout=60).json()["choices"][0]
-        for temperature in (0, 1e-8, 1e-46, 2.2e-309)
-    )
-    assert [told["text"] for told in others] == [greedy["text"]] * 3
-    assert [sum(told["logprobs"]["token_logprobs"]) for told in others] == [0.0] * 3

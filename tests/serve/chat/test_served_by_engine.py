@@ -18,7 +18,8 @@ from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import conversation_limits
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
-ASKED = {"model": "tiny", "temperature": 0, "max_tokens": 40}
+QUESTION = {"role": "user", "content": "Where does Town 5 lie?"}
+ASKED = {"model": "tiny", "temperature": 0, "max_tokens": 40, "messages": [QUESTION]}
 
 
 @pytest.fixture(scope="module")
@@ -28,33 +29,20 @@ def server() -> Iterator[EmulatedServer]:
         yield server
 
 
-def answers(index: Path, path: str, body: dict[str, Any], **engine: Any) -> dict[str, Any]:
+def answers(index: Path, **engine: Any) -> dict[str, Any]:
     """What the agent answers, without what differs from answer to answer."""
     session, _ = open_eval_session(str(BASE), [], index=index, context=512, **engine)
     agent = agent_of(session, "tiny", index)
     app = chat_app(agent, conversation_limits(), conversations=4, access=Access())
     with TestClient(app, base_url="http://localhost") as client:
-        response = client.post(path, json=ASKED | body)
+        response = client.post("/v1/chat/completions", json=ASKED)
     assert response.status_code == 200, response.text
     return {key: value for key, value in response.json().items() if key not in ("id", "created", "system_fingerprint")}
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Where does Town 5 lie?"}]}),
-        ("/v1/completions", {"prompt": "Question: where does Town 5 lie?", "logprobs": 0}),
-    ],
-)
-def test_a_server_answers_as_the_engine_in_this_process(
-    server: EmulatedServer, towns: Path, path: str, body: dict[str, Any]
-) -> None:
+def test_a_server_answers_as_the_engine_in_this_process(server: EmulatedServer, towns: Path) -> None:
     before = server.fault()
-    over_http = answers(towns, path, body, engine=server.url, served_as="tiny")
+    over_http = answers(towns, engine=server.url, served_as="tiny")
     assert server.fault() > before + 1  # more than the probe
-    here = answers(towns, path, body)
-    if "logprobs" in body:
-        one, other = (told["choices"][0].pop("logprobs") for told in (over_http, here))
-        assert one["tokens"] == other["tokens"]
-        assert one["token_logprobs"] == pytest.approx(other["token_logprobs"], abs=1e-4)
+    here = answers(towns)
     assert over_http == here

@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse
 from sleuth import __version__
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.answers import chat_completion, chat_stream, new_head, server_sent
-from sleuth.serve.chat.completions import Continuation
 from sleuth.serve.chat.conversation import Event as ConversationEvent
 from sleuth.serve.chat.conversation import conversation
 from sleuth.serve.chat.responses import ResponseWriter, response_stream
@@ -26,12 +25,9 @@ from sleuth.serve.chat.responses_wire import ResponseBody, ResponseRequest
 from sleuth.serve.chat.wire import (
     ChatCompletion,
     ChatRequest,
-    CompletionRequest,
     Health,
     Models,
     ProblemBody,
-    TextCompletion,
-    prompt_shape,
 )
 from sleuth.serve.http.access import Access, AccessControl
 from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
@@ -59,7 +55,6 @@ def add_page(app: FastAPI) -> None:
 
 PATHS = (
     "/v1/chat/completions",
-    "/v1/completions",
     "/v1/responses",
     "/v1/models",
     "/health",
@@ -110,7 +105,6 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
     _add_completion_routes(app, _RequestHandler(agent, engine_thread, limits))
     _add_monitoring(app, agent, engine_thread, counters)
     add_page(app)
-    _describe_tokens(app, len(agent.renderer.tokenizer))
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     app.add_middleware(RequestLimit, limit=conversations + limits.waiting + OTHER_REQUESTS)
     access = replace(access, open_paths=(*access.open_paths, *PAGE_PATHS))
@@ -120,7 +114,7 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
 
 
 class _RequestHandler:
-    """Runs requests as conversations or completions, and returns the answers."""
+    """Runs requests as conversations, and returns the answers."""
 
     def __init__(self, agent: Agent, engine_thread: EngineThread, limits: Limits) -> None:
         self._agent = agent
@@ -135,7 +129,7 @@ class _RequestHandler:
             return JSONResponse(chat_completion(heard, new_head("chatcmpl", "chat.completion", self._agent.name)))
         events = await cancel_on_disconnect(request, self._started(events))
         head = new_head("chatcmpl", "chat.completion.chunk", self._agent.name)
-        return self._stream(server_sent(chat_stream(events, head, with_usage=_with_usage(body))))
+        return self._stream(server_sent(chat_stream(events, head, with_usage=body.with_usage)))
 
     async def respond(self, request: Request, body: ResponseRequest) -> Response:
         events = self._conversation(body, "input", body.max_output_tokens)
@@ -146,19 +140,6 @@ class _RequestHandler:
         for event in await cancel_on_disconnect(request, self._whole(events)):
             response.receive(event)
         return JSONResponse(response.body.model_dump())
-
-    async def complete(self, request: Request, body: CompletionRequest) -> Response:
-        self._require_model(body.model)
-        if isinstance(body.prompt, str) and len(body.prompt) > self._agent.max_characters:
-            line = f"prompt: it is longer than the context of {self._agent.context} tokens"
-            raise Refused(400, line, param="prompt", code=TOO_LONG)
-        continuation = Continuation(self._agent, body, self._key(body.seed))
-        head = new_head("cmpl", "text_completion", self._agent.name)
-        if not body.stream:
-            heard = await cancel_on_disconnect(request, self._whole(continuation.chunks()))
-            return JSONResponse(continuation.full_body(heard, head))
-        events = await cancel_on_disconnect(request, self._started(continuation.chunks()))
-        return self._stream(server_sent(continuation.stream(events, head, with_usage=_with_usage(body))))
 
     def _conversation(
         self, body: ChatRequest | ResponseRequest, field: str, max_tokens: int | None
@@ -212,10 +193,6 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
             yield event
 
 
-def _with_usage(body: ChatRequest | CompletionRequest) -> bool:
-    return body.stream_options is not None and bool(body.stream_options.include_usage)
-
-
 def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     streamed = {"content": {"text/event-stream": {}}}
 
@@ -238,22 +215,6 @@ def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
     )
     async def respond(request: Request, body: ResponseRequest) -> Response:
         return await handler.respond(request, body)
-
-    @app.post(
-        "/v1/completions",
-        summary="Continue a text with the model",
-        dependencies=[Depends(require_json)],
-        response_model=None,
-        responses={200: {"model": TextCompletion, **streamed}, **PROBLEMS},
-    )
-    async def complete(request: Request, body: CompletionRequest) -> Response:
-        return await handler.complete(request, body)
-
-
-def _describe_tokens(app: FastAPI, count: int) -> None:
-    """Adds the model's largest token id to the schema of prompts."""
-    request = app.openapi()["components"]["schemas"][CompletionRequest.__name__]
-    request["properties"]["prompt"] |= prompt_shape(count - 1)
 
 
 def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, counters: Counters) -> None:

@@ -1,5 +1,5 @@
-"""Request and answer bodies of OpenAI's API for chat and completions. Unknown fields are ignored, as by OpenAI; fields
-that would change an answer but are unsupported are listed, to refuse them."""
+"""Request and answer bodies of OpenAI's API for chat. Unknown fields are ignored, as by OpenAI; fields that
+would change an answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from sleuth.serve.http.refused import as_integer, replace_surrogates
 
 MAX_MESSAGES = 256
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 100  # characters
 MAX_TOKENS = 2**31 - 1  # the largest accepted token limit
-DEFAULT_TOKENS = 16  # of a completion; OpenAI's
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
@@ -64,39 +61,7 @@ def text_of_parts(value: object, types: tuple[str, ...]) -> object:
     return replace_surrogates("\n".join(map(str, contents)))
 
 
-def _list_of_stops(value: object) -> object:
-    """The stop strings as a list; a single one may come bare."""
-    return [replace_surrogates(stop) for stop in value] if isinstance(value, list) else [replace_surrogates(value)]
-
-
-def _one_prompt(value: object) -> object:
-    """The prompt, which may come in a list of one."""
-    if isinstance(value, list) and len(value) == 1 and not isinstance(value[0], int | float):
-        return replace_surrogates(value[0])
-    return replace_surrogates(value)
-
-
-def _text_or_tokens(value: object) -> object:
-    if isinstance(value, str):
-        return value
-    tokens = [as_integer(token) for token in value] if isinstance(value, list) else []
-    if tokens and all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in tokens):
-        return tokens
-    raise PydanticCustomError("prompt", "Input should be one prompt: a text, or a list of token ids")
-
-
 _TEXT: dict[str, Any] = {"type": "string"}
-_STOP = _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
-_STOPS = {"anyOf": [_STOP, {"type": "array", "items": _STOP, "maxItems": MAX_STOPS}]}
-_PROMPT: dict[str, Any] = _TEXT | {"minLength": 1}
-
-
-def prompt_shape(last_token: int | None = None) -> dict[str, Any]:
-    """The schema of a prompt: a text or token ids, or one of them in a list. `last_token` is the model's largest id."""
-    token = {"type": "integer", "minimum": 0} | ({} if last_token is None else {"maximum": last_token})
-    tokens = {"type": "array", "items": token, "minItems": 1}
-    alone = {"type": "array", "items": {"anyOf": [_PROMPT, tokens]}, "minItems": 1, "maxItems": 1}
-    return {"anyOf": [_PROMPT, tokens, alone]}
 
 
 def text_shape(types: tuple[str, ...]) -> dict[str, Any]:
@@ -116,9 +81,6 @@ MessageText = Annotated[
     BeforeValidator(partial(text_of_parts, types=CHAT_PARTS)),
     WithJsonSchema(text_shape(CHAT_PARTS)),
 ]
-Stop = Annotated[StrictStr, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
-Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_list_of_stops), WithJsonSchema(_STOPS)]
-Prompt = Annotated[Any, BeforeValidator(_one_prompt), AfterValidator(_text_or_tokens), WithJsonSchema(prompt_shape())]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True), BeforeValidator(as_integer)]
 Seed = Annotated[int, Field(strict=True), BeforeValidator(as_integer)]
 Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
@@ -211,21 +173,10 @@ class ChatRequest(BaseRequest):
         limits = [tokens for tokens in (self.max_tokens, self.max_completion_tokens) if tokens is not None]
         return min(limits, default=None)
 
-
-class CompletionRequest(BaseRequest):
-    """A text, or tokens, to continue with the model alone, without its environment."""
-
-    prompt: Prompt
-    temperature: Temperature | None = None
-    """Default 1."""
-    max_tokens: Tokens | None = DEFAULT_TOKENS
-    """Limit of generated tokens; the context may end a text earlier."""
-    stop: Stops | None = None
-    logprobs: Annotated[Any, only(0)] = None
-    """0: log-probabilities of the sampled tokens. Those of other tokens are unsupported."""
-    echo: Annotated[Any, only(False)] = None
-    best_of: Annotated[Any, only(1)] = None
-    suffix: Annotated[Any, only("")] = None
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with a chunk of the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -304,33 +255,6 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: Usage
     sleuth: AnswerDetails
-
-
-class Logprobs(BaseModel):
-    """The text, log-probability and text offset of each sampled token, those of a stop string included."""
-
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: None
-    text_offset: list[int]
-
-
-class TextChoice(BaseModel):
-    index: int
-    text: str
-    logprobs: Logprobs | None
-    finish_reason: Literal["stop", "length"]
-
-
-class TextCompletion(BaseModel):
-    """A continued text."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[TextChoice]
-    usage: Usage
 
 
 class Model(BaseModel):
