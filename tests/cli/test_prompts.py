@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from clones import two_branches
 from verb import sleuth
 
 from sleuth.prompts.published import PUBLISHED, PublishedPrompt, sha256_of
@@ -22,7 +21,6 @@ def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         role="user",
         place="{question}",
         source="a page",
-        file="page.py",
         sha256=sha256_of(TEXT.encode()),
         ours="plain",
     )
@@ -34,9 +32,7 @@ def test_prompts_are_listed_with_where_the_missing_ones_are_published() -> None:
     assert result.exit_code == 0
     assert any(line.split()[:3] == ["plain", "21", "bytes"] for line in result.stdout.splitlines())
     assert "theirs: published as a page (our own words for it: plain)" in result.stdout
-    assert result.stdout.endswith(
-        "Get the file, or a clone of the repository, and run: sleuth prompts import NAME FILE\n"
-    )
+    assert result.stdout.endswith("Get the file and run: sleuth prompts import NAME FILE\n")
 
 
 def test_an_imported_prompt_is_listed_as_there_and_says_how_a_recipe_names_it(tmp_path: Path) -> None:
@@ -57,15 +53,6 @@ def test_an_imported_prompt_is_listed_as_there_and_says_how_a_recipe_names_it(tm
         "ours": "plain",
     }
     assert (rows["plain"]["origin"], rows["p3_decide_no_ex"]["there"]) == ("ours", False)
-
-
-def test_a_branch_that_is_not_checked_out_is_named(tmp_path: Path) -> None:
-    clone = two_branches(tmp_path / "clone", "page.py", f"PROMPT = {TEXT!r}\n")
-    result = sleuth("prompts", "import", "theirs", clone)
-    assert result.exit_code == 0
-    assert result.stdout.startswith("prompts/page.py of the branch arms, which is not checked out, has theirs.\n")
-    told = json.loads(sleuth("prompts", "import", "theirs", clone, "--json").stdout)
-    assert (told["found"], told["branch"]) == ("prompts/page.py", "arms")
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clones import commit, git, two_branches
 
 import sleuth
 from sleuth.dialects import DIALECTS
@@ -33,9 +32,7 @@ SENTENCE = "\nNot like that.\n"
 def known(name: str, text: str, role: str, place: str | None = None) -> PublishedPrompt:
     sha256 = sha256_of(text.encode())
     source = "a file of theirs"
-    return PublishedPrompt(
-        name=name, role=role, place=place, source=source, file="templates.py", sha256=sha256, ours="plain"
-    )
+    return PublishedPrompt(name=name, role=role, place=place, source=source, sha256=sha256, ours="plain")
 
 
 @pytest.fixture(autouse=True)
@@ -124,10 +121,10 @@ def test_the_question_has_the_place_that_a_prompts_authors_gave_it() -> None:
 @pytest.mark.parametrize("name", ["theirs_system", "theirs_user", "theirs_hint"])
 def test_a_published_prompt_is_taken_from_a_source_that_is_never_run(source: Path, name: str) -> None:
     kept = folder() / f"{name}.txt"
-    assert import_prompt(name, source).file == str(source)
+    import_prompt(name, source)
     assert sha256_of(kept.read_bytes()) == PUBLISHED[name].sha256
     assert read_prompt(name).encode() == kept.read_bytes()
-    assert import_prompt(name, kept).text.encode() == kept.read_bytes()
+    assert import_prompt(name, kept).encode() == kept.read_bytes()
 
 
 def test_a_published_prompt_is_taken_from_a_text_with_a_line_break_too_many(tmp_path: Path) -> None:
@@ -144,63 +141,6 @@ def test_a_published_prompt_is_taken_from_a_row_whose_question_is_in_it(tmp_path
     assert read_prompt("theirs_user") == USER
 
 
-def test_a_published_prompt_is_found_in_a_clone_whatever_branch_is_checked_out(source: Path, tmp_path: Path) -> None:
-    clone = two_branches(tmp_path / "clone", "templates.py", source.read_text())
-    gone = clone / "prompts" / "templates.py"  # on the other branch only
-    for place in (clone, clone / "README.md", gone):
-        found = import_prompt("theirs_system", place)
-        assert (found.text, found.file, found.branch) == (SYSTEM, "prompts/templates.py", "arms")
-        assert read_prompt("theirs_system") == SYSTEM
-    git(clone, "checkout", "--quiet", "arms")
-    assert import_prompt("theirs_system", clone).branch is None
-    assert import_prompt("theirs_system", gone).file == str(gone)
-
-
-def test_of_several_branches_the_one_with_these_bytes_is_named(source: Path, tmp_path: Path) -> None:
-    clone = two_branches(tmp_path / "clone", "templates.py", source.read_text())
-    git(clone, "checkout", "--quiet", "-b", "later", "arms")
-    (clone / "prompts" / "templates.py").write_text(f"SYSTEM = {SYSTEM + ' Now.'!r}\n")
-    commit(clone)
-    assert import_prompt("theirs_system", clone).branch == "arms"
-
-
-def test_a_clone_without_the_prompt_names_the_branches_that_it_has(tmp_path: Path) -> None:
-    clone = two_branches(tmp_path / "clone", "templates.py", "def (")
-    for number in range(12):
-        git(clone, "branch", f"other-{number}")
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "new").mkdir()
-    git(tmp_path / "new", "init", "--quiet")
-    for place, complaint in [
-        (clone, r"does not hold theirs_system: .* on any branch of this clone \(.*, .* and 6 more\)"),
-        (tmp_path / "new", r"does not hold theirs_system: .* on any branch of this clone \(it has none\)"),
-        (tmp_path / "plain", "plain: git for-each-ref: fatal: not a git repository"),
-    ]:
-        with pytest.raises(SleuthError, match=complaint) as caught:
-            import_prompt("theirs_system", place)
-        assert "\n" not in str(caught.value)
-
-
-def test_a_branch_that_is_called_like_an_option_is_searched_and_git_hooks_name_no_other_clone(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clone = two_branches(tmp_path / "clone", "templates.py", source.read_text())
-    git(clone, "update-ref", "refs/heads/--name-only", "arms")
-    git(clone, "branch", "--delete", "--force", "arms")
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert import_prompt("theirs_system", clone).branch == "--name-only"
-
-
-def test_without_the_program_git_a_clone_is_refused_and_a_file_is_not(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clone = two_branches(tmp_path / "clone", "templates.py", source.read_text())
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SleuthError, match="needs the program git; without it, name the file itself"):
-        import_prompt("theirs_system", clone)
-    assert import_prompt("theirs_system", source).text == SYSTEM
-
-
 def test_what_is_not_those_very_bytes_is_refused_and_nothing_is_kept(tmp_path: Path) -> None:
     (tmp_path / "near.txt").write_text(SYSTEM.replace("Then", "then"))
     (tmp_path / "broken.py").write_text("def (")
@@ -213,6 +153,7 @@ def test_what_is_not_those_very_bytes_is_refused_and_nothing_is_kept(tmp_path: P
         ("theirs_system", "broken.py", "is no Python source"),
         ("theirs_system", "bytes.txt", "is neither UTF-8 text nor .parquet"),
         ("theirs_system", "none.txt", "none.txt: cannot be read: No such file"),
+        ("theirs_system", ".", "cannot be read: Is a directory"),
         ("theirs_system", "torn.parquet", "no parquet file that could be read"),
         ("theirs_system", "other.parquet", "its rows have no column `prompt`"),
         ("theirs_system", "empty.parquet", "no parquet file that could be read"),

@@ -46,31 +46,28 @@ def import_(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="The file that contains it: a text, a Python source or a .parquet of rows; or a git clone, whose "
-            "branches are all searched.",
+            help="The file that contains it: a text, a Python source or a .parquet of rows.",
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Import a published prompt from a file or a git clone that you have.
+    """Import a published prompt from a file that you have.
 
-    Its sha256 must be the known one. In a clone, the branch need not be checked out.
+    Its sha256 must be the known one.
     """
     from sleuth.prompts.library import import_prompt, stored_file
     from sleuth.prompts.published import PUBLISHED
 
-    found = import_prompt(name, file)
+    text = import_prompt(name, file)
     prompt = PUBLISHED[name]
     stored = stored_file(prompt)
     if as_json:
         kept = {"name": name, "file": str(stored), "sha256": prompt.sha256, "role": prompt.role}
-        typer.echo(json.dumps({**kept, "found": found.file, "branch": found.branch}))
+        typer.echo(json.dumps({**kept, "found": str(file)}))
         return
-    if found.branch is not None:
-        typer.echo(f"{found.file} of the branch {found.branch}, which is not checked out, has {name}.")
     key = f'hint = "{name}"' if prompt.role == "hint" else f'prompt = "{name}", prompt_role = "{prompt.role}"'
     typer.echo(
-        f"{stored}: {len(found.text.encode())} bytes, sha256 {prompt.sha256[:12]}\nIn a recipe: env = {{ {key}, ... }}"
+        f"{stored}: {len(text.encode())} bytes, sha256 {prompt.sha256[:12]}\nIn a recipe: env = {{ {key}, ... }}"
     )
 
 
@@ -103,4 +100,4 @@ def _print_table(found: list[ListedPrompt]) -> None:
             alternative = f" (our own words for it: {prompt.published.ours})" if prompt.published.ours else ""
             typer.echo(f"\n{prompt.name}: published as {prompt.published.source}{alternative}")
     if any(prompt.text is None for prompt in found):
-        typer.echo("\nGet the file, or a clone of the repository, and run: sleuth prompts import NAME FILE")
+        typer.echo("\nGet the file and run: sleuth prompts import NAME FILE")

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from sleuth.prompts.clone import branches_of, clone_of, files_of_branches
 from sleuth.prompts.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 16 * 2**20
 """Limit on text files to search for a prompt."""
-SHOWN_BRANCHES = 8
-"""Branches of a clone that an error names."""
 SEARCHED_ROWS = 64
 """Rows of a parquet file to search: a prompt is in all rows or none."""
 
@@ -32,16 +29,6 @@ class ListedPrompt:
     name: str
     text: str | None
     published: PublishedPrompt | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPrompt:
-    """The text of a published prompt and the `file` that contains it; `branch` is the branch of a clone that has this
-    file, None if it is checked out."""
-
-    text: str
-    file: str
-    branch: str | None = None
 
 
 def folder() -> Path:
@@ -102,66 +89,32 @@ def require_askable(text: str, role: str, name: str) -> None:
         )
 
 
-def import_prompt(name: str, file: Path) -> FoundPrompt:
-    """Imports the published prompt `name` from a file that contains it, or from any branch of the git clone that `file`
-    is or is in. Raises SleuthError for an unknown name, or if nothing there consists of exactly these bytes."""
+def import_prompt(name: str, file: Path) -> str:
+    """The text of the published prompt `name`, imported from a file that contains it. Raises SleuthError for an unknown
+    name, or if nothing there consists of exactly these bytes."""
     if name not in PUBLISHED:
         raise SleuthError(
             f"{name}: no published prompt of that name; there are {', '.join(PUBLISHED)}. "
             "One of your own needs no import: a recipe names it by its path"
         )
     prompt = PUBLISHED[name]
-    found = _found(prompt, file)
+    text = next((text for text in _texts_in(file, prompt.place) if _matches(text.encode(), prompt)), None)
+    if text is None:
+        raise SleuthError(
+            f"{file}: does not hold {prompt.name}: nothing in it has the sha256 {prompt.sha256[:12]}; "
+            f"it is published as {prompt.source}"
+        )
     stored = stored_file(prompt)
     stored.parent.mkdir(parents=True, exist_ok=True)
     partial = stored.with_suffix(".partial")
-    partial.write_bytes(found.text.encode())
+    partial.write_bytes(text.encode())
     partial.replace(stored)
-    return found
+    return text
 
 
 def stored_file(prompt: PublishedPrompt) -> Path:
     """The path of the imported copy."""
     return folder() / f"{prompt.name}.txt"
-
-
-def _found(prompt: PublishedPrompt, file: Path) -> FoundPrompt:
-    clone = file if file.is_dir() else clone_of(file)
-    branches = ""
-    if clone is None or file.is_file():
-        text = _matching(_texts_in(file, prompt.place), prompt)
-        if text is not None:
-            return FoundPrompt(text=text, file=str(file))
-    if clone is not None:
-        found = _found_in_clone(prompt, clone)
-        if found is not None:
-            return found
-        branches = f" on any branch of this clone ({_shown(branches_of(clone))})"
-    raise SleuthError(
-        f"{file}: does not hold {prompt.name}: nothing in it has the sha256 {prompt.sha256[:12]}{branches}; "
-        f"it is published as {prompt.source}"
-    )
-
-
-def _shown(branches: Sequence[str]) -> str:
-    """`main, dev`, with at most `SHOWN_BRANCHES` names."""
-    more = f" and {len(branches) - SHOWN_BRANCHES} more" if len(branches) > SHOWN_BRANCHES else ""
-    return ", ".join(branches[:SHOWN_BRANCHES]) + more if branches else "it has none"
-
-
-def _found_in_clone(prompt: PublishedPrompt, clone: Path) -> FoundPrompt | None:
-    for file in files_of_branches(clone, prompt.file, MAX_FILE_BYTES):
-        try:
-            text = _matching(_texts_of(file.contents.decode(), Path(file.path)), prompt)
-        except (UnicodeDecodeError, SleuthError):  # another file of that name
-            continue
-        if text is not None:
-            return FoundPrompt(text=text, file=file.path, branch=file.branch)
-    return None
-
-
-def _matching(texts: Iterable[str], prompt: PublishedPrompt) -> str | None:
-    return next((text for text in texts if _matches(text.encode(), prompt)), None)
 
 
 def _published_text(prompt: PublishedPrompt) -> str:
@@ -187,16 +140,12 @@ def _our_text(name: str) -> bytes:
 
 
 def _texts_in(file: Path, place: str | None) -> Iterator[str]:
-    """Yields the texts of a file; in parquet rows the question is replaced by `place`. Raises SleuthError if the file
-    cannot be read."""
+    """Yields the texts of a file: as it is, without white space around it, and the strings of a Python source; in
+    parquet rows the question is replaced by `place`. Raises SleuthError if the file cannot be read."""
     if file.suffix == ".parquet":
         yield from _texts_of_rows(file, place)
         return
-    yield from _texts_of(_contents(file), file)
-
-
-def _texts_of(contents: str, file: Path) -> Iterator[str]:
-    """Yields a text as it is, without white space around it, and the strings of a Python source."""
+    contents = _contents(file)
     yield contents
     yield contents.strip()
     if file.suffix == ".py":
