@@ -42,6 +42,8 @@ LEVELS = (
     },
     {"types", "family"},
 )
+FLOORS = 19
+"""The longest chain of imports from room to room; it falls with the rooms."""
 LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")
 HEAVY = {"on_cards"}  # loaded where an index is opened on a card, and only there
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
@@ -88,6 +90,19 @@ def test_rooms_of_one_level_do_not_import_each_other_in_a_circle() -> None:
         if room != other:
             rooms[room].add(other)
     TopologicalSorter(rooms).prepare()
+
+
+def test_no_chain_of_imports_from_room_to_room_is_longer_than_the_floors() -> None:
+    rooms = defaultdict(set)
+    for _, room, other in our_imports():
+        if room != other:
+            rooms[room].add(other)
+
+    @cache
+    def floors(room: str) -> int:
+        return 1 + max(map(floors, rooms[room]), default=0)
+
+    assert max(map(floors, [*rooms])) <= FLOORS
 
 
 @pytest.mark.parametrize("room", ["engines", "serve", "training"])

@@ -1,23 +1,107 @@
-"""Print the size of the source: files and lines of each room, and the totals."""
+"""Print the size of the source and hold it to its budgets: lines of each room, files, other files, docstrings. A room
+above its budget, or without one, ends it with 1.
+
+A budget falls with its room. It rises only with a sentence in the commit that says what was paid for it.
+"""
 
 from __future__ import annotations
 
+import ast
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
+ROOMS = {
+    "__init__.py": 3,
+    "__main__.py": 7,
+    "annotation": 660,
+    "cite": 17,
+    "cli": 5_193,
+    "convert": 1_335,
+    "data": 3_036,
+    "dialects": 632,
+    "distributed": 772,
+    "engines": 5_916,
+    "envs": 1_643,
+    "evaluation": 2_982,
+    "factories": 3_545,
+    "family.py": 104,
+    "hardware.py": 91,
+    "interop": 696,
+    "judges": 2_261,
+    "learn": 5_070,
+    "memory.py": 84,
+    "metrics": 1_973,
+    "model_check": 1_531,
+    "model_path.py": 187,
+    "pipeline.py": 300,
+    "plan": 1_792,
+    "prompts": 291,
+    "ranks.py": 54,
+    "read": 13,
+    "recipe": 4_446,
+    "render.py": 359,
+    "report": 2_915,
+    "retrieval": 3_154,
+    "rewards": 3_092,
+    "rollout.py": 241,
+    "runs": 4_328,
+    "search": 22,
+    "serve": 3_373,
+    "stage_context.py": 623,
+    "terminal.py": 53,
+    "think": 38,
+    "threads.py": 294,
+    "training": 3_963,
+    "types.py": 599,
+    "user_code": 789,
+    "variables.py": 70,
+    "world": 2_227,
+}
+"""Lines of Python at most, by folder or module of the package."""
+FILES = 495
+OTHER_LINES = 2_300
+"""Lines of files that are written by hand and hold no Python, at most."""
+OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
+DOCSTRINGS = 0.12
+"""Share of lines at least, so that size is not won by leaving words out."""
 
 
-def main() -> None:
-    lines, files = Counter[str](), Counter[str]()
-    for file in PACKAGE.rglob("*.py"):
-        room = file.relative_to(PACKAGE).parts[0]
-        lines[room] += len(file.read_text(encoding="utf-8").splitlines())
-        files[room] += 1
-    for room, count in lines.most_common():
-        print(f"{count:7,} lines  {files[room]:3} files  {room}")
-    print(f"{lines.total():7,} lines  {files.total():3} files  in all")
+def main() -> int:
+    """Prints the sizes; 1 if one is over its budget."""
+    rooms, files, words, others = Counter[str](), Counter[str](), 0, 0
+    for file in sorted(PACKAGE.rglob("*")):
+        if file.suffix in OTHERS:
+            others += len(file.read_text(encoding="utf-8").splitlines())
+        if file.suffix == ".py":
+            room, text = file.relative_to(PACKAGE).parts[0], file.read_text(encoding="utf-8")
+            rooms[room] += len(text.splitlines())
+            files[room] += 1
+            words += sum(docstring_lines(ast.parse(text)))
+    for room, lines in rooms.most_common():
+        print(f"{lines:7,} lines of {ROOMS.get(room, 0):6,}  {files[room]:3} files  {room}")
+    share = words / rooms.total()
+    print(f"{rooms.total():7,} lines of {sum(ROOMS.values()):6,}  {files.total():3} files  in all")
+    print(f"{others:7,} lines of other files; {share:.3f} of the lines are docstrings")
+
+    over = [f"{room} has {lines:,} lines" for room, lines in rooms.items() if lines > ROOMS.get(room, 0)]
+    over += [f"{room} has a budget and no file" for room in ROOMS.keys() - rooms.keys()]
+    over += [f"{files.total()} files, and {FILES} are allowed"] * (files.total() > FILES)
+    over += [f"{others:,} lines of other files, and {OTHER_LINES:,} are allowed"] * (others > OTHER_LINES)
+    over += [f"{share:.3f} of the lines are docstrings, and should be {DOCSTRINGS}"] * (share < DOCSTRINGS)
+    for line in over:
+        print(f"error: tools/size.py: {line}", file=sys.stderr)
+    return bool(over)
+
+
+def docstring_lines(tree: ast.Module) -> Iterator[int]:
+    """The lines of each string that is a statement: of modules, classes and functions, and below names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
