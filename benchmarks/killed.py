@@ -69,7 +69,7 @@ data = {{ questions = "{questions}", limit = 4 }}
 SEARCH = """
 data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 20 }}
-reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
+reward = [{{ kind = "answer" }}, {{ kind = "format", weight = 0.2 }}]
 """
 REFINE = """
 data = {{ questions = "{world}/refiner_train.jsonl" }}

@@ -50,7 +50,7 @@ keep = 100
 probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index" }}
-reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
+reward = [{{ kind = "answer" }}, {{ kind = "format", weight = 0.2 }}]
 loss = {{ beta = 0.05 }}
 credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 """

@@ -86,7 +86,6 @@ CORE = Family(
     },
     rewards={
         "answer": "sleuth.recipe.rewards:AnswerRewardRecipe",
-        "sub_match": "sleuth.recipe.rewards:SubMatchRecipe",
         "token_f1": "sleuth.recipe.rewards:TokenF1Recipe",
         "format": "sleuth.recipe.rewards:FormatRecipe",
         "python": "sleuth.recipe.rewards:FunctionRewardRecipe",

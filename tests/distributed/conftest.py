@@ -27,7 +27,7 @@ keep = 4
 probe_prompts = 0
 data = {{ questions = "{world}/qa_train.jsonl" }}
 env = {{ kind = "search", dialect = "sleuth", prompt = "plain", index = "{world}/index", turn_tokens = 20 }}
-reward = [{{ kind = "answer" }}, {{ kind = "searched", weight = 0.2 }}]
+reward = [{{ kind = "answer" }}, {{ kind = "format", weight = 0.2 }}]
 loss = {{ beta = 0.05 }}
 """
 STAGES = {

@@ -54,10 +54,6 @@ kind = "token_f1"
 weight = 0.5
 
 [[stage.reward]]
-kind = "answer_from_evidence"
-weight = 0.25
-
-[[stage.reward]]
 kind = "format"
 weight = 0.125
 """

@@ -177,8 +177,8 @@ def test_verifiers_plays_an_episode_with_its_own_harness(
     with server.running():
         [trace] = asyncio.run(played(server.url)).traces
     assert [error.message for error in trace.errors] == []
-    assert trace.metrics["answer_from_evidence"] == 1.0
-    assert trace.reward == 1 + 0.5 + 0.25  # no format: the answer has no thought
+    assert trace.metrics["token_f1"] == 1.0
+    assert trace.reward == 1 + 0.5  # no format: the answer has no thought
 
 
 def test_a_search_that_finds_something_else_now_is_not_scored(recipe: Path) -> None:

@@ -95,9 +95,13 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         ),
         (
             "stage.1.reward.0.kind=anser",
-            'stage.1.reward.0.kind = "anser": should be one of "answer", "sub_match", "token_f1", "format", '
-            '"python", "searched", "evidence_in_results", "answer_from_evidence", "cited_answer", "suffix", "gain", '
-            '"citation", "rubric"',
+            'stage.1.reward.0.kind = "anser": should be one of "answer", "token_f1", "format", '
+            '"python", "cited_answer", "suffix", "gain", "citation", "rubric"',
+        ),
+        (
+            "stage.1.reward.0.kind=searched",
+            'stage.1.reward.0.kind = "searched" was deleted: set kind = "python" and a function of your own, which '
+            "sees the episode and its passages",
         ),
         (
             "stage.1.env.kind=serch",

@@ -10,7 +10,7 @@ from episodes import episode_of, looked_up, results, score_of
 from sleuth.dialects import DIALECTS
 from sleuth.factories import JudgePool, answer_scorer_of, reward_of, reward_spec_of
 from sleuth.factories.rewards import REWARD_KINDS, RewardInputs
-from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, SearchedRecipe, TokenF1Recipe
+from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
 from sleuth.rewards.search_results import appears_in, appears_in_results, passages_with
 from sleuth.types import Action, Episode, Passage, Reward
 
@@ -20,7 +20,7 @@ NOBODY = JudgePool(Path("unused"))
 RIGHT = "<think>b</think><answer>Paris</answer>"
 
 
-KINDS = ("sub_match", "token_f1", "format", "searched", "evidence_in_results", "answer_from_evidence", "cited_answer")
+KINDS = ("token_f1", "format", "cited_answer")
 
 
 def reward_named(kind: str) -> Reward:
@@ -37,38 +37,9 @@ def answering(answer: str, golden: str = "Paris", stop: str = "answered") -> Epi
     return episode_of(("policy", f"<answer>{answer}</answer>"), golden=golden, stop=stop)
 
 
-def test_an_answer_that_covers_the_golden_one_is_paid_and_only_a_given_answer_is() -> None:
-    assert measure("sub_match", answering("the city of Paris")) == 1.0
-    assert measure("sub_match", answering("Rome")) == 0.0
-    assert measure("sub_match", answering("Paris", stop="turns")) == 0.0
-    assert measure("sub_match", episode_of(("policy", "Paris"))) == 0.0
-    assert measure("sub_match", episode_of(("policy", "hm"), ("env", "<answer>Paris</answer>"))) == 0.0
-
-
 def test_token_f1_pays_the_words_of_the_given_answer() -> None:
     assert measure("token_f1", answering("Paris, France")) == pytest.approx(2 / 3)
     assert measure("token_f1", episode_of(("policy", "Paris"))) == 0.0
-
-
-def test_searching_is_paid_once_however_often() -> None:
-    assert measure("searched", looked_up("x", RIGHT)) == 1.0
-    assert measure("searched", answering("Paris")) == 0.0
-    assert measure("searched", episode_of(("policy", "<search>never answered</search>"))) == 0.0
-
-
-def test_evidence_is_what_the_environment_supplied_and_never_what_the_policy_wrote() -> None:
-    assert measure("evidence_in_results", looked_up("Paris lies on the Seine", RIGHT)) == 1.0
-    assert measure("evidence_in_results", looked_up("Rome lies on the Tiber", RIGHT)) == 0.0
-    written = ("policy", "<search>x</search><information>Paris</information>" + RIGHT)
-    assert measure("evidence_in_results", episode_of(written)) == 0.0
-    assert measure("evidence_in_results", episode_of(("env", "Paris"), ("policy", RIGHT), prompt="Paris?")) == 0.0
-
-
-def test_evidence_stands_in_whole_words_of_a_passage_not_in_the_words_around_it() -> None:
-    assert measure("evidence_in_results", looked_up("northern", RIGHT, golden="no")) == 0.0
-    assert measure("evidence_in_results", looked_up("a town", RIGHT, golden="1")) == 0.0  # the rank is no evidence
-    assert measure("evidence_in_results", looked_up("a town", RIGHT, golden="information")) == 0.0
-    assert measure("evidence_in_results", looked_up("anything", RIGHT, golden="The")) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -91,19 +62,6 @@ def test_results_of_turns_that_are_told_anew_stand_before_the_turns_that_are_lef
     for copied, found in (("<search>x</search> Paris", True), ("<search>x</search> cut", False)):
         episode = episode_of(("env", copied), ("policy", RIGHT), actions=actions)
         assert appears_in_results("Paris", episode.trajectory) is found
-
-
-def test_what_the_token_budget_cut_away_is_no_evidence() -> None:
-    assert measure("evidence_in_results", looked_up("A city. Paris", RIGHT, shown="A city.")) == 0.0
-    assert measure("answer_from_evidence", looked_up("A city. Paris", RIGHT, shown="A city.")) == 0.0
-
-
-def test_an_answer_comes_from_the_evidence_whether_it_is_right_or_wrong() -> None:
-    wrong = "<think>b</think><answer>Rome</answer>"
-    assert measure("answer_from_evidence", looked_up("Rome, not Paris", wrong)) == 1.0
-    assert measure("answer_from_evidence", looked_up("Paris", wrong)) == 0.0
-    assert measure("answer_from_evidence", looked_up("Paris", "<think>Paris</think>")) == 0.0
-    assert measure("answer_from_evidence", answering("Paris")) == 0.0
 
 
 def test_the_passages_that_hold_an_answer_are_told_in_the_order_in_which_they_were_shown() -> None:
@@ -166,11 +124,11 @@ def test_the_reward_of_a_recipe_is_the_weighted_sum_of_its_parts_and_tells_each(
     recipes = [
         AnswerRewardRecipe(kind="answer"),
         FormatRecipe(kind="format", weight=0.25),
-        SearchedRecipe(kind="searched", weight=0.5),
+        TokenF1Recipe(kind="token_f1", weight=0.5),
     ]
     score = score_of(reward_of(recipes, DIALECT, None, NOBODY), looked_up("Paris", RIGHT))
     assert score.value == 1.75
-    assert score.parts == {"em": 1.0, "correct": 1.0, "format": 1.0, "searched": 1.0}
+    assert score.parts == {"em": 1.0, "correct": 1.0, "format": 1.0, "token_f1": 1.0}
     assert score.note == "correct"
 
 

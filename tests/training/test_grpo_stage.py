@@ -423,17 +423,17 @@ def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:
 def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(
     run: Run, recipe_file: Path, tmp_path: Path
 ) -> None:
-    rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="sub_match"}]'
+    rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="token_f1"}]'
     last = run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", rewards)
     for row in metrics(tmp_path / "run"):
-        em, verl, formed, cover = (row[key] for key in ("em", "score_verl", "format", "sub_match"))
+        em, verl, formed, cover = (row[key] for key in ("em", "score_verl", "format", "token_f1"))
         assert row["reward_mean"] == pytest.approx(verl + 0.2 * formed + cover)
         assert em <= verl  # the tiny base writes one pair of answer tags at most
     assert metrics(tmp_path / "run")[1]["em"] > 0
     card = ProtocolCard.read(last)
     assert card is not None
     assert card.scorer == "verl"
-    assert [part.kind for part in card.reward.parts] == ["format", "answer", "sub_match"]
+    assert [part.kind for part in card.reward.parts] == ["format", "answer", "token_f1"]
     for name in ("base", "trained"):
         found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
         assert found["score_verl"]["n"] == found["em"]["n"] == 4

@@ -18,7 +18,7 @@ from sleuth.training.minibatches import guidance_of
 from sleuth.types import Score, SleuthError
 
 Run = Callable[..., Path]
-SUB_MATCH = 'stage.1.reward=[{ kind = "sub_match" }]'
+PARTLY = 'stage.1.reward=[{ kind = "token_f1" }]'
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1", "stage.1.prompts_per_step=2")
 
 
@@ -51,7 +51,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
 def test_a_missing_score_is_never_a_wrong_answer(
     recipe_file: Path, when: str, value: float | None, weight: float
 ) -> None:
-    stage = stage_of(recipe_file, f'stage.1.teacher={{ model = "m", when = "{when}", weight = 0.5 }}', SUB_MATCH)
+    stage = stage_of(recipe_file, f'stage.1.teacher={{ model = "m", when = "{when}", weight = 0.5 }}', PARTLY)
     assert guidance_of(Score(value=value), stage=stage) == weight
     assert guidance_of(Score(value=value), stage=stage.model_copy(update={"teacher": None})) == 0.0
 
@@ -71,8 +71,8 @@ def test_a_missing_score_is_never_a_wrong_answer(
             Score(value=0.2, parts={"correct": 1.0, "score_search_r1_format": 0.2}),
             0.2,
         ),
-        ('{ kind = "sub_match", weight = 2 }, { kind = "format", weight = 2 }', Score(value=2.0), 0.5),
-        ('{ kind = "sub_match", weight = 2 }', Score(value=None), None),
+        ('{ kind = "token_f1", weight = 2 }, { kind = "format", weight = 2 }', Score(value=2.0), 0.5),
+        ('{ kind = "token_f1", weight = 2 }', Score(value=None), None),
     ],
 )
 def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(

@@ -33,11 +33,7 @@ from sleuth.recipe.strict import StrictModel
 from sleuth.rewards.answer import (
     AnswerReward,
     EpisodeReward,
-    answer_from_evidence,
     cited_answer,
-    evidence_in_results,
-    searched,
-    sub_match,
     token_f1,
 )
 from sleuth.rewards.citation.measure import RewardSum
@@ -197,12 +193,8 @@ def _require_criteria(reward: RubricRecipe, tasks: Sequence[Task]) -> None:
 
 REWARD_KINDS: dict[str, RewardKind] = {
     "answer": RewardKind(make=_make_answer, record=_record_answer, is_measured_alone=True),
-    "sub_match": episode_reward("sub_match", 1, sub_match),
     "token_f1": episode_reward("token_f1", 1, token_f1),
     "format": episode_reward("format", 1, well_formed),
-    "searched": episode_reward("searched", 1, searched),
-    "evidence_in_results": episode_reward("evidence_in_results", 1, evidence_in_results),
-    "answer_from_evidence": episode_reward("answer_from_evidence", 1, answer_from_evidence),
     "cited_answer": episode_reward("cited_answer", 1, cited_answer),
     "citation": RewardKind(make=_make_citation, record=_record_citation, require_gradable=_require_facts),
     "rubric": RewardKind(make=_make_rubric, record=_record_rubric, require_gradable=_require_criteria),

@@ -49,7 +49,12 @@ DELETED = {
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""
+OWN_REWARD = 'set kind = "python" and a function of your own, which sees the episode and its passages'
 KINDS = {
+    ("reward", "answer_from_evidence"): OWN_REWARD,
+    ("reward", "evidence_in_results"): OWN_REWARD,
+    ("reward", "searched"): OWN_REWARD,
+    ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',
 }
 """Deleted `kind`: (the table that had it, its value) -> what took its place."""

@@ -175,14 +175,6 @@ class AnswerRewardRecipe(RewardFields):
         return self.scorer
 
 
-class SubMatchRecipe(RewardFields):
-    """1 if the answer contains a golden answer."""
-
-    figures: ClassVar[Mapping[str, str]] = {"sub_match": "The answer contains a golden one."}
-    compares_answers: ClassVar[bool] = True
-    kind: Literal["sub_match"]
-
-
 class TokenF1Recipe(RewardFields):
     """F1 of the words of the answer against those of a golden answer."""
 
@@ -197,30 +189,6 @@ class FormatRecipe(RewardFields):
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
     figures: ClassVar[Mapping[str, str]] = {"format": "Every turn is one closed thought and one action."}
     kind: Literal["format"]
-
-
-class SearchedRecipe(RewardFields):
-    """1 if the episode searched."""
-
-    kind: Literal["searched"]
-
-
-class EvidenceInResultsRecipe(RewardFields):
-    """1 if a retrieved passage contains a golden answer."""
-
-    figures: ClassVar[Mapping[str, str]] = {
-        "evidence_in_results": "A golden answer stands in a passage that was shown."
-    }
-    kind: Literal["evidence_in_results"]
-
-
-class AnswerFromEvidenceRecipe(RewardFields):
-    """1 if a retrieved passage contains the given answer."""
-
-    figures: ClassVar[Mapping[str, str]] = {
-        "answer_from_evidence": "The given answer stands in a passage that was shown."
-    }
-    kind: Literal["answer_from_evidence"]
 
 
 class CitedAnswerRecipe(RewardFields):

@@ -61,11 +61,8 @@ class Panel:
 PANELS = (
     Panel(title="Reward", hint="mean over the step's episodes", keys=("reward_mean",)),
     Panel(title="Exact match", hint="share of episodes", keys=("em",), top=1.0),
-    Panel(title="Golden answer within", hint="share of episodes", keys=("sub_match",), top=1.0),
     Panel(title="Token F1", hint="mean over the step's episodes", keys=("token_f1",), top=1.0),
     Panel(title="Well-formed", hint="share of episodes", keys=("format",), top=1.0),
-    Panel(title="Evidence in results", hint="share of episodes", keys=("evidence_in_results",), top=1.0),
-    Panel(title="Answer from evidence", hint="share of episodes", keys=("answer_from_evidence",), top=1.0),
     Panel(title="Right and cited", hint="share of episodes", keys=("cited_answer",), top=1.0),
     Panel(title="Answer in its quotation", hint="share of right answers", keys=("cited_holds_answer",), top=1.0),
     Panel(title="Right passage quoted", hint="share of right answers", keys=("cited_gold",), top=1.0),

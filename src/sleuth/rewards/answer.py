@@ -11,7 +11,7 @@ from sleuth.rewards import match
 from sleuth.rewards.match import exact_match, normalise
 from sleuth.rewards.scorers import Scorer
 from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
-from sleuth.rewards.search_results import appears_in, appears_in_results, shown_part, shown_passages
+from sleuth.rewards.search_results import appears_in, shown_part, shown_passages
 from sleuth.types import Episode, Group, Passage, Score, Trajectory
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
@@ -168,34 +168,12 @@ class EpisodeReward:
         return Score(value=value, parts={self.name: value})
 
 
-def answer_from_evidence(episode: Episode, dialect: Dialect) -> float:
-    """1 if the answer, right or wrong, appears in a passage that the policy was shown."""
-    answer, _ = given_answer(episode, dialect)
-    return float(answer is not None and appears_in_results(answer, episode.trajectory))
-
-
 def cited_answer(episode: Episode, dialect: Dialect) -> float:
     """1 if the answer is right by strict exact match, and what it quotes from a passage contains it."""
     answer, outcome = given_answer(episode, dialect)
     if answer is None or outcome != "correct":
         return 0.0
     return float(cited_passage_holds(answer, episode.trajectory, dialect))
-
-
-def evidence_in_results(episode: Episode, dialect: Dialect) -> float:
-    """1 if a golden answer appears in a passage that the policy was shown, whatever it answered."""
-    return float(any(appears_in_results(golden, episode.trajectory) for golden in episode.task.golden_answers))
-
-
-def searched(episode: Episode, dialect: Dialect) -> float:
-    """1 if the environment answered at least one search."""
-    return float(episode.trajectory.searches > 0)
-
-
-def sub_match(episode: Episode, dialect: Dialect) -> float:
-    """1 if the answer contains a golden answer (`match.sub_match`). Alone it teaches to list everything."""
-    answer, _ = given_answer(episode, dialect)
-    return float(answer is not None and match.sub_match(answer, episode.task.golden_answers))
 
 
 def token_f1(episode: Episode, dialect: Dialect) -> float:

@@ -14,9 +14,6 @@ FAMILY = Family(
         "search": "sleuth.recipe.envs:SearchEnvRecipe",
     },
     rewards={
-        "searched": "sleuth.recipe.rewards:SearchedRecipe",
-        "evidence_in_results": "sleuth.recipe.rewards:EvidenceInResultsRecipe",
-        "answer_from_evidence": "sleuth.recipe.rewards:AnswerFromEvidenceRecipe",
         "cited_answer": "sleuth.recipe.rewards:CitedAnswerRecipe",
     },
 )
