@@ -145,4 +145,3 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
 def test_a_loss_of_whole_rows_is_not_a_sum_over_tokens():
     assert all(loss.is_sum_over_tokens for loss in LOSSES)
     assert not PolicyLoss(old_logprobs="sampler", ratio="sequence").is_sum_over_tokens
-    assert not PolicyLoss(sequence_mask=2.0).is_sum_over_tokens

@@ -14,7 +14,6 @@ from sleuth.learn.losses import (
     kl_penalty,
     out_of_bounds,
     sampler_learner_kl,
-    sequence_mask,
     sequence_old_logprobs,
     supervised_loss,
     token_weights,
@@ -271,14 +270,3 @@ def test_supervised_loss_is_cross_entropy():
     logprobs = one_row(LOG(1 / 2), LOG(1 / 8), LOG(1 / 100))
     weights = token_weights(torch.tensor([[True, True, False]]), "token")
     assert supervised_loss(logprobs, weights).item() == pytest.approx(2 * LOG(2))
-
-
-def test_rows_further_from_their_sampler_than_the_factor_are_silent_whole():
-    learner = torch.tensor([[LOG(0.4), LOG(0.4), 0.0], [LOG(0.8), LOG(0.4), LOG(0.9)]], requires_grad=True)
-    sampler = torch.tensor([[LOG(0.2), LOG(0.8), 9.0], [LOG(0.2), LOG(0.2), LOG(0.9)]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    # geometric means of the ratios: (2 * 1/2)^(1/2) = 1 and (4 * 2 * 1)^(1/3) = 2
-    kept = sequence_mask(learner, sampler, mask, factor=1.9)
-    torch.testing.assert_close(kept, torch.tensor([[1.0, 1, 1], [0, 0, 0]]))
-    assert sequence_mask(learner, sampler, mask, factor=2.1).all()
-    assert not kept.requires_grad

@@ -425,21 +425,3 @@ def test_with_a_kl_term_every_row_is_computed(make_model, make_rows):
     computed = policy.update(batch, LOSS, budget=WHOLE).tokens_computed
     assert computed == len(prefix_tree(batch))
     assert policy.update(batch, dataclasses.replace(LOSS, beta=0.0), budget=WHOLE).tokens_computed < computed
-
-
-def test_masked_rows_pull_on_nothing_and_the_others_keep_their_weights(make_model, make_rows):
-    model, rows = make_model(), make_rows(6, seed=2)
-    loss = PolicyLoss(old_logprobs="sampler", clip_low=1.0, clip_high=1e6, sequence_mask=1.3)
-    expected, masked, count = 0.0, 0, sum(sum(row.trained) for row in rows)
-    for row in rows:
-        logits = model(torch.tensor([row.tokens])).logits[0].log_softmax(dim=-1)
-        places = [token for token in range(1, len(row.tokens)) if row.trained[token]]
-        apart = [logits[at - 1, row.tokens[at]].item() - row.sampler_logprobs[at] for at in places]
-        if abs(sum(apart) / len(apart)) > math.log(1.3):
-            masked += len(places)
-        else:
-            expected -= sum(math.exp(ratio) * row.advantage for ratio in apart) / count
-    assert 0 < masked < count
-    update = Policy(model, SETTINGS).update(collate(rows), loss, budget=40)
-    assert update.loss == pytest.approx(expected, rel=1e-5)
-    assert update.masked_fraction == pytest.approx(masked / count)

@@ -121,9 +121,8 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
     run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
 ) -> None:
     engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}"
-    mask = "stage.1.loss.sequence_mask=2.0"
-    run(recipe_file, tmp_path / "run", engine, mask, "stage.1.stop_after=2")
-    run(recipe_file, tmp_path / "run", engine, mask)
+    run(recipe_file, tmp_path / "run", engine, "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", engine)
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [row["off_policy_fraction"] for row in rows] == [0, 1, 0, 1]  # each session plays its first step itself
     asked = []
@@ -134,7 +133,6 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
         assert {segment.policy_version for segment in written} == {version}
     assert len(set(asked)) == 16  # no question was skipped or asked twice
     trained = [row for row in rows if row["loss"] is not None]
-    assert all(0 <= row["masked_fraction"] <= 1 for row in trained)
     assert max(row["sampler_learner_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
     assert "mismatch" not in (tmp_path / "run" / "log.txt").read_text()  # it is as it should be
 

@@ -155,8 +155,8 @@ def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
         (['stage.1.teacher.model="nowhere"'], "no such"),
         (['stage.1.teacher={ model = "models/tiny-base", right = 0.5 }'], "teacher.right = 0.5 has no effect"),
         (
-            ['stage.1.teacher={ model = "models/tiny-base", top_k = 8 }', "stage.1.loss.sequence_mask=2.0"],
-            "teacher.top_k needs a loss that is a sum over tokens, and loss.sequence_mask makes it none",
+            ['stage.1.teacher={ model = "models/tiny-base", top_k = 8 }', 'stage.1.loss.ratio="sequence"'],
+            "teacher.top_k needs a loss that is a sum over tokens, and loss.ratio makes it none",
         ),
         (
             ['stage.1.teacher={ model = "models/tiny-base", top_k = 900 }'],

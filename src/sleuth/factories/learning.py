@@ -95,6 +95,5 @@ def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
         kl=loss.kl,
         beta=loss.beta,
         tis_cap=loss.tis_cap,
-        sequence_mask=loss.sequence_mask,
         temperature=stage.sampling.temperature,
     )

@@ -7,7 +7,6 @@ gradients, however the step was cut. A token that is not trained has weight 0.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -156,15 +155,6 @@ def truncated_importance_weights(learner_logprobs: Tensor, sampler_logprobs: Ten
     al. 2025, "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training" (TIS).
     """
     return _ratio(learner_logprobs, sampler_logprobs).detach().clamp(max=cap)
-
-
-def sequence_mask(learner_logprobs: Tensor, sampler_logprobs: Tensor, mask: Tensor, factor: float) -> Tensor:
-    """(B, T) 1 or 0, without gradient: 0 in rows whose geometric mean of exp(learner - sampler) over their `mask` is
-    not within 1/factor and factor. The gradient of rows that another policy sampled would be
-    arbitrary. `mask` is bool."""
-    of_row = mask.sum(dim=1, keepdim=True).clamp(min=1)  # (B, 1)
-    apart = torch.where(mask, learner_logprobs - sampler_logprobs, 0.0).detach().sum(dim=1, keepdim=True) / of_row
-    return (apart.abs() <= math.log(factor)).to(learner_logprobs.dtype).expand_as(learner_logprobs)
 
 
 def sampler_learner_kl(learner_logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:

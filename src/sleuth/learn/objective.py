@@ -54,8 +54,7 @@ class PolicyLoss(Objective):
     the sampler's, the ratio measures how far the learner is from what sampled the tokens, and the bounds act. `tis_cap`
     weights tokens by learner over sampler, truncated; it needs `old_logprobs="learner"`, since with the sampler's the
     ratio already contains the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
-    `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585). `sequence_mask` removes
-    rows that are further than this factor from what sampled them; the weights of the others do not change.
+    `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585).
     `temperature` is the sampling temperature. A `function` replaces the one that `policy_loss` names; it is called as
     those of `sleuth.learn.losses` are, and always sees whole rows.
     """
@@ -68,19 +67,18 @@ class PolicyLoss(Objective):
     beta: float = 0.0
     old_logprobs: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
-    sequence_mask: float | None = None
     function: Callable[..., Tensor] | None = None
 
     reads_reference: ClassVar[bool] = True
 
     @property
     def is_sum_over_tokens(self) -> bool:
-        return self.ratio == "token" and self.sequence_mask is None and self.function is None
+        return self.ratio == "token" and self.function is None
 
     @property
     def needs_sampler(self) -> bool:
         """Whether the batch must have the sampler's log-probabilities."""
-        return self.old_logprobs == "sampler" or self.tis_cap is not None or self.sequence_mask is not None
+        return self.old_logprobs == "sampler" or self.tis_cap is not None
 
     def __post_init__(self) -> None:
         if self.tis_cap is not None and self.old_logprobs == "sampler":
@@ -94,17 +92,11 @@ class PolicyLoss(Objective):
         weights = rows.weights
         if self.tis_cap is not None and sampler is not None:
             weights = weights * losses.truncated_importance_weights(learner, sampler, self.tis_cap)
-        kept = None
-        if self.sequence_mask is not None and sampler is not None:
-            kept = losses.sequence_mask(learner, sampler, rows.trained, self.sequence_mask)  # (R, T)
-            weights = weights * kept
         policy_loss, bounded = POLICY_LOSSES[self.policy_loss]
         policy_loss = self.function or policy_loss
         bounds = {"low": self.clip_low, "high": self.clip_high}
         scalar = policy_loss(logprobs, old_logprobs, rows.advantages, weights, **bounds)
         statistics = {"clip_fraction": bounded(learner, old_logprobs, rows.advantages, **bounds).float()}
-        if kept is not None:
-            statistics["masked_fraction"] = 1 - kept
         if sampler is not None:
             statistics["sampler_learner_kl"] = losses.sampler_learner_kl(learner, sampler)
         if reference is not None:

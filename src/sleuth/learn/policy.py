@@ -38,10 +38,9 @@ class Update:
     """What one optimiser step did. Means are over the trained tokens, by their weights in the loss.
 
     `kl` is to the reference model and None without one; `teacher_kl` is to the teacher, over all tokens computed, and
-    None if no token followed it; `sampler_learner_kl` is None if the sampler gave no
-    log-probabilities, `masked_fraction` without a sequence mask.
-    `gradient_norm` is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once;
-    `tokens_dense` all tokens of the rows.
+    None if no token followed it; `sampler_learner_kl` is None if the sampler gave no log-probabilities. `gradient_norm`
+    is before the clip. `tokens_computed` counts the learner's own pass, each distinct prefix once; `tokens_dense` all
+    tokens of the rows.
     """
 
     loss: float
@@ -50,7 +49,6 @@ class Update:
     kl: float | None = None
     teacher_kl: float | None = None
     sampler_learner_kl: float | None = None
-    masked_fraction: float | None = None
     gradient_norm: float
     learning_rate: float
     changed_weights_fraction: float
@@ -175,7 +173,7 @@ class Policy:
         """The rows that a policy loss computes; raises SleuthError if it needs log-probabilities that are missing."""
         if batch.sampler_logprobs is None and loss.needs_sampler:
             raise SleuthError(
-                "stage.loss: the engine gave no log-probabilities, which tis_cap, sequence_mask and "
+                "stage.loss: the engine gave no log-probabilities, which tis_cap and "
                 "old_logprobs = 'sampler' need; ask the engine for them, or remove these keys"
             )
         if loss.beta and self.reference is None:

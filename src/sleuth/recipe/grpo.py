@@ -282,7 +282,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
         if teacher is not None and teacher.top_k is not None:
             whole = {
                 "ratio": self.loss.ratio == "sequence",
-                "sequence_mask": self.loss.sequence_mask is not None,
                 "function": self.loss.function is not None,
             }
             for key in (key for key, given in whole.items() if given):

@@ -87,9 +87,6 @@ class LossRecipe(StrictModel):
     """Divisor in tokens; only with normalise = "constant"."""
     tis_cap: PositiveFloat | None = None
     """Cap of truncated importance weights between learner and sampler; absent: no such weights."""
-    sequence_mask: Annotated[float, Field(gt=1)] | None = None
-    """Trajectories are masked if the geometric mean of the ratio of learner to sampler probabilities over their tokens
-    is above this factor or below its inverse; absent: no mask."""
 
     @model_validator(mode="before")
     @classmethod

@@ -35,7 +35,6 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "teacher_missing_fraction": "Share of guided trajectories on which a teacher on a server gave no verdict; "
         "null where none was guided.",
         "sampler_learner_kl": "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
-        "masked_fraction": "Share of trained tokens that `sequence_mask` left out.",
         "off_policy_fraction": "Share of sampled tokens that were written by older weights than the step's.",
         "old_logprobs": 'Where the ratio starts: "sampler" or "learner".',
         "gradient_norm": "Global norm of the gradient before clipping.",
@@ -43,7 +42,7 @@ GLOSSARY: dict[str, dict[str, str]] = {
         "changed_weights_fraction": "Share of the stored weights that the step changed; of several updates, the most.",
         "updates": "Updates on the step's episodes, if the recipe asks for several. Then `loss`, `entropy`, `kl` and "
         "`teacher_kl` are means over the first pass, `sampler_learner_kl` is that of the first update, and "
-        "`clip_fraction`, `masked_fraction` and `gradient_norm` are means over all updates.",
+        "`clip_fraction` and `gradient_norm` are means over all updates.",
         "tokens_trained": "Tokens with a weight in the loss.",
         "tokens_computed": "Tokens of the learner's forward pass, each shared prefix once.",
         "tokens_dense": "Tokens of the same rows without sharing.",

@@ -17,7 +17,7 @@ from sleuth.types import Group, Score
 
 MEANS = ("loss", "entropy", "kl", "teacher_kl")
 """Figures of several updates that are means over the first pass: of the policy that sampled, or close to it."""
-MEANS_OF_ALL = ("clip_fraction", "masked_fraction", "gradient_norm")
+MEANS_OF_ALL = ("clip_fraction", "gradient_norm")
 """Figures that are means over all updates."""
 
 
