@@ -31,7 +31,7 @@ class Deleted:
     instead: str
 
 
-DELETED = {
+DELETED: dict[tuple[str, ...], Deleted] = {
     ("env", "search_seconds"): Deleted(
         30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
     ),
