@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tokenizers import AddedToken, processors
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
+from tokenizers import AddedToken
+from transformers import GenerationConfig, Qwen3Config
 
 from sleuth.model_check.model_files import ModelFiles
 from sleuth.world.tokens import make_tokenizer
@@ -105,7 +105,7 @@ LLAMA3 = (
     "{%- elif m.role == 'assistant' -%}{{- say('assistant', m.content | trim) -}}{%- endif -%}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}{%- endif -%}"
 )
-"""Calls without tags, with `parameters`; a tool's answer is written as JSON; template and tokenizer both write bos."""
+"""Calls without tags, with `parameters`; a tool's answer is written as JSON."""
 
 GEMMA3 = (
     "{{- bos_token -}}{%- set own = messages[0].role == 'system' -%}"
@@ -238,27 +238,24 @@ GPT_OSS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A template with its control tokens: `eos`, `pad`, `bos` if there is one (which the tokenizer adds too), the
-    others; `stops` are the generation config's. `finds` are findings, as (check, level, a part of the line)."""
+    """A template with its control tokens: `eos`, `bos` if there is one, the others; `stops` are the generation
+    config's. `finds` are findings, as (check, level, a part of the line)."""
 
     template: str
     controls: tuple[str, ...]
     eos: str
-    pad: str
     stops: tuple[str, ...]
     finds: tuple[tuple[str, str, str], ...]
     bos: str = ""
-    sampling: tuple[tuple[str, float], ...] = ()
 
     def files(self) -> ModelFiles:
         """The tiny model's tokenizer, as this family's would be."""
         tokenizer = make_tokenizer(20)
-        names = dict.fromkeys([*self.controls, self.eos, self.pad, *self.stops, *filter(None, [self.bos])])
+        names = dict.fromkeys([*self.controls, self.eos, *self.stops, *filter(None, [self.bos])])
         tokenizer.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-        tokenizer.eos_token, tokenizer.pad_token = self.eos, self.pad
+        tokenizer.eos_token = self.eos
         if self.bos:
             tokenizer.bos_token = self.bos
-            add_bos(tokenizer)
         tokenizer.chat_template = self.template
         ids = [tokenizer.convert_tokens_to_ids(name) for name in self.stops]
         return ModelFiles(
@@ -266,16 +263,8 @@ class Family:
             tokenizer=tokenizer,
             config=Qwen3Config(max_position_embeddings=32768),
             config_problem="",
-            generation=GenerationConfig(eos_token_id=ids, do_sample=bool(self.sampling), **dict(self.sampling)),
+            generation=GenerationConfig(eos_token_id=ids),
         )
-
-
-def add_bos(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Lets the tokenizer begin every text with its bos_token."""
-    bos = str(tokenizer.bos_token)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{bos} $A", special_tokens=[(bos, tokenizer.convert_tokens_to_ids(bos))]
-    )
 
 
 CHATML = ("<|im_start|>", "<|im_end|>")
@@ -284,7 +273,6 @@ APPENDS = "append-only over 4 turns, also token by token"
 SHORT_APPENDS = "append-only over 2 turns, also token by token"
 DROPS = "at the second question the template drops the thoughts of turns 1, 2 and 3"
 READS_HERMES = "read back by hermes (vLLM, verl) and qwen25 (SGLang)"
-BOS_TWICE = ("special tokens", "warning", "template and tokenizer both begin a text with")
 ALL_READ = ("dialects", "ok", "chat, tools and verl read the calls")
 NO_TOOLS = ("tool calls", "warning", "the template does not render tools")
 
@@ -293,26 +281,20 @@ FAMILIES: dict[str, Family] = {
         template=QWEN2_5,
         controls=CHATML,
         eos="<|im_end|>",
-        pad="<|endoftext|>",
         stops=QWEN_STOPS,
-        sampling=(("top_k", 20), ("top_p", 0.8), ("temperature", 0.7), ("repetition_penalty", 1.1)),
         finds=(
             ("tool calls", "ok", READS_HERMES),
             ("tool calls", "warning", "arguments given back as JSON text are written otherwise"),
             ALL_READ,
             ("history as parsed", "ok", APPENDS),
             ("history as written", "ok", APPENDS),
-            ("special tokens", "warning", "pad_token is the stop token <|endoftext|>"),
-            ("generation config", "warning", "it sets temperature = 0.7, top_p = 0.8, top_k = 20"),
         ),
     ),
     "Qwen3": Family(
         template=QWEN3,
         controls=CHATML,
         eos="<|im_end|>",
-        pad="<|endoftext|>",
         stops=QWEN_STOPS,
-        sampling=(("top_k", 20), ("top_p", 0.95), ("temperature", 0.6)),
         finds=(
             ("tool calls", "ok", READS_HERMES),
             ALL_READ,
@@ -326,7 +308,6 @@ FAMILIES: dict[str, Family] = {
         template=QWEN3_5,
         controls=CHATML,
         eos="<|im_end|>",
-        pad="<|endoftext|>",
         stops=QWEN_STOPS,
         finds=(
             ("tool calls", "ok", "read back by qwen3_coder (vLLM, SGLang)"),
@@ -340,21 +321,18 @@ FAMILIES: dict[str, Family] = {
         template=LLAMA3,
         controls=("<|start_header_id|>", "<|end_header_id|>"),
         eos="<|eot_id|>",
-        pad="<|pad|>",
         bos="<|begin_of_text|>",
         stops=("<|eot_id|>", "<|end_of_text|>"),
         finds=(
             ("tool calls", "ok", "read back by llama3_json (vLLM)"),
             ("dialects", "warning", "the chat template changes the text of a tool's answer"),
             ("history as parsed", "ok", APPENDS),
-            BOS_TWICE,
         ),
     ),
     "Gemma 3": Family(
         template=GEMMA3,
         controls=("<start_of_turn>",),
         eos="<eos>",
-        pad="<pad>",
         bos="<bos>",
         stops=("<eos>", "<end_of_turn>"),
         finds=(
@@ -363,27 +341,23 @@ FAMILIES: dict[str, Family] = {
             ("history as parsed", "ok", SHORT_APPENDS),
             ("history as written", "ok", SHORT_APPENDS),
             ("stop tokens", "warning", "ends a turn with <end_of_turn>, but the tokenizer's eos_token is <eos>"),
-            BOS_TWICE,
         ),
     ),
     "Phi 4": Family(
         template=PHI4,
         controls=("<|im_start|>", "<|im_sep|>"),
         eos="<|im_end|>",
-        pad="<|dummy_87|>",
         stops=("<|im_end|>", "<|endoftext|>"),
         finds=(
             ("template", "warning", "it drops a tool's answers without an error"),
             NO_TOOLS,
             ("history as parsed", "ok", SHORT_APPENDS),
-            ("special tokens", "ok", "is no stop token"),
         ),
     ),
     "SmolLM3": Family(
         template=SMOLLM3,
         controls=("<|im_start|>",),
         eos="<|im_end|>",
-        pad="<|im_end|>",
         stops=("<|im_end|>",),
         finds=(
             ("template", "warning", "it writes today's date into the prompt"),
@@ -391,14 +365,12 @@ FAMILIES: dict[str, Family] = {
             ("history as written", "ok", APPENDS),
             ("thinking", "ok", r"enable_thinking = false: the prompt adds '<think>\n\n</think>\n'"),
             ("thinking", "ok", "reasoning_content is not rendered"),
-            ("special tokens", "warning", "pad_token is the stop token <|im_end|>"),
         ),
     ),
     "Granite 4": Family(
         template=GRANITE4,
         controls=("<|start_of_role|>", "<|end_of_role|>"),
         eos="<|end_of_text|>",
-        pad="<|pad|>",
         stops=("<|end_of_text|>",),
         finds=(
             ("tool calls", "ok", READS_HERMES),
@@ -412,7 +384,6 @@ FAMILIES: dict[str, Family] = {
         template=OLMO3,
         controls=CHATML,
         eos="<|endoftext|>",
-        pad="<|pad|>",
         stops=("<|im_end|>", "<|endoftext|>"),
         finds=(
             ("tool calls", "warning", "the template does not render tools; it reads `functions`"),
@@ -425,20 +396,17 @@ FAMILIES: dict[str, Family] = {
         template=MISTRAL,
         controls=("[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
         eos="</s>",
-        pad="<pad>",
         bos="<s>",
         stops=("</s>",),
         finds=(
             ("tool calls", "ok", "read back by mistral (vLLM, SGLang)"),
             ("history as parsed", "warning", "changes earlier text, before the first turn: "),
-            BOS_TWICE,
         ),
     ),
     "DeepSeek distils": Family(
         template=DEEPSEEK_DISTIL,
         controls=("<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"),
         eos="<\uff5cend\u2581of\u2581sentence\uff5c>",
-        pad="<\uff5cpad\uff5c>",
         bos="<\uff5cbegin\u2581of\u2581sentence\uff5c>",
         stops=("<\uff5cend\u2581of\u2581sentence\uff5c>",),
         finds=(
@@ -448,14 +416,12 @@ FAMILIES: dict[str, Family] = {
             ("history as parsed", "warning", r"drops '<think>\n', with which its prompt began turn 1"),
             ("history as written", "warning", "drops the thought of turn 1"),
             ("thinking", "ok", "every prompt opens a thought"),
-            BOS_TWICE,
         ),
     ),
     "gpt-oss": Family(
         template=GPT_OSS,
         controls=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
         eos="<|return|>",
-        pad="<|endoftext|>",
         stops=("<|return|>", "<|call|>"),
         finds=(
             ("template", "warning", "it writes today's date into the prompt"),

@@ -12,7 +12,7 @@ import pytest
 from families import FAMILIES, QWEN2_5, QWEN3_5, Family
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import ByteLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.dialects import DIALECTS
@@ -71,7 +71,7 @@ def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: 
     with RenderProcess() as process:
         found = found_with(process, template=endless)
     assert "rendering was stopped: it does not end within 1 s" in lines(found, "template", "problem")
-    assert lines(found, "special tokens", "warning")
+    assert lines(found, "tags", "ok")
 
 
 @pytest.mark.parametrize(
@@ -141,19 +141,17 @@ def test_an_end_that_is_no_token_is_a_problem(process: RenderProcess) -> None:
     assert "<|im_end|>, which the tokenizer splits into" in lines(found, "stop tokens", "problem")
 
 
-def test_a_missing_generation_config_and_padding_token_are_named(process: RenderProcess) -> None:
-    files = dataclasses.replace(FAMILIES["Granite 4"].files(), generation=None)
-    files.tokenizer.pad_token = None
-    found = examine(files, process)
-    assert "there is no generation_config.json" in lines(found, "generation config", "warning")
-    assert "the tokenizer has no pad_token" in lines(found, "special tokens", "warning")
+def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
+    files = FAMILIES["Granite 4"].files()
+    generation = GenerationConfig(eos_token_id=[99999, -1])
+    assert dataclasses.replace(files, generation=generation).eos_ids == {files.tokenizer.eos_token_id}
 
 
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
         ("generation_config.json", "[]", "problem: generation config: generation_config.json cannot be used: "),
-        ("generation_config.json", '{"eos_token_id": 99999}', "eos_token_id has 99999, and the tokenizer has only"),
+        ("generation_config.json", '{"eos_token_id": "x"}', "problem: generation config: "),
         ("config.json", '{"model_type": "none"}', "warning: config: this transformers cannot read its config: "),
     ],
 )
@@ -197,10 +195,16 @@ def merging_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>")
 
 
-def test_tags_that_merge_with_their_neighbours_are_named() -> None:
+def test_tags_of_several_tokens_are_counted() -> None:
     [finding] = tag_findings(merging_tokenizer())
-    assert finding.level == "warning"
-    assert "<think> has other tokens beside '\\n' and '\\n\\n'" in finding.line
+    assert (finding.level, "18 are several tokens (<think>, </think>, " in finding.line) == ("ok", True), finding.line
+
+
+def test_a_tag_that_a_tokenizer_cannot_write_is_a_problem() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"?": 0}, unk_token="?")))
+    tokenizer.unk_token = "?"
+    [finding] = tag_findings(tokenizer)
+    assert (finding.level, "the tokenizer cannot write <think>, " in finding.line) == ("problem", True), finding.line
 
 
 def test_a_token_across_the_edge_of_prompt_and_turn_is_found(process: RenderProcess) -> None:
@@ -292,7 +296,7 @@ def test_a_dialect_that_the_template_cannot_speak_is_a_problem_of_the_recipe(tmp
 def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
     result = sleuth("check", "model", TINY)
     *findings, count = result.stdout.splitlines()
-    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 6 warnings")
+    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 5 warnings")
     assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
 
 

@@ -17,7 +17,7 @@ from sleuth.model_check.bounded_template import (
 from sleuth.model_check.finding import Finding, listed
 from sleuth.model_check.model_files import ModelFiles, load_files
 from sleuth.model_check.template import template_findings
-from sleuth.model_check.tokens import config_findings, tag_findings
+from sleuth.model_check.tokens import tag_findings
 from sleuth.recipe import Recipe
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
@@ -57,20 +57,28 @@ def _protocol_findings(folder: Path) -> Iterator[Finding]:
 def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
     """What is found of a model's files."""
     found = [_no_config(files)] if files.config is None else [*_family_findings(files.config)]
+    found += _generation_findings(files)
     source = files.tokenizer.chat_template
-    prompt = ""
     if isinstance(source, str) and source:
-        template = BoundedTemplate(source, files.tokenizer, process)
-        found += _template_findings(files, template)
-        prompt = _prompt(template)
+        found += _template_findings(files, BoundedTemplate(source, files.tokenizer, process))
     else:
         found.append(_no_template(source))
-    return [*found, *config_findings(files, prompt), *tag_findings(files.tokenizer)]
+    return [*found, *tag_findings(files.tokenizer)]
 
 
 def _family_findings(config: PreTrainedConfig) -> Iterator[Finding]:
     if problem := family_problem(config):
         yield Finding(check="family", level="problem", line=problem, fix=WORKING)
+
+
+def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
+    if files.generation_problem:
+        yield Finding(
+            check="generation config",
+            level="problem",
+            line=f"generation_config.json cannot be used: {files.generation_problem}",
+            fix="fix the file, or remove it",
+        )
 
 
 def _no_template(source: object) -> Finding:
@@ -107,13 +115,6 @@ def _template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator
             line=f"it cannot render a conversation of several turns: {error}",
             fix='fix the template, or use prompt_role = "raw"',
         )
-
-
-def _prompt(template: BoundedTemplate) -> str:
-    try:
-        return template.render([{"role": "user", "content": "?"}])
-    except (TemplateRefusedError, TemplateLimitError):
-        return ""
 
 
 def _no_config(files: ModelFiles) -> Finding:

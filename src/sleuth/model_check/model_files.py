@@ -38,11 +38,13 @@ class ModelFiles:
 
     @property
     def eos_ids(self) -> frozenset[int]:
-        """The tokens that end a completion: the tokenizer's, and the generation config's, or else the config's."""
+        """The tokens that end a completion: the tokenizer's, and the generation config's, or else the config's. Numbers
+        that the tokenizer lacks are left out: nothing samples them."""
         generation = self.generation
         if generation is None and self.config is not None:
             generation = GenerationConfig.from_model_config(self.config)
-        return find_eos_ids(generation, self.tokenizer)
+        eos_ids = find_eos_ids(generation, self.tokenizer)
+        return frozenset(number for number in eos_ids if 0 <= number < len(self.tokenizer))
 
     @property
     def controls(self) -> list[str]:
