@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from families import FAMILIES
 
-from sleuth.envs.render_process import RenderProcess
 from sleuth.model_check.examine import examine, findings_of
 from sleuth.model_check.finding import Finding
 from sleuth.types import SleuthError
@@ -29,24 +28,11 @@ HUB = (
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "openai/gpt-oss-20b",
 )
-HISTORIES = {
-    "append-only": "appends",
-    "drops the thought": "drops thoughts",
-    "with which its prompt began": "drops what prompts add",
-    "changes earlier text": "moves or trims text",
-    "the template refuses": "refused",
-}
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[RenderProcess]:
-    with RenderProcess() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def found(process: RenderProcess) -> dict[str, list[Finding]]:
-    return {name: examine(family.files(), process) for name, family in FAMILIES.items()}
+def found() -> dict[str, list[Finding]]:
+    return {name: examine(family.files()) for name, family in FAMILIES.items()}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -70,15 +56,11 @@ def test_the_table_of_the_docs_is_what_is_found(found: dict[str, list[Finding]])
 
 
 def row(name: str, findings: Sequence[Finding]) -> str:
-    """`| Qwen2.5 | hermes, qwen25 | yes | appends | appends | 3 |`."""
-    calls = next((one.line for one in findings if one.check == "tool calls" and "read back by" in one.line), "")
-    readers = calls.partition("read back by ")[2].replace(" and ", ", ")
-    dialects = next(one for one in findings if one.check == "dialects")
-    ways = [next(one.line for one in findings if one.check == f"history as {way}") for way in ("parsed", "written")]
-    histories = [next(short for part, short in HISTORIES.items() if part in way) for way in ways]
+    """`| Qwen3 | yes | drops thoughts | 1 |`."""
+    levels = {one.check: one.level for one in findings}
+    history = {"ok": "appends", "warning": "drops thoughts"}[levels["history"]] if "history" in levels else ""
     warnings = sum(one.level == "warning" for one in findings)
-    cells = (name, readers or "none is written", "yes" if dialects.level == "ok" else "no", *histories, warnings)
-    return f"| {' | '.join(map(str, cells))} |\n"
+    return f"| {name} | {'yes' if levels['tool calls'] == 'ok' else 'no'} | {history} | {warnings} |\n"
 
 
 @pytest.mark.slow
@@ -93,4 +75,4 @@ def test_a_published_model_is_examined_within_a_minute(model: str) -> None:
             raise
         pytest.skip(str(error))  # no network, or a licence to accept first
     assert time.monotonic() - began < 60
-    assert {"template", "tool calls", "history as parsed"} <= {one.check for one in findings}
+    assert {"template", "tool calls", "stop tokens"} <= {one.check for one in findings}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,11 @@ from tokenizers.decoders import ByteLevel
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from verb import sleuth
 
-from sleuth.dialects import DIALECTS
-from sleuth.envs.render_process import RenderProcess
 from sleuth.factories import load_outline
 from sleuth.model_check import bounded_template
-from sleuth.model_check.bounded_template import BoundedTemplate
-from sleuth.model_check.conversation import Scene, agent_script
 from sleuth.model_check.examine import examine
 from sleuth.model_check.finding import Finding
-from sleuth.model_check.history import merge_at
 from sleuth.model_check.model_files import load_files
-from sleuth.model_check.parsers import PARSERS, as_hermes, dialects_of, readers_of, reads
 from sleuth.model_check.recipe_fit import recipe_findings
 from sleuth.model_check.tokens import tag_findings
 from sleuth.recipe import load_recipe
@@ -33,32 +26,11 @@ from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
 TINY, PAGE = ROOT / "models" / "tiny-base", ROOT / "docs" / "how-to" / "check_model.md"
-CALLS = {
-    "hermes": '<tool_call>{"name": "search", "arguments": {"query": "Tarn"}}</tool_call>',
-    "qwen25": '<tool_call>\n{"name": "search", "arguments": {"query": "Tarn"}}\n</tool_call>',
-    "qwen3_coder": "<tool_call>\n<function=search>\n<parameter=query>\nTarn\n</parameter>\n</function>\n</tool_call>",
-    "llama3_json": '<|python_tag|>{"name": "search", "parameters": {"query": "Tarn"}}',
-    "mistral": '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "Tarn"}, "id": "call00001"}]',
-    "mistral (new)": '[TOOL_CALLS]search[ARGS]{"query": "Tarn"}',
-    "pythonic": '[search(query="Tarn")]',
-    "olmo3": '<function_calls>search(query="Tarn")</function_calls>',
-    "deepseek_v3": "<\uff5ctool\u2581call\u2581begin\uff5c>function<\uff5ctool\u2581sep\uff5c>search\n```json\n"
-    '{"query": "Tarn"}\n```<\uff5ctool\u2581call\u2581end\uff5c>',
-    "granite": '<|tool_call|>[{"name": "search", "arguments": {"query": "Tarn"}}]',
-    "phi4_mini_json": 'functools[{"name": "search", "arguments": {"query": "Tarn"}}]',
-    "openai": ' to=functions.search<|channel|>commentary json<|message|>{"query": "Tarn"}',
-}
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[RenderProcess]:
-    with RenderProcess() as started:
-        yield started
-
-
-def found_with(process: RenderProcess, **changes: object) -> list[Finding]:
+def found_with(**changes: object) -> list[Finding]:
     """The findings on a model with Qwen2.5's habits, changed."""
-    return examine(dataclasses.replace(FAMILIES["Qwen2.5"], **changes).files(), process)
+    return examine(dataclasses.replace(FAMILIES["Qwen2.5"], **changes).files())
 
 
 def lines(findings: list[Finding], check: str, level: str) -> str:
@@ -68,8 +40,7 @@ def lines(findings: list[Finding], check: str, level: str) -> str:
 def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_template, "RENDER_SECONDS", 1.0)
     endless = "{%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}"
-    with RenderProcess() as process:
-        found = found_with(process, template=endless)
+    found = found_with(template=endless)
     assert "rendering was stopped: it does not end within 1 s" in lines(found, "template", "problem")
     assert lines(found, "tags", "ok")
 
@@ -82,8 +53,7 @@ def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: 
     ],
 )
 def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
-    with RenderProcess() as process:
-        assert reason in lines(found_with(process, template=template), "template", "problem")
+    assert reason in lines(found_with(template=template), "template", "problem")
 
 
 @pytest.mark.parametrize(
@@ -96,55 +66,64 @@ def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
             "it cannot render a conversation of several turns: one message only",
         ),
         ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
-        ("{{- messages | length -}}", "it drops the user's question, if that is text and no list of parts"),
+        ("{{- messages | length -}}", "it drops the user's question, if that is no list of parts"),
         ("{{- messages[0].content -}}", "it drops what the assistant said"),
     ],
 )
-def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str, process: RenderProcess) -> None:
-    assert reason in lines(found_with(process, template=template), "template", "problem")
+def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str) -> None:
+    assert reason in lines(found_with(template=template), "template", "problem")
 
 
-def test_a_refused_system_message_is_named(process: RenderProcess) -> None:
+def test_a_refused_system_message_is_named() -> None:
     refuses = "{%- if messages[0].role == 'system' -%}{{- raise_exception('no system role') -}}{%- endif -%}" + QWEN2_5
-    assert "it refuses a system message: no system role" in lines(
-        found_with(process, template=refuses), "template", "warning"
-    )
+    assert "it refuses a system message: no system role" in lines(found_with(template=refuses), "template", "warning")
 
 
-def test_an_empty_thought_that_the_history_forgets_is_named(process: RenderProcess) -> None:
+def test_an_empty_thought_that_the_history_forgets_is_named() -> None:
     never = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
-    found = found_with(process, template=never)
-    assert r"drops '<think>\n\n</think>\n\n', with which its prompt began turn 1" in lines(
-        found, "history as parsed", "warning"
+    found = found_with(template=never)
+    assert r"at the second question the template changes earlier text: " in lines(found, "history", "warning")
+
+
+def test_turns_that_the_template_refuses_are_named() -> None:
+    strict = (
+        "{%- for m in messages -%}{%- if '<think>' in m.content -%}{{- raise_exception('a thought') -}}{%- endif -%}"
     )
+    found = found_with(template=strict + "{%- endfor -%}" + QWEN2_5)
+    assert "refuses turns as the policy wrote them: a thought" in lines(found, "history", "warning")
 
 
-def test_a_base_model_needs_no_template(process: RenderProcess) -> None:
-    found = found_with(process, template=None)
+def test_a_template_that_writes_no_calls_leaves_them_to_the_prompt() -> None:
+    found = found_with(template=QWEN2_5.replace("m.tool_calls or []", "[]"))
+    assert "the policy learns them from prompts" in lines(found, "tool calls", "ok")
+
+
+def test_a_base_model_needs_no_template() -> None:
+    found = found_with(template=None)
     assert "there is no chat template: a base model" in lines(found, "template", "warning")
     assert not [one for one in found if one.level == "problem"]
 
 
-def test_several_templates_are_a_problem(process: RenderProcess) -> None:
+def test_several_templates_are_a_problem() -> None:
     files = FAMILIES["Qwen2.5"].files()
     files.tokenizer.chat_template = {"default": QWEN2_5, "tool_use": QWEN2_5}
-    assert "several chat templates (default and tool_use)" in lines(examine(files, process), "template", "problem")
+    assert "several chat templates (default and tool_use)" in lines(examine(files), "template", "problem")
 
 
-def test_a_turn_that_ends_with_no_stop_token_is_a_problem(process: RenderProcess) -> None:
-    found = found_with(process, eos="<|endoftext|>", stops=("<|endoftext|>",))
+def test_a_turn_that_ends_with_no_stop_token_is_a_problem() -> None:
+    found = found_with(eos="<|endoftext|>", stops=("<|endoftext|>",))
     assert "ends a turn with <|im_end|>, and sampling stops at <|endoftext|>" in lines(found, "stop tokens", "problem")
 
 
-def test_an_end_that_is_no_token_is_a_problem(process: RenderProcess) -> None:
-    found = found_with(process, controls=("<|im_start|>",), eos="<|endoftext|>", stops=("<|endoftext|>",))
+def test_an_end_that_is_no_token_is_a_problem() -> None:
+    found = found_with(controls=("<|im_start|>",), eos="<|endoftext|>", stops=("<|endoftext|>",))
     assert "<|im_end|>, which the tokenizer splits into" in lines(found, "stop tokens", "problem")
 
 
 def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
     files = FAMILIES["Granite 4"].files()
     generation = GenerationConfig(eos_token_id=[99999, -1])
-    assert dataclasses.replace(files, generation=generation).eos_ids == {files.tokenizer.eos_token_id}
+    assert dataclasses.replace(files, generation=generation).eos_ids == {files.tokenizer.vocab["<|end_of_text|>"]}
 
 
 @pytest.mark.parametrize(
@@ -155,33 +134,10 @@ def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
         ("config.json", '{"model_type": "none"}', "warning: config: this transformers cannot read its config: "),
     ],
 )
-def test_a_damaged_config_is_a_finding(
-    file: str, content: str, reason: str, tmp_path: Path, process: RenderProcess
-) -> None:
+def test_a_damaged_config_is_a_finding(file: str, content: str, reason: str, tmp_path: Path) -> None:
     saved(FAMILIES["Granite 4"], tmp_path)
     (tmp_path / file).write_text(content)
-    assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)), process)))
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_is_read_by_its_own_parser(name: str) -> None:
-    readers = [reader.partition(" ")[0] for reader in readers_of(CALLS[name], {"query": "Tarn"})]
-    assert name.partition(" ")[0] in readers
-    assert len(readers) <= 2  # hermes reads what qwen25 does
-
-
-@pytest.mark.parametrize("text", ["", "no call", "<tool_call>{</tool_call>", "[search(query=1 +", '{"name": 3}', "[1]"])
-def test_no_parser_fails_on_what_is_no_call(text: str) -> None:
-    assert readers_of(text, {"query": "Tarn"}) == []
-    assert all(list(parser(text)) == [] for parser in PARSERS.values())
-
-
-def test_our_dialects_read_json_calls_and_no_others() -> None:
-    tool = DIALECTS["chat"].tool
-    assert tool is not None
-    for dialect in dialects_of(tool):
-        assert reads(dialect, tool, as_hermes({"query": 'a "quoted"\nline'}), ('a "quoted"\nline',))
-        assert not reads(dialect, tool, CALLS["qwen3_coder"], ("Tarn",))
+    assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)))))
 
 
 def merging_tokenizer() -> PreTrainedTokenizerFast:
@@ -205,22 +161,6 @@ def test_a_tag_that_a_tokenizer_cannot_write_is_a_problem() -> None:
     tokenizer.unk_token = "?"
     [finding] = tag_findings(tokenizer)
     assert (finding.level, "the tokenizer cannot write <think>, " in finding.line) == ("problem", True), finding.line
-
-
-def test_a_token_across_the_edge_of_prompt_and_turn_is_found(process: RenderProcess) -> None:
-    tokenizer = merging_tokenizer()
-    template = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- endfor -%}" + (
-        "{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}"
-    )
-    scene = Scene(
-        template=BoundedTemplate(template, tokenizer, process),
-        script=agent_script([{"query": "a"}, {"query": "b"}])[:3],
-        controls=(),
-    )
-    [merged], [apart] = (scene.written_steps([text]) for text in ("\nTarn", "Tarn"))
-    assert merged.appends
-    assert merge_at(merged, tokenizer) == "t>\nT"
-    assert merge_at(apart, tokenizer) is None
 
 
 def saved(family: Family, folder: Path) -> Path:
@@ -262,7 +202,7 @@ def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -
     stage = [one["line"] for one in found["findings"] if one["check"] == "stage.0 (grpo)"]
     assert stage[0] == "the scorer strict pays a right answer 1, through this template"
     assert "of context = 4,096 tokens and leaves" in stage[1]
-    assert "at most 5 turns of 1,024 and 4 results of 768 (8,192)" in stage[1]
+    assert "at most 8,192 follow" in stage[1]
 
 
 @pytest.mark.parametrize(
@@ -296,7 +236,7 @@ def test_a_dialect_that_the_template_cannot_speak_is_a_problem_of_the_recipe(tmp
 def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
     result = sleuth("check", "model", TINY)
     *findings, count = result.stdout.splitlines()
-    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 5 warnings")
+    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 2 warnings")
     assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
 
 

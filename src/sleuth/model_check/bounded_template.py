@@ -1,21 +1,20 @@
-"""A chat template under examination: it renders whatever it is given, each rendering once, and all within a time."""
+"""A chat template under examination: it renders whatever it is given, within a time."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.envs.render_process import RenderProcess
+from sleuth.envs.render_process import shared_process
 
 RENDER_SECONDS = 5.0
 ALL_SECONDS = 20.0
 """How long one rendering may take, and all of them together. Published templates take milliseconds."""
 
-Messages = Sequence[Mapping[str, Any]]
+Message = Mapping[str, Any]
 
 
 class TemplateRefusedError(Exception):
@@ -23,29 +22,26 @@ class TemplateRefusedError(Exception):
 
 
 class TemplateLimitError(Exception):
-    """The template reached a limit and cannot be used again; the argument says which."""
+    """The template reached a limit; the argument says which."""
 
 
 class BoundedTemplate:
-    """The chat template `source` with the tokenizer's special tokens, rendered by `process`.
+    """The chat template `source` with the tokenizer's special tokens, rendered by the process that renders for all.
 
-    Renders as `apply_chat_template(tokenize=False)` of transformers does. Equal renderings are made once.
+    Renders as `apply_chat_template(tokenize=False)` of transformers does.
     """
 
-    def __init__(self, source: str, tokenizer: PreTrainedTokenizerFast, process: RenderProcess) -> None:
+    def __init__(self, source: str, tokenizer: PreTrainedTokenizerFast) -> None:
         self.source = source
-        self._variables = {
-            name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)
-        }
-        self._known: dict[str, dict[str, str]] = {}
-        self._process = process
+        special = tokenizer.special_tokens_map.items()
+        self._variables = {name: token for name, token in special if isinstance(token, str)}
         self._seconds = ALL_SECONDS
 
     def render(
         self,
-        messages: Messages,
+        messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Message] = (),
         prompt: bool = True,
         flags: Mapping[str, Any] | None = None,
     ) -> str:
@@ -53,6 +49,8 @@ class BoundedTemplate:
 
         Raises TemplateRefusedError or TemplateLimitError.
         """
+        if self._seconds <= 0:
+            raise TemplateLimitError(f"its renderings together take more than {ALL_SECONDS:.0f} s")
         request = {
             "source": self.source,
             "messages": list(messages),
@@ -60,21 +58,11 @@ class BoundedTemplate:
             "prompt": prompt,
             "variables": self._variables | dict(flags or {}),
         }
-        key = json.dumps(request)
-        if key not in self._known:
-            self._known[key] = self._timed(request)
-        found = self._known[key]
+        process, began = shared_process(), time.monotonic()
+        found = process.rendered(request, min(RENDER_SECONDS, self._seconds))
+        self._seconds -= time.monotonic() - began
         if "limit" in found:
             raise TemplateLimitError(found["limit"])
         if "error" in found:
             raise TemplateRefusedError(found["error"])
         return found["text"]
-
-    def _timed(self, request: Mapping[str, Any]) -> dict[str, str]:
-        if self._seconds <= 0:
-            return {"limit": f"its renderings together take more than {ALL_SECONDS:.0f} s"}
-        began = time.monotonic()
-        try:
-            return self._process.rendered(request, min(RENDER_SECONDS, self._seconds))
-        finally:
-            self._seconds -= time.monotonic() - began

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import PreTrainedConfig
-
-from sleuth.envs.render_process import RenderProcess
 from sleuth.learn.families import WORKING, family_problem
-from sleuth.model_check.bounded_template import (
-    BoundedTemplate,
-    TemplateLimitError,
-    TemplateRefusedError,
-)
+from sleuth.model_check.bounded_template import BoundedTemplate, TemplateLimitError, TemplateRefusedError
 from sleuth.model_check.finding import Finding, listed
 from sleuth.model_check.model_files import ModelFiles, load_files
 from sleuth.model_check.template import template_findings
@@ -42,8 +35,7 @@ def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
 
 
 def _examined(files: ModelFiles) -> list[Finding]:
-    with RenderProcess() as process:
-        return [*examine(files, process), *_protocol_findings(Path(files.name))]
+    return [*examine(files), *_protocol_findings(Path(files.name))]
 
 
 def _protocol_findings(folder: Path) -> Iterator[Finding]:
@@ -54,31 +46,32 @@ def _protocol_findings(folder: Path) -> Iterator[Finding]:
         yield Finding(check="protocol", level="problem", line=str(error), fix=fix)
 
 
-def examine(files: ModelFiles, process: RenderProcess) -> list[Finding]:
+def examine(files: ModelFiles) -> list[Finding]:
     """What is found of a model's files."""
-    found = [_no_config(files)] if files.config is None else [*_family_findings(files.config)]
-    found += _generation_findings(files)
+    found = [*_config_findings(files)]
     source = files.tokenizer.chat_template
     if isinstance(source, str) and source:
-        found += _template_findings(files, BoundedTemplate(source, files.tokenizer, process))
+        found += _template_findings(files, BoundedTemplate(source, files.tokenizer))
     else:
         found.append(_no_template(source))
     return [*found, *tag_findings(files.tokenizer)]
 
 
-def _family_findings(config: PreTrainedConfig) -> Iterator[Finding]:
-    if problem := family_problem(config):
+def _config_findings(files: ModelFiles) -> Iterator[Finding]:
+    if files.config is None:
+        line = f"this transformers cannot read its config: {files.config_problem}"
+        fix = "give it a config.json with a model_type that transformers has, or install the version its card names"
+        yield Finding(check="config", level="warning", line=line, fix=fix)
+    elif problem := family_problem(files.config):
         yield Finding(check="family", level="problem", line=problem, fix=WORKING)
-
-
-def _generation_findings(files: ModelFiles) -> Iterator[Finding]:
+    if files.context is not None:
+        yield Finding(check="context", level="ok", line=f"the model was made for {files.context:,} tokens")
+    elif files.config is not None:
+        fix = "set context in the recipe to what the model was trained with"
+        yield Finding(check="context", level="warning", line="the config names no longest sequence", fix=fix)
     if files.generation_problem:
-        yield Finding(
-            check="generation config",
-            level="problem",
-            line=f"generation_config.json cannot be used: {files.generation_problem}",
-            fix="fix the file, or remove it",
-        )
+        line = f"generation_config.json cannot be used: {files.generation_problem}"
+        yield Finding(check="generation config", level="problem", line=line, fix="fix the file, or remove it")
 
 
 def _no_template(source: object) -> Finding:
@@ -102,25 +95,9 @@ def _template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator
     try:
         yield from template_findings(files, template)
     except TemplateLimitError as limit:
-        yield Finding(
-            check="template",
-            level="problem",
-            line=f"rendering was stopped: {limit}",
-            fix="do not use this template, in a trainer or a server: it can stop either",
-        )
+        line, fix = f"rendering was stopped: {limit}", "do not use this template: it can stop a trainer or a server"
+        yield Finding(check="template", level="problem", line=line, fix=fix)
     except TemplateRefusedError as error:
-        yield Finding(
-            check="template",
-            level="problem",
-            line=f"it cannot render a conversation of several turns: {error}",
-            fix='fix the template, or use prompt_role = "raw"',
-        )
-
-
-def _no_config(files: ModelFiles) -> Finding:
-    return Finding(
-        check="config",
-        level="warning",
-        line=f"this transformers cannot read its config: {files.config_problem}",
-        fix="give it a config.json with a model_type that transformers has, or install the version its card names",
-    )
+        line = f"it cannot render a conversation of several turns: {error}"
+        fix = 'fix the template, or use prompt_role = "raw"'
+        yield Finding(check="template", level="problem", line=line, fix=fix)

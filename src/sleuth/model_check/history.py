@@ -1,80 +1,93 @@
 """Whether a chat template only appends: the next prompt begins with what the policy saw and wrote.
 
-Where it does not, sampled tokens are not what the next turn reads, and a trainer that lays the turns end to end trains
+Where it does not, the sampled text is not what the next turn reads, and a trainer that lays the turns end to end trains
 on texts that were never seen.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from transformers import PreTrainedTokenizerFast
+from sleuth.model_check.bounded_template import BoundedTemplate, Message, TemplateRefusedError
+from sleuth.model_check.finding import TEXT_DIALECTS, Finding, listed, shown
 
-from sleuth.model_check.conversation import Step, shared_length
-from sleuth.model_check.finding import Finding, listed, shown
-from sleuth.render import encode
-
-FIXES = {
-    "thoughts": "begin a new trajectory there (Sleuth's dialect chat does), or give the thoughts back and keep them by "
-    "a template of your own",
-    "prompt": "give turns back with what the prompt began them with, or set a flag so that it adds nothing",
-    "other": "keep the sampled tokens and encode only what is new (Sleuth's dialect verl does)",
-    "tokens": "keep the sampled tokens and encode only what is new (Sleuth does), or compare token ids before training",
-}
+OPEN, CLOSE = "<think>", "</think>"
+QUESTION = {"role": "user", "content": "Where was Ada Voss born?"}
 
 
-def history_finding(way: str, steps: Sequence[Step], tokenizer: PreTrainedTokenizerFast) -> Finding:
-    """One line on all turns. `way` is how they are given back: `written` or `parsed`."""
-    check = f"history as {way}"
-    broken = [(*describe(steps[: at + 1]), step.then) for at, step in enumerate(steps) if not step.appends]
-    if broken:
-        what, fix, then = broken[0]
-        more = f"; and at {listed([name for _, _, name in broken[1:]])}" if len(broken) > 1 else ""
-        line = f"at {then} the template {what}{more}"
-        return Finding(check=check, level="warning", line=line, fix=FIXES[fix])
-    line = f"append-only over {len(steps)} turns"
-    if (merged := next(filter(None, (merge_at(step, tokenizer) for step in steps)), None)) is not None:
-        return Finding(
-            check=check,
-            level="warning",
-            line=f"{line}, but not token by token: encoded again as one text, {shown(merged)} is other tokens",
-            fix=FIXES["tokens"],
-        )
-    return Finding(check=check, level="ok", line=f"{line}, also token by token")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the policy says: a `thought` and a `text`; then the `reply`, which findings call `name`."""
+
+    thought: str
+    text: str
+    reply: Message
+    name: str
+
+    def written_after(self, prompt: str) -> str:
+        """What the policy writes after a prompt, which may have opened its thought, or closed an empty one."""
+        if prompt.rstrip().endswith(CLOSE):
+            return self.text
+        opening = "" if prompt.rstrip().endswith(OPEN) else f"{OPEN}\n"
+        return f"{opening}{self.thought}\n{CLOSE}\n\n{self.text}"
 
 
-def describe(steps: Sequence[Step]) -> tuple[str, str]:
-    """What the template changed at the last of these steps, and the key of its fix."""
-    step = steps[-1]
-    lost = [
-        str(number)
-        for number, earlier in enumerate(steps, 1)
-        if earlier.turn.thought in step.seen and earlier.turn.thought not in step.after
-    ]
-    if lost:
-        several = "s" if len(lost) > 1 else ""
-        return f"drops the thought{several} of turn{several} {listed(lost)}", "thoughts"
-    at = shared_length(step.seen, step.after)
-    for number, earlier in enumerate(steps, 1):
-        if step.seen.startswith(earlier.prompt) and len(earlier.bare) <= at < len(earlier.prompt) and earlier.began:
-            return f"drops {shown(earlier.prompt[at:])}, with which its prompt began turn {number}", "prompt"
-    was, now = step.seen[at : at + 40], step.after[at : at + 40]
-    return f"changes earlier text, {where(steps, at)}: {shown(now)} stands where {shown(was)} was", "other"
+TURNS = (
+    Turn(
+        thought="Her birthplace comes first.",
+        text='<tool_call>\n{"name": "search", "arguments": {"query": "Ada Voss birthplace"}}\n</tool_call>',
+        reply={"role": "tool", "content": "Ada Voss was born in Tarn."},
+        name="the tool's answer",
+    ),
+    Turn(
+        thought="Both facts are known.",
+        text="She was born in Tarn, which is in Osmark.",
+        reply={"role": "user", "content": "And who rules Osmark?"},
+        name="the second question",
+    ),
+)
 
 
-def where(steps: Sequence[Step], at: int) -> str:
-    """Which part of the last step's text character `at` is in."""
-    if at >= len(steps[-1].prompt):
-        return f"in turn {len(steps)}"
-    before = [number for number, step in enumerate(steps[:-1], 1) if len(step.prompt) <= at]
-    return f"after the prompt of turn {before[-1]}" if before else "before the first turn"
+def history_finding(template: BoundedTemplate, tools: Sequence[Message]) -> Finding:
+    """One line on the turns of a policy with `tools`, given back as it wrote them."""
+    try:
+        changed = _first_change(template, tools)
+    except TemplateRefusedError as error:
+        line = f"the template refuses turns as the policy wrote them: {error}"
+        return Finding(check="history", level="warning", line=line, fix=TEXT_DIALECTS)
+    if not changed:
+        return Finding(check="history", level="ok", line=f"append-only over {len(TURNS)} turns")
+    return Finding(
+        check="history",
+        level="warning",
+        line=changed,
+        fix="begin a new trajectory there (Sleuth's dialect chat does), or keep the sampled tokens (verl does)",
+    )
 
 
-def merge_at(step: Step, tokenizer: PreTrainedTokenizerFast) -> str | None:
-    """The text around the first token of the next prompt that is not one of those that were seen; None if all are."""
-    seen = encode(tokenizer, step.prompt) + encode(tokenizer, step.wrote)
-    again = encode(tokenizer, step.after)
-    if again[: len(seen)] == seen:
-        return None
-    at = next((index for index, pair in enumerate(zip(seen, again, strict=False)) if pair[0] != pair[1]), len(again))
-    return tokenizer.backend_tokenizer.decode(again[max(0, at - 1) : at + 2], skip_special_tokens=False)
+def _first_change(template: BoundedTemplate, tools: Sequence[Message]) -> str:
+    """What the template changes of earlier text, where it does so first; empty if it only appends."""
+    messages: list[Message] = [QUESTION]
+    for number, turn in enumerate(TURNS, 1):
+        prompt = template.render(messages, tools=tools)
+        wrote = turn.written_after(prompt)
+        messages += [{"role": "assistant", "content": wrote}, turn.reply]
+        seen, after = prompt + wrote, template.render(messages, tools=tools)
+        if after.startswith(seen):
+            continue
+        thoughts = [(str(at), earlier.thought) for at, earlier in enumerate(TURNS[:number], 1)]
+        if lost := [at for at, thought in thoughts if thought in seen and thought not in after]:
+            several = "s" if len(lost) > 1 else ""
+            return f"at {turn.name} the template drops the thought{several} of turn{several} {listed(lost)}"
+        at = shared_length(seen, after)
+        now, was = shown(after[at : at + 40]), shown(seen[at : at + 40])
+        return f"at {turn.name} the template changes earlier text: {now} stands where {was} was"
+    return ""
+
+
+def shared_length(one: str, other: str) -> int:
+    """How many characters two texts begin with alike. Where they part within a tag, it counts to none of it."""
+    at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return len(re.sub(r"[<\[][^<>\[\]\s]*\Z", "", one[:at]))

@@ -111,23 +111,19 @@ def _room_findings(
             fix=f"raise context, or lower {setting.longest_answer_key}",
         )
     else:
-        yield Finding(check=check, level="ok", line=f"{line}; {longest_response(setting.dialect)}")
+        most = most_tokens(setting.dialect)
+        follows = "no limit on what follows" if most is None else f"at most {most:,} follow"
+        yield Finding(check=check, level="ok", line=f"{line}; {follows}")
 
 
-def longest_response(dialect: Dialect) -> str:
-    """The most tokens that may follow a prompt, without tags: `at most 4 turns of 32 and 3 results of 480 (1,568)`."""
+def most_tokens(dialect: Dialect) -> int | None:
+    """How many tokens may follow a prompt, without tags: `1568` for 4 turns of 32 and 3 results of 480. None if neither
+    the recipe nor its dialect limits them."""
     if dialect.response_tokens is not None:
-        return f"at most {dialect.response_tokens:,} follow"
-    turns = dialect.turns if dialect.searches is None else dialect.searches + 1
-    each = dialect.results_tokens
-    if each is None and dialect.passage_tokens is not None:
-        each = dialect.passage_tokens * dialect.top_k
-    if turns is None:
-        return "neither the recipe nor its dialect limits how many turns follow"
-    turns = min(turns, dialect.turns or turns)
-    if each is None and turns > 1:
-        return f"at most {turns} turns of {dialect.turn_tokens:,} and {turns - 1} results of any length"
-    total = turns * dialect.turn_tokens + (turns - 1) * (each or 0)
-    if turns == 1:
-        return f"at most one turn of {total:,}"
-    return f"at most {turns} turns of {dialect.turn_tokens:,} and {turns - 1} results of {each:,} ({total:,})"
+        return dialect.response_tokens
+    limits = [dialect.turns, None if dialect.searches is None else dialect.searches + 1]
+    turns = min((limit for limit in limits if limit), default=None)
+    results = dialect.results_tokens or (dialect.passage_tokens or 0) * dialect.top_k
+    if turns is None or (turns > 1 and not results):
+        return None
+    return turns * dialect.turn_tokens + (turns - 1) * results
