@@ -13,12 +13,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from sleuth.recipe import Recipe
-from sleuth.recipe.toml_writer import emit_table
 
 RUBRICS = {"positive_rubrics": [{"title": "Name", "description": "Names a town."}], "negative_rubrics": []}
 NAMES = ("tiny-base", "tiny-reader", "tiny-real")
@@ -315,7 +315,7 @@ class Crossed:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "crossed_own.py").write_text(OWN_CODE)
         file = folder / "crossed.toml"
-        file.write_text(emit_table(self.table()))
+        file.write_text(tomli_w.dumps(self.table()))
         return file
 
     def without(self, axis: str) -> Crossed:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from forked import program
 
-from sleuth.recipe.toml_writer import emit_table
 from tools.code_blocks import ROOT, Block, blocks, pages
 
 SHIM = Path(__file__).parent / "small_sleuth.py"
@@ -50,7 +50,7 @@ def furnished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "models").symlink_to(ROOT / "models")
     shutil.copytree(ROOT / "recipes", folder / "recipes")
     for recipe in folder.glob("recipes/**/*.toml"):
-        recipe.write_text(emit_table(smaller(tomllib.loads(recipe.read_text()))))
+        recipe.write_text(tomli_w.dumps(smaller(tomllib.loads(recipe.read_text()))))
     with_programs(folder)
     corpus = (world / "corpus.jsonl").read_bytes()
     (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus))

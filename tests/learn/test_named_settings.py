@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from sleuth.learn.losses import token_weights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.vocabulary import target_logprobs
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
-from sleuth.recipe.toml_writer import emit_table
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DOCS = Path(__file__).parents[2] / "docs" / "coming_from.md"
@@ -332,7 +332,7 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
     for key, value in NAMED_LOSSES[name].items():
         assert getattr(recipe, key) == value
     assert LossRecipe.model_validate(recipe.model_dump(exclude_none=True)) == recipe
-    assert f'setting = "{name}"' in emit_table(recipe.model_dump(exclude_none=True))
+    assert f'setting = "{name}"' in tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
 @pytest.mark.parametrize(
