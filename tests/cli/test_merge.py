@@ -8,6 +8,7 @@ import huggingface_hub
 import pytest
 import torch
 import typer
+import yaml
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from typer.testing import CliRunner, Result
 
@@ -142,7 +143,8 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
     assert protocol.retriever == RetrieverIdentity(kind="dense", encoder="e5-base-v2")
     assert protocol.reward is not None
     card = (out / "README.md").read_text()
-    assert 'base_model: "OWNER/BASE"\nlicense: apache-2.0\n' in card
+    front = yaml.safe_load(card.split("---")[1])
+    assert (front["base_model"], front["license"]) == ("OWNER/BASE", "apache-2.0")
     assert "as in the recipe `theirs`. Its training was not observed, and nothing has been measured." in card
     assert protocol.hash in card
     require_intact(out, of_model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -23,9 +22,6 @@ from sleuth.runs.protocol import ProtocolCard
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Evaluation -> figure -> {"value", "low", "high", "n"}: `results["trained"]["em"]["value"]`."""
-
-YAML_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
-"""Words that YAML reads as other than text."""
 
 
 def model_card(
@@ -113,29 +109,19 @@ def _front_matter(
     base_model: str | None, base: RepositoryCard, tags: Sequence[str], datasets: Sequence[str] = ()
 ) -> list[str]:
     """What the hub reads: ours first, then what the base's card states."""
-    stated = {
-        "license": base.licence,
-        "license_name": base.licence_name,
-        "license_link": base.licence_link,
-    }
-    known = [f"base_model: {json.dumps(base_model)}"] if base_model else []
-    known += [f"{key}: {_scalar(value)}" for key, value in stated.items() if value]
-    return [
-        *("---", "library_name: transformers", "pipeline_tag: text-generation", *known),
-        *_listed("datasets", [*datasets, *base.datasets]),
-        *_listed("tags", [*tags, *base.tags]),
-        *("---", ""),
-    ]
+    from huggingface_hub import ModelCardData
 
-
-def _listed(key: str, values: Sequence[str]) -> list[str]:
-    return [f"{key}:", *(f"- {_scalar(value)}" for value in dict.fromkeys(values))] if values else []
-
-
-def _scalar(text: str) -> str:
-    """A text as YAML, in quotes wherever it could be read as something else."""
-    plain = re.fullmatch(r"[A-Za-z][\w.+/-]*", text) and text.lower() not in YAML_WORDS
-    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        base_model=base_model,
+        license=base.licence,
+        license_name=base.licence_name,
+        license_link=base.licence_link,
+        datasets=list(dict.fromkeys([*datasets, *base.datasets])) or None,
+        tags=[*tags, *base.tags],
+    )
+    return ["---", data.to_yaml(), "---", ""]
 
 
 def _data_of(stages: Sequence[StageFields]) -> list[Path]:
