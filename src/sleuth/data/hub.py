@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Self
-
-import httpx
 
 from sleuth.data.cards import fetch_card
 from sleuth.threads import to_stderr
@@ -185,35 +184,38 @@ def download(file: RemoteFile, folder: Path, watch: ProgressBar) -> Path:
 def _fill(part: Path, file: RemoteFile, progress: Callable[[int, int], None]) -> None:
     """Appends to `part` until it is as long as the file."""
     idle, reason = 0, ""
-    timeout = httpx.Timeout(SILENCE_SECONDS)
-    with httpx.Client(headers=dict(file.headers), follow_redirects=True, timeout=timeout) as client:
-        while (start := _size(part)) < file.size:
-            if idle == ATTEMPTS:
-                raise SleuthError(
-                    f"{file.shown}: the download stopped at {_in_mb(start)} of {_in_mb(file.size)} MB ({reason}); "
-                    "run the same command again to resume it"
-                )
-            if idle:
-                time.sleep(PAUSE * 2 ** (idle - 1))
-            try:
-                _append(client, part, file, start, progress)
-            except httpx.HTTPError as error:
-                reason = " ".join(str(error).split()) or type(error).__name__
-            idle = idle + 1 if _size(part) <= start else 0
+    while (start := _size(part)) < file.size:
+        if idle == ATTEMPTS:
+            raise SleuthError(
+                f"{file.shown}: the download stopped at {_in_mb(start)} of {_in_mb(file.size)} MB ({reason}); "
+                "run the same command again to resume it"
+            )
+        if idle:
+            time.sleep(PAUSE * 2 ** (idle - 1))
+        try:
+            _append(part, file, start, progress)
+        except (SleuthError, OSError):  # refused, or a full disk
+            raise
+        except Exception as error:  # of the hub's web client, whose errors differ by version
+            reason = " ".join(str(error).split()) or type(error).__name__
+        idle = idle + 1 if _size(part) <= start else 0
 
 
-def _append(
-    client: httpx.Client, part: Path, file: RemoteFile, start: int, progress: Callable[[int, int], None]
-) -> None:
-    """Appends what one connection sends from byte `start` on; starts over if the server does not support ranges."""
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    with client.stream("GET", file.url, headers=headers) as response:
+def _append(part: Path, file: RemoteFile, start: int, progress: Callable[[int, int], None]) -> None:
+    """Appends what one connection sends from byte `start` on; starts over if the server does not support ranges.
+
+    The client is the hub's own, but not its download: that one starts from zero when it is called again, and compares
+    no checksum."""
+    from huggingface_hub.utils import get_session
+
+    headers = {**file.headers, "Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with get_session().stream("GET", file.url, headers=headers, timeout=SILENCE_SECONDS) as response:
         if response.is_error and response.status_code not in RETRIED_STATUS:
             raise SleuthError(f"{file.shown}: the server answers {response.status_code} {response.reason_phrase}")
         response.raise_for_status()
-        resumed = response.status_code == httpx.codes.PARTIAL_CONTENT
+        resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
         if resumed and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
-            raise httpx.RemoteProtocolError("the server sent another range than requested")
+            raise ValueError("the server sent another range than requested")
         with part.open("ab" if resumed else "wb") as content:
             for block in response.iter_raw():  # unbuffered, so that a broken connection loses nothing
                 content.write(block)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-
-import httpx
+from http import HTTPStatus
 
 from sleuth.judges.pool import base_url
-from sleuth.retrieval.connections import bounded_client
+from sleuth.retrieval.connections import Answer, RequestFailedError, ask_within
 from sleuth.types import SleuthError
 
 HEALTH_SECONDS = 10.0  # timeout for the list of models
@@ -27,11 +26,11 @@ def wait_until_served(
     """Waits while servers are loading (status 503). Raises SleuthError if one does not answer or serves other models; a
     server that does not list its models is accepted."""
     for url in map(base_url, urls):
-        while (response := _models(url, key)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        while (response := _models(url, key)).status == HTTPStatus.SERVICE_UNAVAILABLE:
             log(f"{url}: loading its model")
             time.sleep(pause)
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            raise SleuthError(f"urls: {url} rejects the API key: it answered with status {response.status_code}")
+        if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            raise SleuthError(f"urls: {url} rejects the API key: it answered with status {response.status}")
         served = _names(response)
         if served and model not in served:
             nearest = difflib.get_close_matches(model, served, n=1)
@@ -39,20 +38,19 @@ def wait_until_served(
             raise SleuthError(f"model = {model!r}: {url} does not serve it; it serves {', '.join(shown)}")
 
 
-def _models(url: str, key: str | None) -> httpx.Response:
+def _models(url: str, key: str | None) -> Answer:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        with bounded_client(headers=headers, timeout=HEALTH_SECONDS) as client:
-            return client.get(f"{url}/models")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return ask_within(HEALTH_SECONDS, "GET", f"{url}/models", headers=headers)
+    except (RequestFailedError, TimeoutError, ValueError) as error:
         raise SleuthError(
             f"urls: {url} does not answer ({error}); expected a server of OpenAI's chat completions, such as vLLM's"
         ) from None
 
 
-def _names(response: httpx.Response) -> list[str]:
+def _names(response: Answer) -> list[str]:
     """The names in a list of models; empty if the response is not one."""
     try:
         return [str(listed["id"]) for listed in response.json()["data"]]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return []

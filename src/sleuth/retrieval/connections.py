@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-
-import httpx
 
 from sleuth.variables import ANSWER, CLIENT_KEY_VARIABLE, key_in
 
@@ -26,7 +22,6 @@ request sent at that moment is lost."""
 ENCODINGS = ("identity", "gzip", "deflate")
 ACCEPTED = ", ".join(ENCODINGS[1:])
 """What requests ask for: clients would ask for whatever is installed."""
-REPLACED = (b"content-encoding", b"content-length", b"transfer-encoding")
 
 
 class RequestFailedError(Exception):
@@ -91,6 +86,27 @@ async def ask(
         raise ValueError(f"{error} is no URL") from None
     except aiohttp.ClientError as error:
         raise RequestFailedError(str(error) or type(error).__name__) from None
+
+
+def ask_within(
+    seconds: float,
+    method: str,
+    url: str,
+    *,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    """The answer to a request outside of an event loop. Raises RequestFailedError and ValueError as `ask` does, and
+    TimeoutError if it is not there, to its last byte, within `seconds`."""
+
+    async def answer() -> Answer:
+        async with asyncio.timeout(seconds):
+            return await ask(method, url, body=body, headers=headers)
+
+    try:
+        return asyncio.run(answer())
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds:g} seconds") from None
 
 
 _Session = AsyncGenerator["aiohttp.ClientSession", None]
@@ -164,38 +180,10 @@ def _decompressed(packed: bytes, most: int) -> bytes:
     return body
 
 
-class BoundedTransport(httpx.HTTPTransport):
-    """For single requests outside of an event loop: answers are read completely, and bounded, as by `ask`."""
-
-    def __init__(self) -> None:
-        super().__init__(verify=_certificates(), trust_env=False)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """See httpx."""
-        request.headers["accept-encoding"] = ACCEPTED
-        response = super().handle_request(request)
-        if refused := _refused_encoding(response.headers.get("content-encoding", "identity").strip().lower()):
-            raise httpx.DecodingError(refused)
-        body, most = bytearray(), ANSWER.bytes
-        try:
-            for part in response.iter_bytes():
-                body += part
-                if len(body) > most:
-                    raise httpx.DecodingError(f"the answer is {ANSWER.exceeded()}")
-        finally:
-            response.close()
-        return _with_body(response, bytes(body))
-
-
 def key_headers() -> dict[str, str]:
     """The headers with the key for the servers that a person names; empty without a key."""
     key = key_in(CLIENT_KEY_VARIABLE)
     return {"authorization": f"Bearer {key}"} if key else {}
-
-
-def bounded_client(**options: Any) -> httpx.Client:
-    """A client with `BoundedTransport`; `options` are httpx's."""
-    return httpx.Client(transport=BoundedTransport(), trust_env=False, **options)
 
 
 def _refused_encoding(encoding: str) -> str | None:
@@ -204,16 +192,3 @@ def _refused_encoding(encoding: str) -> str | None:
     if encoding in ENCODINGS:
         return None
     return f"the answer is encoded as {encoding[:40]!r}; expected {', '.join(ENCODINGS)}"
-
-
-def _with_body(response: httpx.Response, body: bytes) -> httpx.Response:
-    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in REPLACED]
-    return httpx.Response(
-        response.status_code, headers=headers, stream=httpx.ByteStream(body), extensions=response.extensions
-    )
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    """The default CA certificates, cached: reading them can take longer than a request."""
-    return httpx.create_ssl_context(trust_env=False)

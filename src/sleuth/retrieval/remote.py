@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.retrieval.connections import Answer, RequestFailedError, ask, key_headers
+from sleuth.retrieval.connections import RequestFailedError, ask, ask_within, key_headers
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher
@@ -202,7 +202,7 @@ def wait_until_ready(
 
 def _health(url: str) -> dict[str, Any]:
     try:
-        answer = _ask_within(HEALTH_SECONDS, "GET", f"{url}/health")
+        answer = ask_within(HEALTH_SECONDS, "GET", f"{url}/health", headers=key_headers())
     except (RequestFailedError, TimeoutError, ValueError) as error:
         raise SleuthError(f"urls: {url} does not answer ({error}); start it with `sleuth retriever DIR`") from None
     try:
@@ -218,7 +218,7 @@ def _probe(url: str) -> None:
     """Sends one query, so that a wrong address fails now and not as missing scores. Raises SleuthError."""
     body = {"queries": ["anything"], "topk": 1, "return_scores": True}
     try:
-        answer = _ask_within(PROBE_SECONDS, "POST", f"{url}/retrieve", body)
+        answer = ask_within(PROBE_SECONDS, "POST", f"{url}/retrieve", body=body, headers=key_headers())
         if answer.status != HTTPStatus.OK:
             raise ValueError(f"status {answer.status}")
         [ranked] = _rankings(answer.json(), 1)
@@ -249,17 +249,3 @@ def _passage(row: dict[str, Any]) -> Passage:
 def _text(text: str) -> str:
     """`text` with a question mark for each unpaired surrogate, which no request, tokenizer and file can hold."""
     return text.encode(errors="replace").decode()
-
-
-def _ask_within(seconds: float, method: str, url: str, body: Mapping[str, Any] | None = None) -> Answer:
-    """The answer to a request outside of an event loop. Raises RequestFailedError and ValueError as `ask` does, and
-    TimeoutError if it is not there, to its last byte, within `seconds`."""
-
-    async def answer() -> Answer:
-        async with asyncio.timeout(seconds):
-            return await ask(method, url, body=body, headers=key_headers())
-
-    try:
-        return asyncio.run(answer())
-    except TimeoutError:
-        raise TimeoutError(f"no answer within {seconds:g} seconds") from None

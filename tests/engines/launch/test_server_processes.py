@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from sleuth.engines.launch import supervisor
@@ -132,8 +131,7 @@ def test_a_server_that_dies_is_started_again_at_the_same_address(start: Start, t
     time.sleep(0.5)  # the supervisor has seen it listen
     os.kill(first, signal.SIGKILL)
     until(lambda: len(pids(tmp_path)) == 2)
-    with httpx.Client(trust_env=False) as client:
-        until(lambda: server.answers(client))
+    until(server.answers)
     assert not is_alive(worker)
     assert "supervisor: the server ended (status -9) and is started again" in server.last_lines()
 
@@ -144,8 +142,7 @@ def test_a_server_that_listens_no_longer_is_ended_and_started_again(start: Start
     time.sleep(0.5)  # the supervisor has seen it listen
     (tmp_path / "engine-dies").touch()
     until(lambda: len(pids(tmp_path)) == 2, seconds=30)
-    with httpx.Client(trust_env=False) as client:
-        until(lambda: server.answers(client))
+    until(server.answers)
     assert not is_alive(first)
     assert not is_alive(worker)
     assert "supervisor: the server has refused connections for 5 s and is started again" in server.last_lines()
@@ -158,8 +155,7 @@ def test_a_server_that_hangs_is_left_to_answer_later(start: Start, tmp_path: Pat
     os.kill(process, signal.SIGSTOP)
     time.sleep(supervisor.REFUSED_SECONDS + 1.0)
     os.kill(process, signal.SIGCONT)
-    with httpx.Client(trust_env=False) as client:
-        until(lambda: server.answers(client))
+    until(server.answers)
     assert len(pids(tmp_path)) == 1
 
 

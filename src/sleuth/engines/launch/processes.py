@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
-
-import httpx
 
 from sleuth.engines.launch import supervisor
 from sleuth.engines.launch.command import HOST, Launch, command_of, environment_of
+from sleuth.retrieval.connections import RequestFailedError, ask_within
 from sleuth.types import SleuthError
 from sleuth.user_code.permission import CODE
 
@@ -23,6 +23,7 @@ START_SECONDS = 1800.0
 """How long a server may take until it answers: a large model is read from a slow disk, and graphs are captured."""
 PROGRESS_SECONDS = 15.0
 POLL_SECONDS = 0.25
+HEALTH_SECONDS = 5.0
 END_SECONDS = supervisor.END_SECONDS + supervisor.KILL_SECONDS + 2.0
 TAIL_BYTES = 64 * 1024
 
@@ -72,11 +73,11 @@ class ServerProcess:
         """Whether it ended, and is not started again."""
         return self._process is not None and self._process.poll() is not None
 
-    def answers(self, client: httpx.Client) -> bool:
+    def answers(self) -> bool:
         """Whether it is ready to generate."""
         try:
-            return client.get(f"{self.launch.url}/health").is_success
-        except httpx.HTTPError:
+            return ask_within(HEALTH_SECONDS, "GET", f"{self.launch.url}/health").status == HTTPStatus.OK
+        except (RequestFailedError, TimeoutError):
             return False
 
     def last_lines(self) -> list[str]:
@@ -121,22 +122,21 @@ def start_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seco
 def _wait_for_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seconds: float) -> None:
     started = said = time.monotonic()
     waiting = list(servers)
-    with httpx.Client(trust_env=False, timeout=5.0) as client:
-        while waiting:
-            for server in [server for server in waiting if not server.has_ended and server.answers(client)]:
-                say(f"{server.name}: answers at {server.launch.url} after {time.monotonic() - started:.0f} s")
-                waiting.remove(server)
-            for server in waiting:
-                if server.has_ended:
-                    raise SleuthError(start_problem(server, "ended while it started"))
-            if waiting and time.monotonic() - started > seconds:
-                raise SleuthError(start_problem(waiting[0], f"does not answer after {seconds:g} s"))
-            if waiting and time.monotonic() - said > PROGRESS_SECONDS:
-                said = time.monotonic()
-                lines = waiting[0].last_lines()
-                names = ", ".join(server.name for server in waiting)
-                say(f"{names}: starting, {said - started:.0f} s: {lines[-1][:160] if lines else 'no output yet'}")
-            time.sleep(POLL_SECONDS if waiting else 0.0)
+    while waiting:
+        for server in [server for server in waiting if not server.has_ended and server.answers()]:
+            say(f"{server.name}: answers at {server.launch.url} after {time.monotonic() - started:.0f} s")
+            waiting.remove(server)
+        for server in waiting:
+            if server.has_ended:
+                raise SleuthError(start_problem(server, "ended while it started"))
+        if waiting and time.monotonic() - started > seconds:
+            raise SleuthError(start_problem(waiting[0], f"does not answer after {seconds:g} s"))
+        if waiting and time.monotonic() - said > PROGRESS_SECONDS:
+            said = time.monotonic()
+            lines = waiting[0].last_lines()
+            names = ", ".join(server.name for server in waiting)
+            say(f"{names}: starting, {said - started:.0f} s: {lines[-1][:160] if lines else 'no output yet'}")
+        time.sleep(POLL_SECONDS if waiting else 0.0)
 
 
 def end_all(servers: Sequence[ServerProcess]) -> None:

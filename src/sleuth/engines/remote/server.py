@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import CompletionsWire
@@ -15,7 +15,7 @@ from sleuth.engines.remote.http_client import refusal
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
 from sleuth.render import encode
-from sleuth.retrieval.connections import bounded_client, key_headers
+from sleuth.retrieval.connections import Answer, RequestFailedError, ask_within, key_headers
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
@@ -80,9 +80,8 @@ def find_server(
     """
     base = url.rstrip("/").removesuffix("/v1").rstrip("/")
     try:
-        with bounded_client(base_url=base, timeout=PROBE_SECONDS, headers=key_headers()) as client:
-            return _Probe(client, base, tokenizer, eos_ids).find(checkpoint, served_as)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return _Probe(base, tokenizer, eos_ids).find(checkpoint, served_as)
+    except RequestFailedError as error:
         reason = str(error) or type(error).__name__
         raise SleuthError(f"--engine {base}: does not answer ({reason}); start SGLang or vLLM there first") from None
 
@@ -90,10 +89,7 @@ def find_server(
 class _Probe:
     """Requests that identify a server."""
 
-    def __init__(
-        self, client: httpx.Client, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]
-    ) -> None:
-        self._client = client
+    def __init__(self, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]) -> None:
         self._url = url
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
@@ -153,8 +149,8 @@ class _Probe:
     def _check_vocabulary(self, server: Server) -> None:
         """Compares the server's tokens of a text with the checkpoint's, if it has `/tokenize`."""
         body = {"model": server.model, "prompt": PROBE_TEXT, "add_special_tokens": False}
-        response = self._client.post("/tokenize", json=body)
-        if response.status_code != httpx.codes.OK:
+        response = self._ask("POST", "/tokenize", body)
+        if response.status != HTTPStatus.OK:
             return
         theirs = _dictionary(response).get("tokens")
         ours = encode(self._tokenizer, PROBE_TEXT)
@@ -168,9 +164,9 @@ class _Probe:
         sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=0.0, stops=stops)
         prompt = encode(self._tokenizer, PROBE_TEXT)
         body = server.wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
-        response = self._client.post(server.wire.path, json=body)
-        if response.status_code != httpx.codes.OK:
-            raise self._error(f"{server.wire.path} {refusal(response.status_code, response.content)}")
+        response = self._ask("POST", server.wire.path, body)
+        if response.status != HTTPStatus.OK:
+            raise self._error(f"{server.wire.path} {refusal(response.status, response.body)}")
         try:
             return server.wire.read(response.json(), sampling)
         except MALFORMED as error:
@@ -194,8 +190,15 @@ class _Probe:
         return next((version for version in answer if isinstance(version, str)), None)
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        response = self._client.get(path)
-        return (_dictionary(response) or None) if response.status_code == httpx.codes.OK else None
+        response = self._ask("GET", path)
+        return (_dictionary(response) or None) if response.status == HTTPStatus.OK else None
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
+        """Raises RequestFailedError."""
+        try:
+            return ask_within(PROBE_SECONDS, method, self._url + path, body=body, headers=key_headers())
+        except (TimeoutError, ValueError) as error:
+            raise RequestFailedError(str(error)) from None
 
     def _error(self, problem: str) -> SleuthError:
         return SleuthError(f"--engine {self._url}: {problem}")
@@ -221,9 +224,9 @@ def _name_notes(name: str, checkpoint: str) -> list[str]:
     return [f"the server's {name!r} is taken for {checkpoint} by the last part of its name"]
 
 
-def _dictionary(response: httpx.Response) -> dict[str, Any]:
+def _dictionary(response: Answer) -> dict[str, Any]:
     try:
         answer = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return answer if isinstance(answer, dict) else {}
