@@ -27,9 +27,8 @@ from sleuth.factories import (
     search_setting,
 )
 from sleuth.factories.environments import ENV_KINDS
-from sleuth.factories.rewards import REWARD_KINDS
 from sleuth.recipe.envs import SearchEnvRecipe
-from sleuth.recipe.rewards import AnswerRewardRecipe
+from sleuth.recipe.rewards import ScorerName
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
@@ -83,10 +82,9 @@ def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
     assert str(folder) in complaint(folder)
 
 
-def test_a_recipe_can_name_every_reward_every_environment_and_every_scorer() -> None:
-    assert family.kinds("rewards").keys() == REWARD_KINDS.keys()
+def test_a_recipe_can_name_every_environment_and_every_scorer() -> None:
     assert family.kinds("environments").keys() == ENV_KINDS.keys()
-    assert get_args(AnswerRewardRecipe.model_fields["scorer"].annotation) == tuple(SCORERS)
+    assert get_args(ScorerName) == tuple(SCORERS)
 
 
 def test_a_stage_searches_with_the_retriever_of_its_recipe(tmp_path: Path) -> None:

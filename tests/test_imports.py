@@ -19,6 +19,7 @@ PACKAGE = Path(sleuth.__file__).parent
 LEVELS = (
     {"cli", "__main__"},
     {"pipeline", "plan"},
+    {"search", "think", "cite", "read"},
     {"training", "annotation", "report", "serve", "convert", "interop", "model_check"},
     {"evaluation"},
     {"stage_context"},
@@ -26,7 +27,6 @@ LEVELS = (
     {"rollout", "metrics"},
     {"envs", "rewards", "engines"},
     {"judges", "retrieval", "learn", "data", "render", "runs", "world", "distributed"},
-    {"search", "think", "cite", "read"},
     {
         "recipe",
         "dialects",
@@ -44,7 +44,10 @@ LEVELS = (
 )
 FLOORS = 19
 """The longest chain of imports from room to room; it falls with the rooms."""
-LIGHT = ("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code")
+LIGHT = (
+    *("types", "recipe", "dialects", "prompts", "report", "retrieval", "judges", "data", "metrics", "user_code"),
+    *("rewards", "search", "think", "cite", "read"),
+)
 HEAVY = {"on_cards"}  # loaded where an index is opened on a card, and only there
 DEPTH = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 

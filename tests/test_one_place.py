@@ -1,31 +1,33 @@
-"""What a new kind of reward or environment has to touch: its own code, its table, and one line of a registry."""
+"""What a new kind of reward or environment has to touch: its own code, its table, and one line of a family."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 import sleuth
+from sleuth import family
 from sleuth.dialects import DIALECTS, Dialect
 from sleuth.factories import Setting, judges_in, reward_of, reward_spec_of, setting_of
 from sleuth.factories.environments import ENV_KINDS, EnvKind
 from sleuth.factories.judges import JudgePool
 from sleuth.factories.own_code import own_code_in
-from sleuth.factories.rewards import REWARD_KINDS, episode_reward, require_gradable
+from sleuth.factories.rewards import require_gradable
 from sleuth.factories.setting import trial_group
+from sleuth.family import Family
 from sleuth.plan.fit import plan_for_cpu
 from sleuth.plan.inputs import missing_inputs
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields
-from sleuth.recipe.rewards import RewardFields
 from sleuth.render import load_tokenizer
+from sleuth.rewards.tables import EpisodeRewardRecipe
 from sleuth.runs.methods import method_citations, method_tags
 from sleuth.types import Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task
 
@@ -44,13 +46,14 @@ def is_brief(episode: Episode, dialect: Dialect) -> float:
     return float(len(episode.trajectory.text) < 10_000)
 
 
-class BriefRecipe(RewardFields):
+class BriefRecipe(EpisodeRewardRecipe):
     """1 for a brief episode."""
 
-    kind: Literal["brief"] = "brief"
+    kind: Literal["brief"]
+    measure = staticmethod(is_brief)
 
 
-BRIEF = {"brief": episode_reward("brief", 1, is_brief)}
+BRIEF = Family(name="brief", about="Brevity.", rewards={"brief": f"{__name__}:BriefRecipe"})
 
 
 # -- all that a new environment is -------------------------------------------------------------------------------------
@@ -91,9 +94,19 @@ ECHO = {"echo": EnvKind(echo_setting, lambda env: DIALECTS["sleuth"])}
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def changed(**keys: object) -> tuple[Recipe, GrpoRecipe]:
-    """The demo with keys of its last stage that trains replaced by ones of these kinds."""
-    recipe = load_recipe(ROOT / "recipes" / "demo.toml", [f'model="{MODEL}"'])
+@pytest.fixture
+def strangers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The families of this file beside ours."""
+    with monkeypatch.context() as patch:
+        patch.setattr(family, "OURS", (*family.OURS, f"{__name__}:BRIEF"))
+        family._families.cache_clear()
+        yield
+    family._families.cache_clear()
+
+
+def changed(*settings: str, **keys: object) -> tuple[Recipe, GrpoRecipe]:
+    """The demo with settings, and with keys of its last stage that trains replaced by ones of these kinds."""
+    recipe = load_recipe(ROOT / "recipes" / "demo.toml", [f'model="{MODEL}"', *settings])
     at, stage = list(recipe.stages_of(GrpoRecipe).items())[-1]
     stage = stage.model_copy(update=keys)
     stages = (*recipe.stage[:at], stage, *recipe.stage[at + 1 :])
@@ -110,12 +123,11 @@ def planned(recipe: Recipe) -> bool:
     return plan_for_cpu(recipe, 16_000_000_000).peak_memory_bytes > 0
 
 
-def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("sleuth.factories.rewards.REWARD_KINDS", REWARD_KINDS | BRIEF)
-    reward: Any = BriefRecipe(weight=0.5)
-    recipe, stage = changed(reward=(reward,))
+@pytest.mark.usefixtures("strangers")
+def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(tmp_path: Path) -> None:
+    recipe, stage = changed('grpo.reward=[{kind="brief", weight=0.5}]')
+    [reward] = stage.reward
+    assert isinstance(reward, BriefRecipe)
     assert problems_of(stage) == []
     assert (list(judges_in([reward])), list(missing_inputs(reward))) == ([], [])
     assert method_citations([stage])
@@ -133,7 +145,9 @@ def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(
 
 def test_a_reward_of_a_new_kind_does_not_fit_a_refiner_unless_it_says_so() -> None:
     refiner = load_recipe(ROOT / "recipes" / "tiny" / "refiner.toml").stages_of(GrpoRecipe).popitem()[1]
-    assert "needs an env that searches" in str(problems_of(refiner.model_copy(update={"reward": (BriefRecipe(),)})))
+    assert "needs an env that searches" in str(
+        problems_of(refiner.model_copy(update={"reward": (BriefRecipe(kind="brief"),)}))
+    )
 
 
 def test_an_environment_of_a_new_kind_is_its_class_its_table_its_setting_and_one_line(

@@ -21,7 +21,7 @@ Part = Literal["stages", "environments", "rewards", "preferences", "judges", "da
 class Family:
     """What a model learns, or what all of them need: for each part the table of each kind, as `module:name`.
 
-    `Family(name="think", about="...", rewards={"gain": "sleuth.recipe.rewards:GainRecipe"})`.
+    `Family(name="think", about="...", rewards={"gain": "sleuth.think.rewards:GainRecipe"})`.
     """
 
     name: str
@@ -85,10 +85,10 @@ CORE = Family(
         "python": "sleuth.recipe.envs:FunctionEnvRecipe",
     },
     rewards={
-        "answer": "sleuth.recipe.rewards:AnswerRewardRecipe",
-        "token_f1": "sleuth.recipe.rewards:TokenF1Recipe",
-        "format": "sleuth.recipe.rewards:FormatRecipe",
-        "python": "sleuth.recipe.rewards:FunctionRewardRecipe",
+        "answer": "sleuth.rewards.tables:AnswerRewardRecipe",
+        "token_f1": "sleuth.rewards.tables:TokenF1Recipe",
+        "format": "sleuth.rewards.tables:FormatRecipe",
+        "python": "sleuth.rewards.tables:FunctionRewardRecipe",
     },
     judges={
         "lexical": "sleuth.recipe.judges:LexicalJudgeRecipe",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sleuth.cite.rewards import RubricRecipe
 from sleuth.dialects import DIALECTS
 from sleuth.dialects.refine import REFINERS
 from sleuth.evaluation.evaluate import question_record
@@ -10,7 +11,7 @@ from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
 from sleuth.metrics.failures import failure_mode
 from sleuth.metrics.metrics import CITING, REFINED, episode_figures, outcome_counts
 from sleuth.metrics.paired import FIGURES, by_question, question_means
-from sleuth.recipe.rewards import AnswerRewardRecipe, FunctionRewardRecipe, RubricRecipe
+from sleuth.rewards.tables import AnswerRewardRecipe, FunctionRewardRecipe
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
 

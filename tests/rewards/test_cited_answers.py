@@ -13,10 +13,11 @@ from sleuth.dialects import DIALECTS
 from sleuth.factories import JudgePool, reward_of
 from sleuth.metrics.intervals import UNMEASURED, wilson
 from sleuth.metrics.metrics import CITING, Record, episode_figures
-from sleuth.recipe.rewards import AnswerRewardRecipe, CitedAnswerRecipe, TokenF1Recipe
-from sleuth.rewards.answer import AnswerReward, EpisodeReward, cited_answer, cited_passage, quotation
+from sleuth.rewards.answer import AnswerReward, EpisodeReward, cited_passage, quotation
 from sleuth.rewards.hostile import ATTACKS, CASES
 from sleuth.rewards.search_results import appears_in, shown_part
+from sleuth.rewards.tables import AnswerRewardRecipe, TokenF1Recipe
+from sleuth.search.rewards import CitedAnswerRecipe, cited_answer
 from sleuth.types import Action, Episode, Passage, Task
 
 READING = DIALECTS["reading"]

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from episodes import episode_of, looked_up, results, score_of
 
+from sleuth import family
 from sleuth.dialects import DIALECTS
 from sleuth.factories import JudgePool, answer_scorer_of, reward_of, reward_spec_of
-from sleuth.factories.rewards import REWARD_KINDS, RewardInputs
-from sleuth.recipe.rewards import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
+from sleuth.recipe.rewards import RewardInputs
 from sleuth.rewards.search_results import appears_in, appears_in_results, passages_with
+from sleuth.rewards.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
 from sleuth.types import Action, Episode, Passage, Reward
 
 DIALECT = DIALECTS["sleuth"]
@@ -24,9 +25,9 @@ KINDS = ("token_f1", "format", "cited_answer")
 
 
 def reward_named(kind: str) -> Reward:
-    make = REWARD_KINDS[kind].make
-    assert make is not None
-    return make(None, RewardInputs(dialect=DIALECT, tokenizer=None, judge_pool=NOBODY))
+    return family.table("rewards", kind)(kind=kind).build(
+        RewardInputs(dialect=DIALECT, tokenizer=None, judge_pool=NOBODY)
+    )
 
 
 def measure(kind: str, episode: Episode) -> float | None:

@@ -14,6 +14,7 @@ from answer_key import AnswerKey
 from chat_server import MODEL, ChatServer, part, says, scored
 
 from sleuth import pipeline
+from sleuth.cite.rewards import CitationRecipe, RubricRecipe
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.thought_probe import probe_thoughts
 from sleuth.evaluation.win_rate import compare_writers
@@ -22,11 +23,11 @@ from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.preference import PairwiseRecipe, WinRateRecipe
-from sleuth.recipe.rewards import CitationRecipe, RubricRecipe, SuffixRecipe
 from sleuth.report.page import write_report
 from sleuth.rewards.exam_paper import exam_paper
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.think.rewards import SuffixRecipe
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.cite.rewards import CitationRecipe
 from sleuth.data.questions import load_questions
 from sleuth.factories import JudgePool, reward_of, setting_of
 from sleuth.recipe.envs import RefineEnvRecipe
-from sleuth.recipe.rewards import CitationRecipe
 from sleuth.rewards.citation.tricks import TRICKS
 from sleuth.training.red_team import TASKS, Attack, attack
 from sleuth.types import Group, Score, Task

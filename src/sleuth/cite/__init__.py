@@ -11,7 +11,7 @@ FAMILY = Family(
         "refine": "sleuth.recipe.envs:RefineEnvRecipe",
     },
     rewards={
-        "citation": "sleuth.recipe.rewards:CitationRecipe",
-        "rubric": "sleuth.recipe.rewards:RubricRecipe",
+        "citation": "sleuth.cite.rewards:CitationRecipe",
+        "rubric": "sleuth.cite.rewards:RubricRecipe",
     },
 )

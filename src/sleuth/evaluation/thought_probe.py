@@ -25,7 +25,6 @@ from sleuth.factories import (
     JudgePool,
     Spot,
     ThoughtSetting,
-    judge_of_suffixes,
     judges_in,
     require_available,
     require_endings,
@@ -39,7 +38,7 @@ from sleuth.metrics.intervals import Measured, bootstrap_mean, bootstrap_ratio, 
 from sleuth.metrics.significance import clusters_for_difference
 from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.render import Renderer
-from sleuth.rewards.thoughts import CaseBuilder, is_yes
+from sleuth.rewards.thoughts import CaseBuilder, is_yes, judge_of_suffixes
 from sleuth.rollout import Rollout
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task

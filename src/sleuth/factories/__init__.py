@@ -63,11 +63,9 @@ from sleuth.factories.reading_texts import (
 )
 from sleuth.factories.reading_tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.factories.rewards import (
-    answer_reward_of,
     answer_scorer_of,
     computes_score,
     eval_reward_of,
-    judge_of_suffixes,
     judges_in,
     leads_with_score,
     misfit_lines,
@@ -123,7 +121,6 @@ __all__ = [
     "adapters_of",
     "add_to_tokenizer",
     "add_tokens",
-    "answer_reward_of",
     "answer_scorer_of",
     "by_source",
     "changes_of_card",
@@ -141,7 +138,6 @@ __all__ = [
     "has_tags",
     "interleaved",
     "judge_of",
-    "judge_of_suffixes",
     "judges_in",
     "leads_with_score",
     "load_frozen_teacher",

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_documents
 from sleuth.factories.judges import JudgePool, identity_of, require_available
-from sleuth.factories.rewards import function_record, function_reward_of, require_endings
+from sleuth.factories.rewards import require_endings
 from sleuth.factories.text import excerpts_of
 from sleuth.judges.tournament import BothOrders, OneOrder
 from sleuth.recipe.judges import JudgeFields
@@ -21,6 +21,7 @@ from sleuth.recipe.preference import (
     PreferenceFields,
     WinRateRecipe,
 )
+from sleuth.rewards.function import function_reward_of
 from sleuth.rewards.preference import MechanicsReward, PairwiseReward, PointwiseReward
 from sleuth.rewards.total import TotalReward
 from sleuth.runs.protocol import RewardPart, RewardSpec
@@ -109,6 +110,8 @@ PREFERENCE_KINDS: dict[str, PreferenceKind] = {
         lambda reward, judge_pool: MechanicsReward(),
         lambda reward: {"scorer": "rules", "scorer_version": MECHANICS_VERSION},
     ),
-    "python": PreferenceKind(lambda reward, judge_pool: function_reward_of(reward), function_record),
+    "python": PreferenceKind(
+        lambda reward, judge_pool: function_reward_of(reward), lambda reward: reward.record(identity_of)
+    ),
 }
 """By `kind` of `[[stage.reward]]` of an `online_dpo` stage."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from transformers import PreTrainedTokenizerFast
 
@@ -14,197 +13,21 @@ from sleuth.dialects.refine import refines
 from sleuth.factories.environments import EVAL_JUDGE
 from sleuth.factories.judges import JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.factories.setting import Setting
-from sleuth.judges.cache import NamedJudge, NamedSheetJudge
 from sleuth.metrics.metrics import SCORE
 from sleuth.recipe.evaluation import ProbeRecipe
-from sleuth.recipe.judges import EndingJudgeRecipe, JudgeFields
+from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.preference import PreferenceFields, WinRateRecipe
-from sleuth.recipe.rewards import (
-    AnswerRewardRecipe,
-    CitationRecipe,
-    FunctionFields,
-    FunctionRewardRecipe,
-    GainRecipe,
-    RewardFields,
-    RubricRecipe,
-    SuffixRecipe,
-)
+from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
 from sleuth.recipe.strict import StrictModel
-from sleuth.rewards.answer import (
-    AnswerReward,
-    EpisodeReward,
-    cited_answer,
-    token_f1,
-)
-from sleuth.rewards.citation.measure import RewardSum
+from sleuth.rewards.answer import EpisodeReward, answer_reward_of
 from sleuth.rewards.citation.reward import CitationReward
 from sleuth.rewards.format import well_formed
-from sleuth.rewards.function import FunctionReward
-from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
-from sleuth.rewards.scorers import SCORERS, scorer_of
+from sleuth.rewards.function import function_reward_of
+from sleuth.rewards.scorers import SCORERS
 from sleuth.rewards.scorers.scorer import STRICT, correct_answer_score
-from sleuth.rewards.thoughts import CaseBuilder, SuffixReward, equivalence_case, known_ending_case
 from sleuth.rewards.total import TotalReward, WithParts
 from sleuth.runs.protocol import RewardPart, RewardSpec
-from sleuth.types import Episode, Group, Judge, Reward, Score, SleuthError, Task
-from sleuth.user_code.functions import load_function
-
-CITATION_VERSION = 2
-FUNCTION_VERSION = 1
-RUBRIC_VERSION = 2
-SUFFIX_VERSION = 1
-GAIN_VERSION = 1
-"""Increased whenever the same episode could get another score under that reward, by our own criteria, or by a judge
-that runs in this process."""
-
-Identify = Callable[[JudgeFields], str]
-"""The identity of a recipe's judge."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardInputs:
-    """What rewards are made with: the dialect of the episodes, the tokenizer and the judges."""
-
-    dialect: Dialect
-    tokenizer: PreTrainedTokenizerFast | None
-    judge_pool: JudgePool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardKind:
-    """A kind of reward. `make` returns the reward of its recipe, None if it is scored after all episodes have ended;
-    `record` returns its scorer, version and sources for checkpoints. `require_gradable` raises SleuthError for a task
-    whose answers it cannot judge. `is_measured_alone`: exact match is not logged beside it."""
-
-    make: Callable[[Any, RewardInputs], Reward] | None
-    record: Callable[[Any, Identify], dict[str, Any]]
-    require_gradable: Callable[[Any, Sequence[Task]], None] = lambda reward, tasks: None
-    is_measured_alone: bool = False
-
-
-def episode_reward(kind: str, version: int, function: Callable[[Episode, Dialect], float]) -> RewardKind:
-    """A kind of reward that is a function of an episode. The `version` is increased whenever the same episode could get
-    another score."""
-    return RewardKind(
-        make=lambda reward, inputs: EpisodeReward(kind, function, inputs.dialect),
-        record=lambda reward, identify: {"scorer": kind, "scorer_version": version},
-    )
-
-
-def _make_answer(reward: AnswerRewardRecipe, inputs: RewardInputs) -> Reward:
-    return answer_reward_of(reward.scorer, inputs.dialect, inputs.tokenizer)
-
-
-def _record_answer(reward: AnswerRewardRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": reward.scorer, "scorer_version": scorer_of(reward.scorer).version}
-
-
-def _make_citation(reward: CitationRecipe, inputs: RewardInputs) -> Reward:
-    worth = RewardSum(
-        name=reward.sum,
-        citation_weight=reward.citation_weight,
-        verification_reward=reward.verification_reward,
-        non_stop_penalty=reward.non_stop_penalty,
-        format_gate=reward.format_gate,
-        padding_penalty=reward.padding_penalty,
-    )
-    single, sheets = _judges_of(reward, inputs.judge_pool)
-    return CitationReward(
-        inputs.dialect, single, worth, sheet_judge=sheets, formula=reward.formula, content=reward.content
-    )
-
-
-def _make_rubric(reward: RubricRecipe, inputs: RewardInputs) -> Reward:
-    single, sheets = _judges_of(reward, inputs.judge_pool)
-    return RubricReward(
-        inputs.dialect,
-        criteria_of(reward),
-        single,
-        sheet_judge=sheets,
-        aggregation=reward.aggregation,
-        sees_evidence=reward.sees_evidence,
-    )
-
-
-def _judges_of(
-    reward: CitationRecipe | RubricRecipe, judge_pool: JudgePool
-) -> tuple[NamedJudge | None, NamedSheetJudge | None]:
-    """The judge of single cases and that of sheets, as far as the reward's `calls` need them."""
-    singly = reward.calls != "per_answer"
-    return (
-        judge_pool.judge(reward.judge, reward.watch) if singly else None,
-        judge_pool.sheet_judge(reward.judge, reward.watch) if reward.asks_sheets else None,
-    )
-
-
-def _record_citation(reward: CitationRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": _terms(reward, identify), "scorer_version": CITATION_VERSION}
-
-
-def _record_rubric(reward: RubricRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": _terms(reward, identify), "scorer_version": RUBRIC_VERSION}
-
-
-def _terms(reward: CitationRecipe | RubricRecipe, identify: Identify) -> str:
-    """All that a judged reward depends on: `lexical 2, sum=additive, formula=f1, ...`. Single calls go unsaid."""
-    unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if reward.asks_sheets else ("calls",))}
-    terms = reward.model_dump(exclude=unsaid)
-    return ", ".join([identify(reward.judge), *(f"{name}={value}" for name, value in terms.items())])
-
-
-def _make_suffix(reward: SuffixRecipe, inputs: RewardInputs) -> Reward:
-    return SuffixReward(*judge_of_suffixes(reward.judge, inputs.judge_pool), inputs.dialect.think.close)
-
-
-def _record_suffix(reward: SuffixRecipe, identify: Identify) -> dict[str, Any]:
-    return {"scorer": identify(reward.judge), "scorer_version": SUFFIX_VERSION}
-
-
-def _record_gain(reward: GainRecipe, identify: Identify) -> dict[str, Any]:
-    scorer = f"{reward.scorer}, clip={reward.clip}, floor={reward.floor}, decay={reward.decay}"
-    return {"scorer": scorer, "scorer_version": GAIN_VERSION}
-
-
-def function_record(reward: FunctionFields) -> dict[str, Any]:
-    """Scorer, version and sources of a user's function."""
-    function = load_function(reward.function, reward.files)
-    terms = [function.name, *(f"{name}={value}" for name, value in reward.parameters.items())]
-    return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
-
-
-def _require_facts(reward: CitationRecipe, tasks: Sequence[Task]) -> None:
-    for task in tasks if reward.content == "grounded" else ():
-        if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
-            raise SleuthError(
-                f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: set "
-                'content = "none" in the citation reward, and citations alone are paid'
-            )
-
-
-def _require_criteria(reward: RubricRecipe, tasks: Sequence[Task]) -> None:
-    criteria = criteria_of(reward)
-    bare = next((task for task in tasks if not criteria.for_task(task)), None)
-    if bare is not None:
-        raise SleuthError(
-            f"question {bare.id!r} has no rubrics, so that there is nothing to judge its answers by: give rows with "
-            'rubrics, or set static = "refiner" in the rubric reward'
-        )
-
-
-REWARD_KINDS: dict[str, RewardKind] = {
-    "answer": RewardKind(make=_make_answer, record=_record_answer, is_measured_alone=True),
-    "token_f1": episode_reward("token_f1", 1, token_f1),
-    "format": episode_reward("format", 1, well_formed),
-    "cited_answer": episode_reward("cited_answer", 1, cited_answer),
-    "citation": RewardKind(make=_make_citation, record=_record_citation, require_gradable=_require_facts),
-    "rubric": RewardKind(make=_make_rubric, record=_record_rubric, require_gradable=_require_criteria),
-    "suffix": RewardKind(make=_make_suffix, record=_record_suffix, is_measured_alone=True),
-    "gain": RewardKind(make=None, record=_record_gain, is_measured_alone=True),
-    "python": RewardKind(
-        make=lambda reward, inputs: function_reward_of(reward), record=lambda reward, identify: function_record(reward)
-    ),
-}
-"""By `kind` of `[[stage.reward]]`."""
+from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
 
 def reward_spec_of(rewards: Sequence[RewardFields], identify: Identify = identity_of) -> RewardSpec:
@@ -215,16 +38,11 @@ def reward_spec_of(rewards: Sequence[RewardFields], identify: Identify = identit
                 kind=reward.kind,
                 weight=reward.weight,
                 shuffle=reward.shuffle,
-                **REWARD_KINDS[reward.kind].record(reward, identify),
+                **reward.record(identify),
             )
             for reward in rewards
         )
     )
-
-
-def criteria_of(reward: RubricRecipe) -> Criteria:
-    """The criteria of a rubric reward."""
-    return Criteria(own=reward.own, static=STATIC[reward.static])
 
 
 def rightness(score: Score, rewards: Sequence[RewardFields]) -> float | None:
@@ -247,12 +65,6 @@ def answer_scorer_of(rewards: Sequence[RewardFields]) -> str:
     return next((scorer for reward in rewards if (scorer := reward.answer_scorer)), STRICT.name)
 
 
-def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> AnswerReward:
-    """The reward for answers in a dialect; the tokenizer gives the token that ends a text."""
-    end_token = cast("int | None", tokenizer.eos_token_id) if tokenizer else None
-    return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
-
-
 def eval_reward_of(
     scorer: str,
     dialect: Dialect,
@@ -268,7 +80,7 @@ def eval_reward_of(
     if paid := computes_score(rewards, dialect):
         measured = reward_of(rewards, dialect, tokenizer)
     else:
-        others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionRewardRecipe)]
+        others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
         measured = CitationReward(dialect, judge) if refines(dialect) else answer_reward_of(scorer, dialect, tokenizer)
     if dialect.tool is None and not refines(dialect):
         others.append(EpisodeReward("well_formed", well_formed, dialect))
@@ -286,11 +98,6 @@ def computes_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     return at_once and leads_with_score(rewards, dialect)
 
 
-def function_reward_of(reward: FunctionFields) -> FunctionReward:
-    """The reward that a user's function computes. Raises UserCodeError if there is no such function."""
-    return FunctionReward(load_function(reward.function, reward.files), reward.parameters, seconds=reward.seconds)
-
-
 def reward_of(
     rewards: Sequence[RewardFields],
     dialect: Dialect,
@@ -301,15 +108,10 @@ def reward_of(
     Episodes that search are also measured by strict exact match, with weight 0; refiners and thoughts have no golden
     answer to match. A gain is added later, by `sleuth.training.credit.thought_gain`."""
     inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=cast("JudgePool", judge_pool))
-    made = [(make(reward, inputs), reward.weight) for reward in rewards if (make := REWARD_KINDS[reward.kind].make)]
-    if not refines(dialect) and not any(REWARD_KINDS[reward.kind].is_measured_alone for reward in rewards):
+    made = [(built, reward.weight) for reward in rewards if (built := reward.build(inputs)) is not None]
+    if not refines(dialect) and not any(reward.is_measured_alone for reward in rewards):
         made.insert(0, (answer_reward_of(STRICT.name, dialect, tokenizer), 0.0))
     return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
-
-
-def judge_of_suffixes(judge: JudgeFields, judge_pool: JudgePool) -> tuple[Judge, CaseBuilder]:
-    """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
-    return judge_pool.judge(judge), known_ending_case if judge.needs_endings else equivalence_case
 
 
 def require_judges(rewards: Sequence[RewardFields]) -> None:
@@ -324,14 +126,14 @@ def judges_in(
     """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
         for number, judge in enumerate(reward.judges()):
-            if not isinstance(judge, EndingJudgeRecipe):  # the first one decides
+            if not judge.needs_endings:  # the first one decides
                 yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
 
 
 def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
     for reward in rewards:
-        REWARD_KINDS[reward.kind].require_gradable(reward, tasks)
+        reward.require_gradable(tasks)
         require_endings(reward.judges(), tasks)
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sleuth.dialects import Dialect
-from sleuth.factories import Setting, answer_reward_of, scorer_warnings, setting_of, trial_group
+from sleuth.factories import Setting, scorer_warnings, setting_of, trial_group
 from sleuth.model_check.finding import Finding
 from sleuth.model_check.model_files import ModelFiles
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RenderedEnvRecipe
+from sleuth.rewards.answer import answer_reward_of
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
 from sleuth.user_code.permission import CodeRefusedError
 

@@ -8,7 +8,6 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.recipe.recipe import Recipe, StageFields
-from sleuth.recipe.rewards import CitationRecipe, GainRecipe
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.text import HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml
@@ -17,9 +16,7 @@ from sleuth.recipe.training import InitRecipe, TrainingRecipe
 __all__ = [
     "AnnotateRecipe",
     "AnsweredRowsRecipe",
-    "CitationRecipe",
     "EvaluateRecipe",
-    "GainRecipe",
     "GateRecipe",
     "GrpoRecipe",
     "HeldOutThoughtsRecipe",

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialects import Dialect
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import (
-    ON_SHEETS,
-    UNSEEN,
-    ContinuationJudgeTable,
-    JudgeFields,
-    JudgeTable,
-    LexicalJudgeRecipe,
-    Skill,
-)
+from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, LexicalJudgeRecipe, Skill
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
+from sleuth.types import Judge, PairJudge, Reward, SheetJudge, Task
+from sleuth.user_code.functions import load_function
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ScorerName = Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"]
+"""The scorers of answers, ours and published ones."""
+
+Identify = Callable[[JudgeFields], str]
+"""The identity of a recipe's judge."""
+
+FUNCTION_VERSION = 1
+"""Increased whenever the same function could give the same episode another score."""
+
+
+class Judges(Protocol):
+    """The judges of a stage by their tables, each opened once, as in `sleuth.factories.JudgePool`."""
+
+    def judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> Judge: ...
+
+    def sheet_judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> SheetJudge: ...
+
+    def pair_judge(self, recipe: JudgeFields) -> PairJudge: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardInputs:
+    """What rewards are made with: the dialect of the episodes, the tokenizer and the judges."""
+
+    dialect: Dialect
+    tokenizer: PreTrainedTokenizerFast | None
+    judge_pool: Judges
 
 
 class AnswerSize(NamedTuple):
@@ -32,13 +59,18 @@ class AnswerSize(NamedTuple):
 
 
 class RewardFields(KindTable):
-    """The keys of every reward, and what differs between rewards; the defaults are those of a function of an episode
-    that searches."""
+    """The keys of every reward, how it is made, and what differs between rewards; the defaults are those of one of
+    episodes that search, without a judge."""
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent",)
     """The kinds of episodes that it can score."""
     is_scored_late: ClassVar[bool] = False
     """Whether its scores are known only after all episodes of a step have ended."""
+    is_measured_alone: ClassVar[bool] = False
+    """Whether exact match is not logged beside it."""
+    version: ClassVar[int] = 1
+    """Increased whenever the same episode could get another score under this reward, by our own criteria, or by a judge
+    that runs in this process."""
     compares_answers: ClassVar[bool] = False
     """Whether it compares answers with golden ones, so that an episode is right or wrong."""
     methods: ClassVar[tuple[str, ...]] = ()
@@ -50,6 +82,17 @@ class RewardFields(KindTable):
     """Factor of this reward in the sum."""
     shuffle: bool = False
     """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
+
+    @abstractmethod
+    def build(self, inputs: RewardInputs) -> Reward | None:
+        """The reward; None if it is scored after all episodes have ended."""
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        """Its scorer, version and sources, as checkpoints carry them."""
+        return {"scorer": self.kind, "scorer_version": self.version}
+
+    def require_gradable(self, tasks: Sequence[Task]) -> None:
+        """Raises SleuthError for a task whose answers it cannot judge."""
 
     @property
     def highest(self) -> float | None:
@@ -128,6 +171,20 @@ class JudgedPartRecipe(RewardFields):
     watch: WatchRecipe | None = None
     """A second judge that watches the first; absent: none."""
 
+    def judges_of(self, inputs: RewardInputs) -> tuple[Judge | None, SheetJudge | None]:
+        """The judge of single cases and that of sheets, as far as `calls` needs them."""
+        singly, pool = self.calls != "per_answer", inputs.judge_pool
+        return (
+            pool.judge(self.judge, self.watch) if singly else None,
+            pool.sheet_judge(self.judge, self.watch) if self.asks_sheets else None,
+        )
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        """All that it depends on is its scorer: `lexical 2, sum=additive, formula=f1, ...`. Single calls go unsaid."""
+        unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if self.asks_sheets else ("calls",))}
+        terms = [f"{name}={value}" for name, value in self.model_dump(exclude=unsaid).items()]
+        return {"scorer": ", ".join([identify(self.judge), *terms]), "scorer_version": self.version}
+
     @combination
     def _another_watches(self) -> Iterator[str]:
         if self.watch is not None and self.watch.judge == self.judge:
@@ -154,248 +211,6 @@ class JudgedPartRecipe(RewardFields):
             yield f'calls = "{self.calls}" has no effect with judge.kind = "{self.judge.kind}", which makes no calls'
 
 
-class AnswerRewardRecipe(RewardFields):
-    """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
-
-    figures: ClassVar[Mapping[str, str]] = {
-        "cites": "What the answer quotes is in a passage that was shown, in dialects whose answers cite.",
-        "cited_holds_answer": "What a right answer quotes from a passage contains it; 0 if it cites none.",
-        "cited_gold": "The passage that a right answer quotes is one that the question names; 0 if it cites none.",
-    }
-    compares_answers: ClassVar[bool] = True
-    kind: Literal["answer"]
-    scorer: Literal["strict", "search_r1", "search_r1_format", "slime", "verl", "skyrl", "research", "tinker"] = (
-        "strict"
-    )
-    """How the answer is extracted from the trajectory: "strict" reads policy-written text alone; the others reproduce
-    the scorer of that project, quirks included. Strict exact match is always logged too."""
-
-    @property
-    def answer_scorer(self) -> str:
-        return self.scorer
-
-
-class TokenF1Recipe(RewardFields):
-    """F1 of the words of the answer against those of a golden answer."""
-
-    figures: ClassVar[Mapping[str, str]] = {"token_f1": "F1 of the words that the answer shares with a golden one."}
-    compares_answers: ClassVar[bool] = True
-    kind: Literal["token_f1"]
-
-
-class FormatRecipe(RewardFields):
-    """1 if every turn is one closed thought and one action, and the last action is the answer."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
-    figures: ClassVar[Mapping[str, str]] = {"format": "Every turn is one closed thought and one action."}
-    kind: Literal["format"]
-
-
-class CitedAnswerRecipe(RewardFields):
-    """1 for a golden answer that quotes words from a passage, as far as the policy was shown it, which contain the
-    answer. For dialects whose answers quote, such as "reading"."""
-
-    figures: ClassVar[Mapping[str, str]] = {
-        "cited_answer": "The answer is a golden one, and what it quotes from a passage contains it."
-    }
-    compares_answers: ClassVar[bool] = True
-    kind: Literal["cited_answer"]
-
-    def misfit(self, env: EnvFields) -> str | None:
-        """Also why no answer cites."""
-        if (other := super().misfit(env)) is not None:
-            return other
-        name, citing = getattr(env, "dialect", ""), [one.name for one in DIALECTS.values() if one.cites]
-        if name in citing or (name and name not in DIALECTS):  # one that does not exist is reported where it is named
-            return None
-        where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
-        dialects = " or ".join(f'"{one}"' for one in citing)
-        return f"needs answers that quote a passage, which {where} has not; set env.dialect = {dialects}"
-
-
-NAMED_SUMS: dict[str, dict[str, Any]] = {
-    "recommended": {"citation_weight": 0.4, "format_gate": True, "padding_penalty": 0.1},
-    "additive": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
-    "convex": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
-}
-"""Defaults of each `sum`: Sleuth's own, and the two readings of the published model cards, whose citation weight is 0.2
-or 0.5 (S2 and S4)."""
-
-
-class CitationRecipe(JudgedPartRecipe):
-    """Whether the sources support every claim of the answer, combined with its content."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
-    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "claims": "Claims with a citation in an answer.",
-        "citation_recall": "Share of claims that their citations support together.",
-        "citation_precision": "Share of citations that support their claim and are needed for it.",
-        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
-        "citation_f1": "Harmonic mean of citation recall and citation precision.",
-        "valid_ids": "Share of cited ids that exist.",
-        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
-        "padding": "Share of an answer's words that are in no cited claim.",
-        "abstained": "Share of answers that say that the evidence has no answer.",
-        "right_abstention": "The same, of questions that the evidence does not answer.",
-        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
-        "well_formed": "The transcript has the form that the environment asks for.",
-        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
-        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
-        "claim_f1": "Harmonic mean of the two.",
-        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
-    }
-    kind: Literal["citation"]
-    sum: Literal["recommended", "additive", "convex"] = "recommended"
-    """How content and citations are combined. "additive": content + weight x citations; "convex": (1 - weight) x
-    content + weight x citations (the two readings of the published refiners); "recommended": the convex sum, times a
-    gate (well-formed, cites only ids that exist) and a factor for brevity, less a penalty for padding."""
-    formula: Literal["f1", "dr_tulu"] = "f1"
-    """Score of the citations. "f1": F1 with leave-one-out precision (arXiv:2305.14627); "dr_tulu": 0.6 x F1 with the
-    precision of all citations together + 0.4 x share of citations whose ids exist (arXiv:2511.19399)."""
-    content: Literal["grounded", "none"] = "grounded"
-    """Score of the content. "grounded": 1 if a supported claim contains a golden answer, where one is known; "none":
-    no content score. Without a content score that of the citations takes its place."""
-    citation_weight: Annotated[float, Field(ge=0, le=1)]
-    """Weight of the citations in the sum; absent: 0.4 with sum = "recommended", 0.2 with the others."""
-    format_gate: bool
-    """Whether content scores only in a well-formed transcript; absent: true with sum = "recommended", where the gate
-    covers the citations too, and false with the others."""
-    padding_penalty: NonNegativeFloat
-    """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
-    calls: Literal["per_claim", "per_answer", "per_answer_or_claim"] = "per_claim"
-    """Judge calls: one for each claim, and two more for each of its citations if it has several; or one for all of
-    these questions about an answer, if there are at most 16. "per_answer_or_claim": one for all, and single ones where
-    it gave no verdicts."""
-    verification_reward: PositiveFloat = 1.0
-    """Multiplies the sum; 10 in the published refiners."""
-    non_stop_penalty: bool = False
-    """Scores 0 for an answer that the token budget cut off."""
-
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        return size.cited_sheets if self.asks_sheets else size.cited, size.cited, True
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, table: Any) -> Any:
-        named = NAMED_SUMS.get(str(table.get("sum", "recommended")), {}) if isinstance(table, dict) else {}
-        return named | table if named else table
-
-    @combination
-    def _sum_fits(self) -> Iterator[str]:
-        if self.sum == "recommended" and not self.format_gate:
-            yield 'format_gate = false does not fit sum = "recommended", which includes the gate; set sum = "convex"'
-        if self.sum != "recommended" and self.padding_penalty:
-            yield f'padding_penalty = {self.padding_penalty} has no effect with sum = "{self.sum}"; remove it'
-
-
-class RubricRecipe(JudgedPartRecipe):
-    """How far the answer fulfils written criteria."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
-    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "rubric": "Score of the criteria, by the reward's `aggregation`.",
-        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
-        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
-        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
-        "off_query_padding": "Likewise.",
-        "wrong_entity_confabulation": "Likewise.",
-    }
-    kind: Literal["rubric"]
-    own: bool = True
-    """Whether to judge by the question's own criteria (`rubrics` of its row)."""
-    static: Literal["none", "refiner"] = "none"
-    """Criteria for all answers. "refiner": the three of the published refiners (citation discipline, off-query padding,
-    wrong-entity confabulation), in Sleuth's wording."""
-    aggregation: Literal["mean_flipped", "positive_weights", "absolute_weights"] = "mean_flipped"
-    """How criterion scores s become one. "mean_flipped": their mean, with 1 - s for faults; "positive_weights": their
-    sum, with -s for faults, over the number of criteria that are not faults (arXiv:2511.19399); "absolute_weights": the
-    same sum over the number of all criteria."""
-    calls: Literal["per_rubric", "per_answer", "per_answer_or_rubric"] = "per_rubric"
-    """Judge calls: one for each criterion, or one for all criteria of an answer. "per_answer_or_rubric": one for all,
-    and single ones where it gave no verdicts."""
-    sees_evidence: bool = True
-    """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
-    and so could not check citations."""
-
-    @property
-    def subjects(self) -> tuple[Skill, ...]:
-        subjects = [*(["criteria"] if self.own else []), *(["static_criteria"] if self.static != "none" else [])]
-        return tuple(subject if self.sees_evidence else f"{subject}{UNSEEN}" for subject in subjects)
-
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        """Criteria; a whole sheet of them may be one call."""
-        criteria = size.own * self.own + size.static.get(self.static, 0)
-        return (1, criteria, False) if self.asks_sheets else (criteria, criteria, self.own)
-
-    @combination
-    def _judge_fits(self) -> Iterator[str]:
-        if not self.own and self.static == "none":
-            yield 'static is missing: own = false leaves no criterion; set static = "refiner"'
-        for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
-            if self.static != "none" and judge.kind != "http":
-                yield (
-                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
-                    "an answer makes a statement"
-                )
-
-
-class SuffixRecipe(RewardFields):
-    """1 if a judge, who never sees the thought, finds the suffix written after it equivalent to the true suffix
-    (arXiv:2601.21343)."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
-    methods: ClassVar[tuple[str, ...]] = ("self_improving",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "suffix": "The continuation behind a thought says what the text says, by the judge.",
-        "right": "The continuation behind a thought names the right ending, where the data knows it.",
-    }
-    kind: Literal["suffix"]
-    judge: ContinuationJudgeTable
-    """The judge: a table of kind "http" names a model; "ending" knows the right ending of world texts."""
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        return ("suffixes",)
-
-    def misfit(self, env: EnvFields) -> str | None:
-        """Also why there is no suffix."""
-        if (other := super().misfit(env)) is None and not getattr(env, "suffix_tokens", 0):
-            return "judges the suffix written after a thought: set env.suffix_tokens, such as 128"
-        return other
-
-
-class GainRecipe(RewardFields):
-    """Log-probability of the true suffix after the thought less that without it, in nats a token. Needs no judge."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
-    is_scored_late: ClassVar[bool] = True
-    kind: Literal["gain"]
-    scorer: Literal["frozen", "moving", "policy"] = "frozen"
-    """Weights that compute the log-probabilities: those at the start of the stage ("frozen"), or an exponential moving
-    average of the policy's ("moving"), both over an empty thought. "policy" is the information gain of RLP
-    (arXiv:2510.01265): the policy itself after the thought, over its moving average without a thought and its tags. It
-    rises too when the policy learns the suffix by heart."""
-    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay of the moving average, for each step; absent: 0.999. Not with scorer = "frozen"."""
-    clip: PositiveFloat | None = 2.0
-    """The gain is clipped to [-clip, clip], in nats a token."""
-    floor: Annotated[float, Field(le=0)] | None = None
-    """Lower bound of the gain; absent: -clip. With 0, harmful thoughts score as much as empty ones, so that the policy
-    has no reason to prefer empty thoughts while most of its thoughts are still wrong."""
-
-    @property
-    def highest(self) -> None:
-        """No thought is right or wrong."""
-
-    @combination
-    def _decay_and_floor_have_effect(self) -> Iterator[str]:
-        if self.scorer == "frozen" and self.decay is not None:
-            yield f'decay = {self.decay} has no effect with scorer = "frozen"; remove it'
-        if self.floor is not None and self.clip is not None and self.floor <= -self.clip:
-            yield f"floor = {self.floor:g} has no effect with clip = {self.clip:g}; remove it"
-
-
 class FunctionFields(StrictModel):
     """The keys of a reward that a function of the user computes."""
 
@@ -410,6 +225,12 @@ class FunctionFields(StrictModel):
     seconds: PositiveFloat = 60.0
     """Timeout of a call in seconds; then the score is missing."""
 
+    def record(self, identify: Identify) -> dict[str, Any]:
+        """Scorer, version and sources of the function, as checkpoints carry them."""
+        function = load_function(self.function, self.files)
+        terms = [function.name, *(f"{name}={value}" for name, value in self.parameters.items())]
+        return {"scorer": ", ".join(terms), "scorer_version": FUNCTION_VERSION, "sources": dict(function.sources)}
+
 
 def unfit_rewards(rewards: Sequence[RewardFields], env: EnvFields) -> Iterator[str]:
     """A line about each reward that cannot score the episodes of an environment."""
@@ -420,7 +241,7 @@ def unfit_rewards(rewards: Sequence[RewardFields], env: EnvFields) -> Iterator[s
 
 def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:
     """A sentence for each function of the user whose figures would have the name of another reward's."""
-    scorers = get_args(AnswerRewardRecipe.model_fields["scorer"].annotation)
+    scorers = get_args(ScorerName)
     names: dict[str, int] = {}
     for index, reward in enumerate(rewards):
         if isinstance(reward, FunctionFields):
@@ -432,17 +253,6 @@ def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:
                     "rename one of them"
                 )
             names.setdefault(name, index)
-
-
-class FunctionRewardRecipe(FunctionFields, RewardFields):
-    """The number that a function of your own returns for an episode (docs/how-to/own_code.md)."""
-
-    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner", "thought")
-    kind: Literal["python"]
-
-    @property
-    def highest(self) -> None:
-        """Only its author knows."""
 
 
 RewardTable = Annotated[RewardFields, OneOf("rewards")]

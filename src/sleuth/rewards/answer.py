@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from sleuth.dialects import Dialect
 from sleuth.rewards import match
 from sleuth.rewards.match import exact_match, normalise
-from sleuth.rewards.scorers import Scorer
+from sleuth.rewards.scorers import Scorer, scorer_of
 from sleuth.rewards.scorers.scorer import STRICT, Extracted, extract, transcript_of
 from sleuth.rewards.search_results import appears_in, shown_part, shown_passages
 from sleuth.types import Episode, Group, Passage, Score, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
@@ -135,6 +138,12 @@ class AnswerReward:
         return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
 
 
+def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> AnswerReward:
+    """The reward for answers in a dialect; the tokenizer gives the token that ends a text."""
+    end_token = cast("int | None", tokenizer.eos_token_id) if tokenizer else None
+    return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
+
+
 RETRIEVER_FAILED = "retriever failed"
 """The note of a missing score, before the reason if it is known."""
 
@@ -166,14 +175,6 @@ class EpisodeReward:
             return failed
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
-
-
-def cited_answer(episode: Episode, dialect: Dialect) -> float:
-    """1 if the answer is right by strict exact match, and what it quotes from a passage contains it."""
-    answer, outcome = given_answer(episode, dialect)
-    if answer is None or outcome != "correct":
-        return 0.0
-    return float(cited_passage_holds(answer, episode.trajectory, dialect))
 
 
 def token_f1(episode: Episode, dialect: Dialect) -> float:

@@ -9,10 +9,11 @@ from dataclasses import replace
 from numbers import Real
 from typing import Any
 
+from sleuth.recipe.rewards import FunctionFields
 from sleuth.rewards.answer import failed_score
 from sleuth.types import Episode, Group, Score
 from sleuth.user_code.calls import Caller
-from sleuth.user_code.functions import UserCodeError, UserFunction, first_parameter, require_arguments
+from sleuth.user_code.functions import UserCodeError, UserFunction, first_parameter, load_function, require_arguments
 
 EPISODE, GROUP = "episode", "group"
 PART_PREFIX = "score_"
@@ -102,6 +103,11 @@ class FunctionReward:
                 raise self.function.error(f"returned the part {name} = {_shown(part)}; expected a finite number")
             found[f"{self.part}/{name}"] = number
         return found
+
+
+def function_reward_of(reward: FunctionFields) -> FunctionReward:
+    """The reward that a user's function computes. Raises UserCodeError if there is no such function."""
+    return FunctionReward(load_function(reward.function, reward.files), reward.parameters, seconds=reward.seconds)
 
 
 def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> bool:

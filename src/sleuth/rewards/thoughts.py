@@ -9,6 +9,8 @@ from statistics import fmean
 from sleuth.dialects import Tags
 from sleuth.envs.thought import thinking_of
 from sleuth.judges.ending import ends_right
+from sleuth.recipe.judges import JudgeFields
+from sleuth.recipe.rewards import Judges
 from sleuth.rewards.preference import REPLACEMENT_CHARACTER, copying, repetition
 from sleuth.types import Case, Episode, Group, Judge, Score, Task, Verdict
 
@@ -34,6 +36,11 @@ def equivalence_case(task: Task, suffix: str) -> Case:
 def known_ending_case(task: Task, suffix: str) -> Case:
     """The case for a judge of known endings: the evidence is the right ones, one name per line."""
     return Case(question=task.question, claim=suffix, evidence="\n".join(task.golden_answers))
+
+
+def judge_of_suffixes(judge: JudgeFields, judges: Judges) -> tuple[Judge, CaseBuilder]:
+    """The judge of whether a suffix is equivalent to the true one, and the question it gets."""
+    return judges.judge(judge), known_ending_case if judge.needs_endings else equivalence_case
 
 
 def is_yes(verdict: Verdict) -> float | None:

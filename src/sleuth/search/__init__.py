@@ -14,6 +14,6 @@ FAMILY = Family(
         "search": "sleuth.recipe.envs:SearchEnvRecipe",
     },
     rewards={
-        "cited_answer": "sleuth.recipe.rewards:CitedAnswerRecipe",
+        "cited_answer": "sleuth.search.rewards:CitedAnswerRecipe",
     },
 )

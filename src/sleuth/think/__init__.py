@@ -19,8 +19,8 @@ FAMILY = Family(
         "thought": "sleuth.recipe.envs:ThoughtEnvRecipe",
     },
     rewards={
-        "suffix": "sleuth.recipe.rewards:SuffixRecipe",
-        "gain": "sleuth.recipe.rewards:GainRecipe",
+        "suffix": "sleuth.think.rewards:SuffixRecipe",
+        "gain": "sleuth.think.rewards:GainRecipe",
     },
     preferences={
         "pairwise": "sleuth.recipe.preference:PairwiseRecipe",

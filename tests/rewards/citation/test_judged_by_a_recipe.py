@@ -12,9 +12,9 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 from refined import BORN, refined
 
+from sleuth.cite.rewards import CitationRecipe
 from sleuth.dialects.refine import REFINERS
 from sleuth.factories import JudgePool, require_judges, reward_of, reward_spec_of
-from sleuth.recipe.rewards import CitationRecipe
 from sleuth.types import Group, Score, SleuthError
 
 PAINTED = "<snippet id=b2>Ada Voss was a painter.</snippet>"

@@ -15,9 +15,10 @@ from sleuth.factories import THINK, load_model, policy_loss_of, tag_piece
 from sleuth.learn.batch import batch_of_groups
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.recipe import GainRecipe, load_recipe
+from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
+from sleuth.think.rewards import GainRecipe
 from sleuth.training.credit.thought_gain import GainScorer
 from sleuth.training.grpo import advantages_of
 from sleuth.types import Continuation, Episode, Group, Piece, Score, Segment, Task, Trajectory

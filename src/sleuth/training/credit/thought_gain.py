@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -29,11 +30,21 @@ from transformers import PreTrainedModel
 from sleuth.envs.thought import Thinking, thinking_of
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
-from sleuth.recipe.rewards import GainRecipe, RewardFields
+from sleuth.recipe.rewards import RewardFields
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999
 """The decay of the moving average at each step (arXiv:2510.01265)."""
+
+
+class GainTerms(Protocol):
+    """What a gain depends on, as its table says (`sleuth.think.rewards.GainRecipe`)."""
+
+    weight: float
+    scorer: str
+    decay: float | None
+    clip: float | None
+    floor: float | None
 
 
 class GainScorer:
@@ -43,7 +54,7 @@ class GainScorer:
     The average is kept in float32: in bfloat16 a thousandth of a difference would be rounded away."""
 
     def __init__(
-        self, recipe: GainRecipe, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
+        self, recipe: GainTerms, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
     ) -> None:
         self.recipe = recipe
         self.model = frozen if recipe.scorer == "frozen" else frozen_copy(frozen)
@@ -150,9 +161,9 @@ class GainScorer:
         )
 
 
-def gain_in(rewards: Sequence[RewardFields]) -> GainRecipe | None:
-    """The gain reward of a stage, if it has one."""
-    return next((reward for reward in rewards if isinstance(reward, GainRecipe)), None)
+def gain_in(rewards: Sequence[RewardFields]) -> GainTerms | None:
+    """The gain reward of a stage, if it has one: the only one that is scored late."""
+    return cast("GainTerms | None", next((reward for reward in rewards if reward.is_scored_late), None))
 
 
 def _prefix(group: Group) -> tuple[int, ...]:

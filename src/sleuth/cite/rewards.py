@@ -1,0 +1,192 @@
+"""Rewards for answers whose claims cite: the citation reward and the rubric reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+
+from sleuth.recipe.envs import EpisodeKind
+from sleuth.recipe.judges import UNSEEN, Skill
+from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
+from sleuth.recipe.strict import combination
+from sleuth.rewards.citation.measure import RewardSum
+from sleuth.rewards.citation.reward import CitationReward
+from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
+from sleuth.types import SleuthError, Task
+
+NAMED_SUMS: dict[str, dict[str, Any]] = {
+    "recommended": {"citation_weight": 0.4, "format_gate": True, "padding_penalty": 0.1},
+    "additive": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+    "convex": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+}
+"""Defaults of each `sum`: Sleuth's own, and the two readings of the published model cards, whose citation weight is 0.2
+or 0.5 (S2 and S4)."""
+
+
+class CitationRecipe(JudgedPartRecipe):
+    """Whether the sources support every claim of the answer, combined with its content."""
+
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
+    figures: ClassVar[Mapping[str, str]] = {
+        "claims": "Claims with a citation in an answer.",
+        "citation_recall": "Share of claims that their citations support together.",
+        "citation_precision": "Share of citations that support their claim and are needed for it.",
+        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
+        "citation_f1": "Harmonic mean of citation recall and citation precision.",
+        "valid_ids": "Share of cited ids that exist.",
+        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
+        "padding": "Share of an answer's words that are in no cited claim.",
+        "abstained": "Share of answers that say that the evidence has no answer.",
+        "right_abstention": "The same, of questions that the evidence does not answer.",
+        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
+        "well_formed": "The transcript has the form that the environment asks for.",
+        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
+        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
+        "claim_f1": "Harmonic mean of the two.",
+        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
+    }
+    version: ClassVar[int] = 2
+    kind: Literal["citation"]
+    sum: Literal["recommended", "additive", "convex"] = "recommended"
+    """How content and citations are combined. "additive": content + weight x citations; "convex": (1 - weight) x
+    content + weight x citations (the two readings of the published refiners); "recommended": the convex sum, times a
+    gate (well-formed, cites only ids that exist) and a factor for brevity, less a penalty for padding."""
+    formula: Literal["f1", "dr_tulu"] = "f1"
+    """Score of the citations. "f1": F1 with leave-one-out precision (arXiv:2305.14627); "dr_tulu": 0.6 x F1 with the
+    precision of all citations together + 0.4 x share of citations whose ids exist (arXiv:2511.19399)."""
+    content: Literal["grounded", "none"] = "grounded"
+    """Score of the content. "grounded": 1 if a supported claim contains a golden answer, where one is known; "none":
+    no content score. Without a content score that of the citations takes its place."""
+    citation_weight: Annotated[float, Field(ge=0, le=1)]
+    """Weight of the citations in the sum; absent: 0.4 with sum = "recommended", 0.2 with the others."""
+    format_gate: bool
+    """Whether content scores only in a well-formed transcript; absent: true with sum = "recommended", where the gate
+    covers the citations too, and false with the others."""
+    padding_penalty: NonNegativeFloat
+    """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
+    calls: Literal["per_claim", "per_answer", "per_answer_or_claim"] = "per_claim"
+    """Judge calls: one for each claim, and two more for each of its citations if it has several; or one for all of
+    these questions about an answer, if there are at most 16. "per_answer_or_claim": one for all, and single ones where
+    it gave no verdicts."""
+    verification_reward: PositiveFloat = 1.0
+    """Multiplies the sum; 10 in the published refiners."""
+    non_stop_penalty: bool = False
+    """Scores 0 for an answer that the token budget cut off."""
+
+    def build(self, inputs: RewardInputs) -> CitationReward:
+        worth = RewardSum(
+            name=self.sum,
+            citation_weight=self.citation_weight,
+            verification_reward=self.verification_reward,
+            non_stop_penalty=self.non_stop_penalty,
+            format_gate=self.format_gate,
+            padding_penalty=self.padding_penalty,
+        )
+        single, sheets = self.judges_of(inputs)
+        return CitationReward(
+            inputs.dialect, single, worth, sheet_judge=sheets, formula=self.formula, content=self.content
+        )
+
+    def require_gradable(self, tasks: Sequence[Task]) -> None:
+        for task in tasks if self.content == "grounded" else ():
+            if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
+                raise SleuthError(
+                    f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: "
+                    'set content = "none" in the citation reward, and citations alone are paid'
+                )
+
+    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+        return size.cited_sheets if self.asks_sheets else size.cited, size.cited, True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, table: Any) -> Any:
+        named = NAMED_SUMS.get(str(table.get("sum", "recommended")), {}) if isinstance(table, dict) else {}
+        return named | table if named else table
+
+    @combination
+    def _sum_fits(self) -> Iterator[str]:
+        if self.sum == "recommended" and not self.format_gate:
+            yield 'format_gate = false does not fit sum = "recommended", which includes the gate; set sum = "convex"'
+        if self.sum != "recommended" and self.padding_penalty:
+            yield f'padding_penalty = {self.padding_penalty} has no effect with sum = "{self.sum}"; remove it'
+
+
+class RubricRecipe(JudgedPartRecipe):
+    """How far the answer fulfils written criteria."""
+
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
+    figures: ClassVar[Mapping[str, str]] = {
+        "rubric": "Score of the criteria, by the reward's `aggregation`.",
+        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
+        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
+        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
+        "off_query_padding": "Likewise.",
+        "wrong_entity_confabulation": "Likewise.",
+    }
+    version: ClassVar[int] = 2
+    kind: Literal["rubric"]
+    own: bool = True
+    """Whether to judge by the question's own criteria (`rubrics` of its row)."""
+    static: Literal["none", "refiner"] = "none"
+    """Criteria for all answers. "refiner": the three of the published refiners (citation discipline, off-query padding,
+    wrong-entity confabulation), in Sleuth's wording."""
+    aggregation: Literal["mean_flipped", "positive_weights", "absolute_weights"] = "mean_flipped"
+    """How criterion scores s become one. "mean_flipped": their mean, with 1 - s for faults; "positive_weights": their
+    sum, with -s for faults, over the number of criteria that are not faults (arXiv:2511.19399); "absolute_weights": the
+    same sum over the number of all criteria."""
+    calls: Literal["per_rubric", "per_answer", "per_answer_or_rubric"] = "per_rubric"
+    """Judge calls: one for each criterion, or one for all criteria of an answer. "per_answer_or_rubric": one for all,
+    and single ones where it gave no verdicts."""
+    sees_evidence: bool = True
+    """Whether the judge sees the evidence that the answer was written from. The published judge saw the answer alone,
+    and so could not check citations."""
+
+    @property
+    def criteria(self) -> Criteria:
+        """What answers are judged by."""
+        return Criteria(own=self.own, static=STATIC[self.static])
+
+    def build(self, inputs: RewardInputs) -> RubricReward:
+        single, sheets = self.judges_of(inputs)
+        return RubricReward(
+            inputs.dialect,
+            self.criteria,
+            single,
+            sheet_judge=sheets,
+            aggregation=self.aggregation,
+            sees_evidence=self.sees_evidence,
+        )
+
+    def require_gradable(self, tasks: Sequence[Task]) -> None:
+        bare = next((task for task in tasks if not self.criteria.for_task(task)), None)
+        if bare is not None:
+            raise SleuthError(
+                f"question {bare.id!r} has no rubrics, so that there is nothing to judge its answers by: give rows "
+                'with rubrics, or set static = "refiner" in the rubric reward'
+            )
+
+    @property
+    def subjects(self) -> tuple[Skill, ...]:
+        subjects = [*(["criteria"] if self.own else []), *(["static_criteria"] if self.static != "none" else [])]
+        return tuple(subject if self.sees_evidence else f"{subject}{UNSEEN}" for subject in subjects)
+
+    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+        """Criteria; a whole sheet of them may be one call."""
+        criteria = size.own * self.own + size.static.get(self.static, 0)
+        return (1, criteria, False) if self.asks_sheets else (criteria, criteria, self.own)
+
+    @combination
+    def _judge_fits(self) -> Iterator[str]:
+        if not self.own and self.static == "none":
+            yield 'static is missing: own = false leaves no criterion; set static = "refiner"'
+        for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
+            if self.static != "none" and judge.kind != "http":
+                yield (
+                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
+                    "an answer makes a statement"
+                )

@@ -1,0 +1,43 @@
+"""Rewards for searching, and for answers that rest on what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from sleuth.dialects import DIALECTS, Dialect
+from sleuth.recipe.envs import EnvFields
+from sleuth.rewards.answer import cited_passage_holds, given_answer
+from sleuth.rewards.tables import EpisodeRewardRecipe
+from sleuth.types import Episode
+
+
+def cited_answer(episode: Episode, dialect: Dialect) -> float:
+    """1 if the answer is right by strict exact match, and what it quotes from a passage contains it."""
+    answer, outcome = given_answer(episode, dialect)
+    if answer is None or outcome != "correct":
+        return 0.0
+    return float(cited_passage_holds(answer, episode.trajectory, dialect))
+
+
+class CitedAnswerRecipe(EpisodeRewardRecipe):
+    """1 for a golden answer that quotes words from a passage, as far as the policy was shown it, which contain the
+    answer. For dialects whose answers quote, such as "reading"."""
+
+    figures: ClassVar[Mapping[str, str]] = {
+        "cited_answer": "The answer is a golden one, and what it quotes from a passage contains it."
+    }
+    compares_answers: ClassVar[bool] = True
+    kind: Literal["cited_answer"]
+    measure = staticmethod(cited_answer)
+
+    def misfit(self, env: EnvFields) -> str | None:
+        """Also why no answer cites."""
+        if (other := super().misfit(env)) is not None:
+            return other
+        name, citing = getattr(env, "dialect", ""), [one.name for one in DIALECTS.values() if one.cites]
+        if name in citing or (name and name not in DIALECTS):  # one that does not exist is reported where it is named
+            return None
+        where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
+        dialects = " or ".join(f'"{one}"' for one in citing)
+        return f"needs answers that quote a passage, which {where} has not; set env.dialect = {dialects}"
