@@ -16,6 +16,7 @@ from verb import sleuth
 from sleuth import threads
 from sleuth.pipeline import run_recipe
 from sleuth.recipe import load_recipe
+from sleuth.runs.chain import CHAIN
 from sleuth.runs.run_folder import RunFolder
 from sleuth.threads import MachineTime, ProcessThreads, Watch, choose_threads, free_cores, machine_time, usable_cores
 from sleuth.types import SleuthError
@@ -293,6 +294,7 @@ def test_a_resumed_run_keeps_its_number_of_threads(
         manifest = json.loads((place / "manifest.json").read_text())
         manifest["versions"]["torch"] = "1.0"
         (place / "manifest.json").write_text(json.dumps(manifest))
+        (place / CHAIN).unlink()
         with pytest.raises(SleuthError, match=r"--exact: the run began with torch 1\.0 and is .* now"):
             run(exact=True)
     finally:

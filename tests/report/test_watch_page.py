@@ -25,6 +25,7 @@ from sleuth.cli.http_server import access_of, server_of
 from sleuth.recipe import load_recipe
 from sleuth.report import write_report
 from sleuth.report.live_report import live_reports
+from sleuth.runs.chain import CHAIN, begin_chain
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
 from sleuth.serve.http.access import Access
@@ -101,6 +102,7 @@ def test_a_run_is_followed_from_before_it_begins_until_it_ends(tmp_path: Path) -
             second = asked(url, "page")
             assert (second["charts"][0]["steps"], second["questions"]) == ([1, 2, 3], first["questions"])
         assert "stopped at step 3" in title_of(url)
+        (folder / CHAIN).unlink()  # the evaluations were written by hand
         with RunFolder.open(folder, RECIPE) as run:
             take_step(run, STEPS)
             evaluated(folder, "trained", 0.8)
@@ -115,6 +117,7 @@ def test_a_run_is_followed_from_before_it_begins_until_it_ends(tmp_path: Path) -
 
 def test_it_is_the_page_that_the_report_writes(tmp_path: Path) -> None:
     run = write_run(tmp_path / "demo", questions=6)
+    begin_chain(run, "run")
     with watching([run]) as url:
         title_of(url)
         live = asked(url, "page")["html"]

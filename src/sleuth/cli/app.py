@@ -214,6 +214,8 @@ def as_typed(problem: str, options: Mapping[str, str]) -> str:
 
 def _options(verb: Any, words: Sequence[str]) -> dict[str, str]:
     """The long options of a command line and their values."""
+    if verb is None:  # the error came before the verb was known
+        return {}
     verb = getattr(verb, "commands", {}).get(words[0], verb) if words else verb
     flags = {name for one in verb.params if getattr(one, "is_flag", False) for name in (*one.opts, *one.secondary_opts)}
     parts = ((*word.partition("="), after) for word, after in zip_longest(words, words[1:], fillvalue=""))

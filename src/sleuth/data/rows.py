@@ -135,7 +135,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = self._packed.readinto(buffer)
+        count = self._packed.readinto1(buffer)  # once: what comes before damage is returned before the error
         self._left -= count
         if self._left < 0:
             raise SleuthError(unpacked_too_large(self._path))

@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from transformers import PreTrainedTokenizerFast
 
@@ -112,11 +112,11 @@ def training_rows(
     if isinstance(stage.data, ThoughtTextRecipe):
         documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
         return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
-    assert isinstance(stage.data, AnsweredRowsRecipe)  # those of `reading` have a trainer of their own
-    read = answered_tasks(stage.data)
+    data = cast(AnsweredRowsRecipe, stage.data)  # those of `reading` have a trainer of their own
+    read = answered_tasks(data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, read)
-    tasks = context.fitting(stage.data, setting, tokenizer, read, longest or positions)
+    tasks = context.fitting(data, setting, tokenizer, read, longest or positions)
     protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, context.key), protocol
 
@@ -146,10 +146,11 @@ def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast |
     if isinstance(stage.data, ThoughtTextRecipe):
         longest["data.row_tokens"] = stage.data.row_tokens
         trained = [document.text for document in thought_documents(stage.data)]
-    if isinstance(stage.data, ReadingRecipe):
-        reading, longest_row = read_reading_texts(stage.data), ROW_TOKENS
-        if stage.data.index is not None:
-            require_indexed(reading, stage.data.index)
+    if stage.data.kind == "reading":
+        data = cast(ReadingRecipe, stage.data)
+        reading, longest_row = read_reading_texts(data), ROW_TOKENS
+        if data.index is not None:
+            require_indexed(reading, data.index)
             longest_row = SEARCHED_ROW_TOKENS
         longest['the longest row of data.kind = "reading"'] = longest_row
     if stage.held_out is not None:
