@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Thread
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from sleuth.cli.http_server import server_of
 from sleuth.dialects import DIALECTS
@@ -129,12 +129,12 @@ def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "ques
     )
 
 
-def app_of(served: Agent, *, conversations: int = 8, **limits: float) -> FastAPI:
+def app_of(served: Agent, *, conversations: int = 8, **limits: float) -> Starlette:
     return chat_app(served, conversation_limits(**limits), conversations=conversations, access=Access(hosts=LOOPBACK))
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
+def listening(app: Starlette) -> Iterator[str]:
     """The application behind a real socket; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -256,7 +256,7 @@ folder = Path(sys.argv.pop(1))
 check = Check(name="step", device=torch.device("cpu"), scale=TINY, folder=folder, records=folder / "records.jsonl")
 sys.exit(not check.run(CHECKS["step"].load()))
 """
-ABSENT = "pydantic,pydantic_core,tantivy,pyarrow,httpx,aiohttp,starlette,uvicorn,fastapi,mcp,numba,rich"
+ABSENT = "pydantic,pydantic_core,tantivy,pyarrow,aiohttp,starlette,uvicorn,mcp,numba,rich"
 
 
 def test_a_python_with_torch_and_transformers_alone_runs_the_step_and_says_what_is_left_out(tmp_path):

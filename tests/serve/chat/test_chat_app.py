@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from agents import PacedEngine, Shelf, agent, app_of, diligent
-from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from sleuth.serve.chat.wire import ChatCompletion, Models, ProblemBody
@@ -22,7 +22,7 @@ from sleuth.types import Sampling
 QUESTION = {"messages": [{"role": "user", "content": "Where was Ada Voss born?"}]}
 
 
-def client_of(app: FastAPI) -> TestClient:
+def client_of(app: Starlette) -> TestClient:
     return TestClient(app, base_url="http://127.0.0.1:8000")
 
 
@@ -342,7 +342,7 @@ def test_a_disconnect_before_the_answer_ends_the_conversation() -> None:
         "asgi": {"spec_version": "2.3"},
     }
 
-    async def leave(app: FastAPI, stream: bool) -> int:
+    async def leave(app: Starlette, stream: bool) -> int:
         body = json.dumps(QUESTION | {"stream": stream}).encode()
         messages: list[Any] = [{"type": "http.request", "body": body}]
 

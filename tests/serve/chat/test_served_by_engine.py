@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from emulator.served import EmulatedServer, emulated_server
-from fastapi.testclient import TestClient
+from starlette.testclient import TestClient
 
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.factories import load_model

@@ -330,7 +330,7 @@ def test_metrics_count_what_was_answered(towns: Path) -> None:
 def test_the_api_describes_its_shapes_and_limits(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     body = schema["paths"]["/retrieve"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    batch, single = body["oneOf"]
+    batch, single = (schema["components"]["schemas"][one["$ref"].rpartition("/")[2]] for one in body["oneOf"])
     assert batch["properties"]["queries"]["maxItems"] == 4096
     assert single["properties"]["topk"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}
     for path in ("/retrieve", "/batch_search"):

@@ -10,12 +10,12 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from sleuth import __version__
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.answers import chat_completion, chat_stream, new_head, server_sent
 from sleuth.serve.chat.conversation import Event as ConversationEvent
@@ -30,12 +30,13 @@ from sleuth.serve.chat.wire import (
     ProblemBody,
 )
 from sleuth.serve.http.access import Access, AccessControl
-from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
+from sleuth.serve.http.counters import CONTENT_TYPE, TEXT, CountAnswers, Counters
 from sleuth.serve.http.engine_thread import EngineThread, Event
 from sleuth.serve.http.event_stream import ClientDisconnected, EventStream, cancel_on_disconnect
 from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
+from sleuth.serve.http.openapi import Operation, routes_of
 from sleuth.serve.http.page_files import serve_file
-from sleuth.serve.http.refused import TOO_LONG, Refused, problem_line, refusal, require_json
+from sleuth.serve.http.refused import TOO_LONG, Refused, read_json, refusal
 
 ASSETS = {
     "/": ("page.html", "text/html"),
@@ -46,11 +47,10 @@ ASSETS = {
 PAGE_PATHS = tuple(ASSETS)
 
 
-def add_page(app: FastAPI) -> None:
-    """Adds the page at `/`, with its style and scripts."""
-    for path, (name, kind) in ASSETS.items():
-        content = files("sleuth.serve.chat").joinpath("assets", name).read_bytes()
-        app.add_route(path, serve_file(content, kind), methods=["GET"], include_in_schema=False)
+def page_routes() -> list[Route]:
+    """The page at `/`, with its style and scripts."""
+    folder = files("sleuth.serve.chat").joinpath("assets")
+    return [Route(path, serve_file(folder.joinpath(name).read_bytes(), kind)) for path, (name, kind) in ASSETS.items()]
 
 
 PATHS = (
@@ -66,45 +66,44 @@ UNREAD_SECONDS = 30.0  # for a slow client to read a stream, beyond the time to 
 OTHER_REQUESTS = 64  # concurrent ones besides conversations: the page, /health, /metrics, uploads
 CLIENT_LEFT_STATUS = 499  # only for the counters, by the convention of proxies
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ProblemBody, "description": "The request is invalid or needs an unsupported feature."},
-    401: {"model": ProblemBody, "description": "The key is missing or wrong."},
-    403: {"model": ProblemBody, "description": "Another host name or a page of another site."},
-    404: {"model": ProblemBody, "description": "There is no such model."},
-    408: {"model": ProblemBody, "description": "The body did not arrive in time."},
-    413: {"model": ProblemBody, "description": "The body is too large."},
-    415: {"model": ProblemBody, "description": "The content type is not JSON."},
-    429: {"model": ProblemBody, "description": "Too many conversations are waiting."},
-    503: {"model": ProblemBody, "description": "No slot was free in time, or the engine or the retriever failed."},
-    504: {"model": ProblemBody, "description": "The conversation took too long."},
-    "4XX": {"model": ProblemBody, "description": "Any other client error."},
+PROBLEMS: dict[int | str, tuple[Any, str]] = {
+    400: (ProblemBody, "The request is invalid or needs an unsupported feature."),
+    401: (ProblemBody, "The key is missing or wrong."),
+    403: (ProblemBody, "Another host name or a page of another site."),
+    404: (ProblemBody, "There is no such model."),
+    408: (ProblemBody, "The body did not arrive in time."),
+    413: (ProblemBody, "The body is too large."),
+    415: (ProblemBody, "The content type is not JSON."),
+    429: (ProblemBody, "Too many conversations are waiting."),
+    503: (ProblemBody, "No slot was free in time, or the engine or the retriever failed."),
+    504: (ProblemBody, "The conversation took too long."),
+    "4XX": (ProblemBody, "Any other client error."),
 }
 
 
-def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access) -> FastAPI:
+def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access) -> Starlette:
     """The application: at most `conversations` concurrent conversations with `agent`. The page itself needs no key; it
     asks for the key. Every error is one line, in the format of OpenAI's API."""
     engine_thread = EngineThread(conversations, limits)
 
     @asynccontextmanager
-    async def engine_runs(app: FastAPI) -> AsyncIterator[None]:
+    async def engine_runs(app: Starlette) -> AsyncIterator[None]:
         engine_thread.start()
         yield
         await engine_thread.stop()
 
-    app = FastAPI(
+    counters = Counters(PATHS)
+    handler = _RequestHandler(agent, engine_thread, limits)
+    routes = routes_of(
+        [*_completions(handler), *_monitoring(agent, engine_thread, counters)],
         title="sleuth serve",
-        version=__version__,
         description="A model that searches, thinks and cites, behind OpenAI's API.",
-        docs_url=None,  # those pages load scripts from other sites
-        redoc_url=None,
+    )
+    app = Starlette(
+        routes=[*routes, *page_routes()],
+        exception_handlers={Refused: _refused, HTTPException: _wrong_request, ClientDisconnected: _left},
         lifespan=engine_runs,
     )
-    counters = Counters(PATHS)
-    _add_error_handlers(app)
-    _add_completion_routes(app, _RequestHandler(agent, engine_thread, limits))
-    _add_monitoring(app, agent, engine_thread, counters)
-    add_page(app)
     app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
     app.add_middleware(RequestLimit, limit=conversations + limits.waiting + OTHER_REQUESTS)
     access = replace(access, open_paths=(*access.open_paths, *PAGE_PATHS))
@@ -122,7 +121,8 @@ class _RequestHandler:
         self._limits = limits
         self._numbers = itertools.count()
 
-    async def chat(self, request: Request, body: ChatRequest) -> Response:
+    async def chat(self, request: Request) -> Response:
+        body = await read_json(request, ChatRequest)
         events = self._conversation(body, "messages", body.token_limit)
         if not body.stream:
             heard = await cancel_on_disconnect(request, self._whole(events))
@@ -131,7 +131,8 @@ class _RequestHandler:
         head = new_head("chatcmpl", "chat.completion.chunk", self._agent.name)
         return self._stream(server_sent(chat_stream(events, head, with_usage=body.with_usage)))
 
-    async def respond(self, request: Request, body: ResponseRequest) -> Response:
+    async def respond(self, request: Request) -> Response:
+        body = await read_json(request, ResponseRequest)
         events = self._conversation(body, "input", body.max_output_tokens)
         response = ResponseWriter(body, self._agent.name)
         if body.stream:
@@ -193,31 +194,31 @@ async def _from(first: Event, events: AsyncGenerator[Event, None]) -> AsyncGener
             yield event
 
 
-def _add_completion_routes(app: FastAPI, handler: _RequestHandler) -> None:
-    streamed = {"content": {"text/event-stream": {}}}
+def _completions(handler: _RequestHandler) -> list[Operation]:
+    streams = ("text/event-stream",)
+    return [
+        Operation(
+            path="/v1/chat/completions",
+            method="POST",
+            summary="Ask the agent",
+            respond=handler.chat,
+            bodies=(ChatRequest,),
+            answers={200: (ChatCompletion, "The answer."), **PROBLEMS},
+            other_kinds=streams,
+        ),
+        Operation(
+            path="/v1/responses",
+            method="POST",
+            summary="Ask the agent, with citations as annotations",
+            respond=handler.respond,
+            bodies=(ResponseRequest,),
+            answers={200: (ResponseBody, "The answer."), **PROBLEMS},
+            other_kinds=streams,
+        ),
+    ]
 
-    @app.post(
-        "/v1/chat/completions",
-        summary="Ask the agent",
-        dependencies=[Depends(require_json)],
-        response_model=None,
-        responses={200: {"model": ChatCompletion, **streamed}, **PROBLEMS},
-    )
-    async def chat(request: Request, body: ChatRequest) -> Response:
-        return await handler.chat(request, body)
 
-    @app.post(
-        "/v1/responses",
-        summary="Ask the agent, with citations as annotations",
-        dependencies=[Depends(require_json)],
-        response_model=None,
-        responses={200: {"model": ResponseBody, **streamed}, **PROBLEMS},
-    )
-    async def respond(request: Request, body: ResponseRequest) -> Response:
-        return await handler.respond(request, body)
-
-
-def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, counters: Counters) -> None:
+def _monitoring(agent: Agent, engine_thread: EngineThread, counters: Counters) -> list[Operation]:
     model = {
         "id": agent.name,
         "object": "model",
@@ -226,17 +227,10 @@ def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, cou
         "sleuth": dict(agent.facts),
     }
 
-    @app.get("/v1/models", response_model=None, responses={200: {"model": Models}}, summary="The one model")
-    async def models() -> Response:
+    async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [model]})
 
-    @app.get(
-        "/health",
-        response_model=None,
-        responses={200: {"model": Health}, 503: {"model": Health}},
-        summary="Whether the server is ready",
-    )
-    async def health() -> Response:
+    async def health(request: Request) -> Response:
         state = Health(
             status="ready" if engine_thread.is_open else "failed",
             model=agent.name,
@@ -245,10 +239,7 @@ def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, cou
         )
         return JSONResponse(state.model_dump(), 200 if engine_thread.is_open else 503)
 
-    @app.get(
-        "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="Prometheus"
-    )
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         gauges = {
             "sleuth_ready": float(engine_thread.is_open),
             "sleuth_conversations": engine_thread.admission.active,
@@ -257,24 +248,31 @@ def _add_monitoring(app: FastAPI, agent: Agent, engine_thread: EngineThread, cou
         text = counters.text(totals={"sleuth_conversations_total": engine_thread.admission.admitted}, gauges=gauges)
         return Response(text, media_type=CONTENT_TYPE)
 
+    ready: dict[int | str, tuple[Any, str]] = {200: (Health, "It is ready."), 503: (Health, "It failed.")}
+    return [
+        Operation(
+            path="/v1/models",
+            method="GET",
+            summary="The one model",
+            respond=models,
+            answers={200: (Models, "The model.")},
+        ),
+        Operation(path="/health", method="GET", summary="Whether the server is ready", respond=health, answers=ready),
+        Operation(
+            path="/metrics", method="GET", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)
+        ),
+    ]
 
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> Response:
-        return error.response()
 
-    @app.exception_handler(RequestValidationError)
-    async def wrong_body(request: Request, error: RequestValidationError) -> Response:
-        problem = error.errors()[0]
-        if problem["type"] == "json_invalid":
-            return refusal(400, f"body: not JSON ({problem['ctx']['error']})")
-        where = [part for part in problem["loc"] if part != "body"]
-        return Refused(400, problem_line(problem, unnamed=("body",)), param=str(where[0]) if where else None).response()
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return error.response()
 
-    @app.exception_handler(HTTPException)
-    async def wrong_request(request: Request, error: HTTPException) -> Response:
-        return refusal(error.status_code, str(error.detail), error.headers)
 
-    @app.exception_handler(ClientDisconnected)
-    async def left(request: Request, error: ClientDisconnected) -> Response:
-        return Response(status_code=CLIENT_LEFT_STATUS)
+async def _wrong_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(error.status_code, str(error.detail), error.headers)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_LEFT_STATUS)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+
+Shape = TypeVar("Shape", bound=BaseModel)
 
 ERROR_TYPES = {429: "rate_limit_error"}
 """OpenAI's error types by status, other than server_error (5xx) and invalid_request_error."""
@@ -47,11 +51,21 @@ def refusal(status: int, line: str, headers: Mapping[str, str] | None = None) ->
     return Refused(status, line, headers=headers).response()
 
 
-async def require_json(request: Request) -> None:
-    """Raises `Refused` unless the body is JSON: without CORS, pages of other sites can post only plain text here."""
+async def read_json(request: Request, shape: type[Shape]) -> Shape:
+    """The body of a request. Raises `Refused` unless it is JSON of this shape, and its content type says so: without
+    CORS, pages of other sites can post only plain text here."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refused(415, "content-type: expected application/json")
+    try:
+        return shape.model_validate(await request.json())
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        param = str(problem["loc"][0]) if problem["loc"] else None
+        raise Refused(400, problem_line(problem, unnamed=()), param=param) from None
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise Refused(400, f"body: not JSON ({reason})") from None
 
 
 def replace_surrogates(value: object) -> object:

@@ -6,26 +6,26 @@
 - ReSearch and FlashRAG: `POST /batch_search {"query": [...], "top_n": 5}`; no envelope.
 - On demand, clients of the Model Context Protocol: `POST /mcp`, see `mcp_tools`.
 
-FastAPI would take longer than a small index itself, so `FastPathApp` serves these paths as plain ASGI.
+Routing and middleware would take longer than a small index itself, so `FastPathApp` serves these paths as plain ASGI.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
 from pydantic_core import to_json
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from sleuth import __version__
 from sleuth.serve.http.access import Access, AccessControl
-from sleuth.serve.http.counters import CONTENT_TYPE, CountAnswers, Counters
+from sleuth.serve.http.counters import CONTENT_TYPE, TEXT, CountAnswers, Counters
 from sleuth.serve.http.limits import BodyLimit, Limits, receive_body
+from sleuth.serve.http.openapi import Operation, routes_of
 from sleuth.serve.retriever.index_loader import IndexLoader
 from sleuth.serve.retriever.mcp_transports import MCP_PATH, McpRoute
 from sleuth.serve.retriever.search_handler import RequestHandler
@@ -47,46 +47,44 @@ from sleuth.serve.retriever.wire import (
 )
 
 PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics", "/openapi.json")
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Problem, "description": "The key is missing or wrong."},
-    403: {"model": Problem, "description": "Another host name or a page of another site."},
-    408: {"model": Problem, "description": "The body did not arrive in time."},
-    413: {"model": Problem, "description": "The body is too large."},
-    422: {"model": Problem, "description": "The body is invalid."},
-    429: {"model": Problem, "description": "Too many requests of this client are running."},
-    503: {"model": Problem, "description": "The index is still being opened, or too many requests are waiting."},
-    504: {"model": Problem, "description": "The search took too long."},
+PROBLEMS: dict[int | str, tuple[Any, str]] = {
+    401: (Problem, "The key is missing or wrong."),
+    403: (Problem, "Another host name or a page of another site."),
+    408: (Problem, "The body did not arrive in time."),
+    413: (Problem, "The body is too large."),
+    422: (Problem, "The body is invalid."),
+    429: (Problem, "Too many requests of this client are running."),
+    503: (Problem, "The index is still being opened, or too many requests are waiting."),
+    504: (Problem, "The search took too long."),
 }
 
 
-def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> FastAPI:
+def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> Starlette:
     """The application; start `loader` first. Every error is one line under `detail`.
 
     With `mcp` it also serves the tools of `mcp_tools`, which need the package mcp and the application's lifespan.
     """
     handler = RequestHandler(loader, limits)
     mcp_route = McpRoute(handler) if mcp else None
-    app = FastPathApp(
+    counters = Counters(PATHS)
+    routes = routes_of(
+        [*DIALECTS, *_monitoring(loader, handler, counters)],
         title="sleuth retriever",
-        version=__version__,
         description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
-        docs_url=None,  # those pages load scripts from other sites
-        redoc_url=None,
+    )
+    app = FastPathApp(
+        routes=[*routes, mcp_route.route] if mcp_route else routes,
+        exception_handlers={HTTPException: _refused},
         lifespan=mcp_route.lifespan if mcp_route else None,
     )
-    if mcp_route is not None:
-        app.router.routes.append(mcp_route.route)
-    counters = Counters(PATHS)
-    _add_error_handlers(app)
-    app.serve_fast(_add_dialects(app, handler), limits, counters, access)
-    _add_monitoring(app, loader, handler, counters)
+    app.serve_fast(_dialects(handler), limits, counters, access)
     app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
     app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
     return app
 
 
-def _add_dialects(app: FastAPI, handler: RequestHandler) -> dict[str, Answer]:
-    """Adds the dialects to the application's schema and returns their handlers by path."""
+def _dialects(handler: RequestHandler) -> dict[str, Answer]:
+    """The handlers of the dialects by path."""
 
     async def retrieve(sent: bytes) -> object:
         body = read_body(RETRIEVE_BODY, sent)
@@ -103,42 +101,42 @@ def _add_dialects(app: FastAPI, handler: RequestHandler) -> dict[str, Answer]:
             return bare
         return [bare, [[passage.score for passage in passages] for passages in results]]
 
-    _describe(app, "/retrieve", "Search-R1, slime, SkyRL", (Queries, OneQuery), Results)
-    _describe(app, "/batch_search", "ReSearch, FlashRAG", (BatchSearch,), BatchSearchResults)
     return {"/retrieve": retrieve, "/batch_search": batch_search}
 
 
-def _describe(app: FastAPI, path: str, summary: str, bodies: Sequence[type[BaseModel]], answer: Any) -> None:
-    """Registers a dialect whose body is one of `bodies`, for /openapi.json and for methods other than POST, which is
-    answered by the fast path."""
-    shapes = [body.model_json_schema() for body in bodies]
-    content = {"application/json": {"schema": {"oneOf": shapes} if len(shapes) > 1 else shapes[0]}}
-
-    async def unreachable() -> None:
-        raise AssertionError(f"{path} is answered by the fast path")
-
-    app.post(
-        path,
-        summary=summary,
-        responses={200: {"model": answer}, **PROBLEMS},
-        openapi_extra={"requestBody": {"required": True, "content": content}},
-    )(unreachable)
+async def _unreachable(request: Request) -> Response:
+    raise AssertionError(f"{request.url.path} is answered by the fast path")
 
 
-def _add_monitoring(app: FastAPI, loader: IndexLoader, handler: RequestHandler, counters: Counters) -> None:
-    @app.get(
-        "/health", responses={200: {"model": Health}, 503: {"model": Health}}, summary="Whether the index is ready"
-    )
-    async def health() -> Response:
+DIALECTS = (
+    Operation(
+        path="/retrieve",
+        method="POST",
+        summary="Search-R1, slime, SkyRL",
+        respond=_unreachable,
+        bodies=(Queries, OneQuery),
+        answers={200: (Results, "The passages."), **PROBLEMS},
+    ),
+    Operation(
+        path="/batch_search",
+        method="POST",
+        summary="ReSearch, FlashRAG",
+        respond=_unreachable,
+        bodies=(BatchSearch,),
+        answers={200: (BatchSearchResults, "The passages."), **PROBLEMS},
+    ),
+)
+"""For /openapi.json, and for methods other than POST, which the fast path answers."""
+
+
+def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters) -> list[Operation]:
+    async def health(request: Request) -> Response:
         status = "failed" if loader.error else "ready" if loader.index is not None else "opening"
         card = (loader.index or loader).card  # an opened index knows more than what was written when it was made
         state = Health(status=status, progress=loader.progress, index=card.as_json(), detail=loader.error)
         return _json(state.model_dump(), status=200 if status == "ready" else 503)
 
-    @app.get(
-        "/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}}, summary="Prometheus"
-    )
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         gauges = {
             "sleuth_requests_waiting": handler.waiting,
             "sleuth_ready": float(loader.index is not None),
@@ -147,11 +145,26 @@ def _add_monitoring(app: FastAPI, loader: IndexLoader, handler: RequestHandler, 
         text = counters.text(totals={"sleuth_queries_total": handler.queries}, gauges=gauges)
         return Response(text, media_type=CONTENT_TYPE)
 
+    states: dict[int | str, tuple[Any, str]] = {
+        200: (Health, "The index is ready."),
+        503: (Health, "It is being opened, or could not be."),
+    }
+    return [
+        Operation(path="/health", method="GET", summary="Whether the index is ready", respond=health, answers=states),
+        Operation(
+            path="/metrics",
+            method="GET",
+            summary="Prometheus",
+            respond=metrics,
+            answers={},
+            other_kinds=(TEXT,),
+        ),
+    ]
 
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(HTTPException)
-    async def refused(request: Request, error: HTTPException) -> Response:
-        return _refusal(error.status_code, str(error.detail), error.headers)
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _refusal(error.status_code, str(error.detail), error.headers)
 
 
 def _refusal(status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
@@ -166,8 +179,8 @@ Answer = Callable[[bytes], Awaitable[object]]
 """A handler from a body to the content of a JSON answer. May raise BodyError and HTTPException."""
 
 
-class FastPathApp(FastAPI):
-    """A FastAPI application that answers some POST paths before FastAPI sees them."""
+class FastPathApp(Starlette):
+    """An application that answers some POST paths before its middleware and its routes see them."""
 
     def serve_fast(self, fast_paths: Mapping[str, Answer], limits: Limits, counters: Counters, access: Access) -> None:
         """Sets the handlers of POST requests by path, and who may ask for any path."""
