@@ -16,7 +16,7 @@ import torch
 from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
-from sleuth.factories import RunServers, accepted_hash, own_code_in, pick_device, preference_spec_of, reward_spec_of
+from sleuth.factories import RunServers, accepted_hash, own_code_in, pick_device, reward_spec_of
 from sleuth.hardware import Cards, read_cards
 from sleuth.learn.adapters import require_targets
 from sleuth.learn.heap import release_cached_memory
@@ -73,7 +73,7 @@ STAGES = {
         own_code_in,
     ),
     "online_dpo": Stage(
-        online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: preference_spec_of(stage.reward)
+        online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: reward_spec_of(stage.reward)
     ),
     "evaluate": Stage(evaluate.run, evaluate.require_inputs),
     "win_rate": Stage(win_rate.run, win_rate.require_inputs),

@@ -14,12 +14,12 @@ from sleuth.judges import LexicalJudge
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.metrics.exam_card import exam_card
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.recipe.preference import PairwiseRecipe, PointwiseRecipe
 from sleuth.rewards.citation.measure import MAX_SHEET
 from sleuth.rewards.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, SKILLS, exam_paper
 from sleuth.rewards.preference import PairwiseReward, PointwiseReward, candidate
 from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
 from sleuth.rewards.thoughts import equivalence_case
+from sleuth.think.preferences import PairwiseRecipe, PointwiseRecipe
 from sleuth.think.rewards import SuffixRecipe
 from sleuth.types import (
     Action,

@@ -22,11 +22,12 @@ from sleuth.factories import JudgePool, judges_in
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.recipe.evaluation import ProbeRecipe
-from sleuth.recipe.preference import PairwiseRecipe, WinRateRecipe
+from sleuth.recipe.preference import WinRateRecipe
 from sleuth.report.page import write_report
 from sleuth.rewards.exam_paper import exam_paper
 from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.think.preferences import PairwiseRecipe
 from sleuth.think.rewards import SuffixRecipe
 from sleuth.types import SleuthError
 

@@ -42,9 +42,10 @@ def win_rate(
     prepare_out_file(out)
 
     import_heavy()
+    from sleuth.evaluation.candidate_pools import require_pools
     from sleuth.evaluation.eval_session import load_named
     from sleuth.evaluation.win_rate import compare_writers
-    from sleuth.factories import JudgePool, require_pools
+    from sleuth.factories import JudgePool
     from sleuth.runs.eval_file import with_digests, write_eval
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))

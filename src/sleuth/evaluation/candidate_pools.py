@@ -6,8 +6,34 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.data.documents import read_documents
+from sleuth.factories import excerpts_of, require_available, require_endings
+from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
 from sleuth.rewards.preference import candidate
-from sleuth.types import Engine, Episode, Group, Sampling, Segment, Task
+from sleuth.types import Engine, Episode, Group, Sampling, Segment, SleuthError, Task
+
+
+def require_pools(
+    stage: OnlineDpoRecipe | WinRateRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int
+) -> list[Task]:
+    """The texts of a stage. Raises SleuthError if a model with these positions cannot continue them, or they cannot be
+    judged. Without a tokenizer only the first document is read, and there are no tasks."""
+    window = stage.data.prefix_tokens + stage.data.suffix_tokens
+    if window > positions:
+        raise SleuthError(
+            f"data.prefix_tokens and data.suffix_tokens are {window} together, more than the {positions} positions of "
+            "the model"
+        )
+    for judge in stage.judges():
+        require_available(judge)
+    if tokenizer is None:
+        next(read_documents(stage.data.texts), None)
+        return []
+    tasks = excerpts_of(stage.data, tokenizer).tasks
+    require_endings(stage.judges(), tasks)
+    return tasks
 
 
 def pools_of(

@@ -11,10 +11,10 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.evaluation.candidate_pools import continuations
+from sleuth.evaluation.candidate_pools import continuations, require_pools
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.evaluation.judge_exam import require_accurate
-from sleuth.factories import JudgePool, excerpts_of, judges_in, pair_judge_of, require_pools, shown_to
+from sleuth.factories import JudgePool, excerpts_of, judges_in
 from sleuth.judges.ending import ends_right
 from sleuth.metrics.headline import evaluation_line
 from sleuth.metrics.intervals import Measured, paired_bootstrap, share
@@ -22,7 +22,7 @@ from sleuth.metrics.significance import mcnemar
 from sleuth.recipe import Recipe
 from sleuth.recipe.preference import WinRateRecipe
 from sleuth.render import load_tokenizer
-from sleuth.rewards.preference import PAIR_CRITERION, continuation
+from sleuth.rewards.preference import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.runs.progress import ProgressBar
 from sleuth.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict

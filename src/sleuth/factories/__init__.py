@@ -47,13 +47,6 @@ from sleuth.factories.models import (
     weights_sha256,
 )
 from sleuth.factories.own_code import accepted_hash, code_differences, own_code_in, sources_of
-from sleuth.factories.preference import (
-    pair_judge_of,
-    preference_reward_of,
-    preference_spec_of,
-    require_pools,
-    shown_to,
-)
 from sleuth.factories.reading_texts import (
     ReadingQuestion,
     ReadingTexts,
@@ -148,7 +141,6 @@ __all__ = [
     "misfit_lines",
     "optimisation_of",
     "own_code_in",
-    "pair_judge_of",
     "pick_device",
     "place_weights",
     "places_in",
@@ -156,8 +148,6 @@ __all__ = [
     "policy_loss_of",
     "policy_of",
     "pool_engine_of",
-    "preference_reward_of",
-    "preference_spec_of",
     "program_of",
     "random_model",
     "read_reading_texts",
@@ -172,7 +162,6 @@ __all__ = [
     "require_indexed",
     "require_judge",
     "require_judges",
-    "require_pools",
     "require_room",
     "require_teacher",
     "retriever_of",
@@ -185,7 +174,6 @@ __all__ = [
     "served_teacher_of",
     "setting_of",
     "setting_of_card",
-    "shown_to",
     "skipped_line",
     "skips",
     "sources_of",

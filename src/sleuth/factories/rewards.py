@@ -30,8 +30,8 @@ from sleuth.runs.protocol import RewardPart, RewardSpec
 from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
 
-def reward_spec_of(rewards: Sequence[RewardFields], identify: Identify = identity_of) -> RewardSpec:
-    """The record of `reward_of` that checkpoints carry."""
+def reward_spec_of(rewards: Sequence[RewardFields | PreferenceFields], identify: Identify = identity_of) -> RewardSpec:
+    """The record of the sum of rewards that checkpoints carry."""
     return RewardSpec(
         parts=tuple(
             RewardPart(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.recipe.evaluation import EvaluationFields
-from sleuth.recipe.judges import ContinuationJudgeTable, HttpJudgeRecipe, JudgeFields, Skill
+from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, FunctionFields, clashing_figures
+from sleuth.recipe.rewards import AnswerSize, Identify, Judges, clashing_figures
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
+from sleuth.types import Reward
 
 
 class ComparisonRecipe(StrictModel):
@@ -32,7 +34,8 @@ class ComparisonRecipe(StrictModel):
 
 
 class PreferenceFields(KindTable):
-    """What differs between rewards of candidates; the defaults are those of one without a judge."""
+    """How rewards of candidates are made, and what differs between them; the defaults are those of one without a
+    judge."""
 
     if TYPE_CHECKING:
         weight: Any
@@ -40,6 +43,18 @@ class PreferenceFields(KindTable):
 
     is_mechanics: ClassVar[bool] = False
     """Whether it only shows that the pipeline works."""
+    version: ClassVar[int] = 1
+    """Increased whenever the same candidates could get another score under this reward."""
+    shuffle: ClassVar[bool] = False
+    """There is no control arm of these."""
+
+    @abstractmethod
+    def build(self, judge_pool: Judges) -> Reward:
+        """The reward."""
+
+    @abstractmethod
+    def record(self, identify: Identify) -> dict[str, Any]:
+        """Its scorer, version and sources, as checkpoints carry them."""
 
     def judges(self) -> tuple[JudgeFields, ...]:
         """The judge that it asks, if it does."""
@@ -55,60 +70,9 @@ class PreferenceFields(KindTable):
         return 0
 
 
-class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
-    """The share of the other candidates in the pool that a candidate beats, according to a judge who sees two."""
-
-    kind: Literal["pairwise"]
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
-    schedule: Literal["round_robin", "tournament"] = "round_robin"
-    """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
-
-    def calls_of_pool(self, size: int) -> int:
-        pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
-        return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
-
-
 def rounds_of(size: int) -> int:
     """The number of rounds in which a tournament of a pool finds the best and the worst."""
     return math.ceil(math.log2(size)) if size > 1 else 0
-
-
-class PointwiseRecipe(PreferenceFields):
-    """One dimension of a continuation, according to a judge who sees one continuation at a time."""
-
-    kind: Literal["pointwise"]
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
-    dimension: Literal["quality", "factuality", "safety"]
-    """The dimension; for factuality the judge sees the true continuation too."""
-    judge: HttpJudgeRecipe
-    """The judge."""
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        return (self.dimension,)
-
-    def calls_of_pool(self, size: int) -> int:
-        return size
-
-
-class MechanicsRecipe(PreferenceFields):
-    """Rules instead of a judge: repetition, copying, and names that the text does not contain. They only show that the
-    pipeline works and do not measure quality; the run's metrics and cards call this mechanics mode."""
-
-    is_mechanics: ClassVar[bool] = True
-    kind: Literal["mechanics"]
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
-
-
-class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
-    """The number that a function of your own returns for a candidate (docs/how-to/own_code.md): an episode of two
-    segments, the prefix and its continuation."""
-
-    kind: Literal["python"]
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
 
 
 PreferenceTable = Annotated[PreferenceFields, OneOf("preferences")]
@@ -149,7 +113,9 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """The texts whose suffixes are compared."""
     sampling: SamplingRecipe = SamplingRecipe()
     """How continuations are sampled."""
-    reward: Annotated[Row[PreferenceTable], Field(min_length=1)] = (MechanicsRecipe(kind="mechanics"),)
+    reward: Annotated[Row[PreferenceTable], Field(min_length=1)] = Field(
+        default=({"kind": "mechanics", "weight": 1.0},), validate_default=True
+    )
     """The rewards; a candidate's score is their weighted sum. Absent: mechanics mode."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
     """The loss on the best and the worst candidate of a pool."""

@@ -10,7 +10,10 @@ from itertools import combinations
 from math import prod
 from statistics import fmean
 
-from sleuth.judges.tournament import find_extremes
+from sleuth.judges.tournament import BothOrders, OneOrder, find_extremes
+from sleuth.recipe.judges import JudgeFields
+from sleuth.recipe.preference import ComparisonRecipe
+from sleuth.recipe.rewards import Judges
 from sleuth.types import Author, Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
 
 MIN_JUDGED_SHARE = 0.5
@@ -23,8 +26,20 @@ PAIR_CRITERION = (
 )
 """The criterion of the dimension "quality". Without its last sentence judges prefer any text that ends."""
 
+ORDERS = {"both": BothOrders, "one": OneOrder}
+
 Wins = Mapping[str, tuple[float | None, float]]
 """text -> (share of wins, share of comparisons without a verdict)."""
+
+
+def pair_judge_of(recipe: ComparisonRecipe, judge_pool: Judges) -> PairJudge:
+    """The judge that compares two continuations, in the orders of the recipe."""
+    return ORDERS[recipe.orders](judge_pool.pair_judge(recipe.judge))
+
+
+def shown_to(judge: JudgeFields) -> Callable[[Task], str]:
+    """What a judge sees besides the texts: a judge of endings the golden answers, one a line; others nothing."""
+    return (lambda task: "\n".join(task.golden_answers)) if judge.needs_endings else lambda task: ""
 
 
 class PairwiseReward:

@@ -23,10 +23,10 @@ FAMILY = Family(
         "gain": "sleuth.think.rewards:GainRecipe",
     },
     preferences={
-        "pairwise": "sleuth.recipe.preference:PairwiseRecipe",
-        "pointwise": "sleuth.recipe.preference:PointwiseRecipe",
-        "mechanics": "sleuth.recipe.preference:MechanicsRecipe",
-        "python": "sleuth.recipe.preference:FunctionPreferenceRecipe",
+        "pairwise": "sleuth.think.preferences:PairwiseRecipe",
+        "pointwise": "sleuth.think.preferences:PointwiseRecipe",
+        "mechanics": "sleuth.think.preferences:MechanicsRecipe",
+        "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
     },
     judges={
         "ending": "sleuth.recipe.judges:EndingJudgeRecipe",

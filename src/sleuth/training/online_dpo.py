@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import read_rewrites
 from sleuth.data.questions import questions_hash
-from sleuth.evaluation.candidate_pools import continuations, pools_of
+from sleuth.evaluation.candidate_pools import continuations, pools_of, require_pools
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.factories import (
     JudgePool,
@@ -25,11 +25,9 @@ from sleuth.factories import (
     judges_in,
     local_engine_of,
     policy_of,
-    preference_reward_of,
-    preference_spec_of,
     record_cache,
     require_functions,
-    require_pools,
+    reward_spec_of,
 )
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.dpo import pair_batch
@@ -37,6 +35,7 @@ from sleuth.learn.heap import releasing_cached_memory
 from sleuth.learn.policy import PreferenceUpdate, Update, no_update
 from sleuth.recipe.preference import OnlineDpoRecipe
 from sleuth.render import Renderer
+from sleuth.rewards.total import TotalReward
 from sleuth.rollout import scored
 from sleuth.runs.judge_cards import CARDS_FILE
 from sleuth.stage_context import Saved, StageContext, StageInputs
@@ -80,8 +79,9 @@ class DPOTrainer(Trainer):
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         taken = saved.state["asked"] if saved else 0
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
-        self.reward = preference_reward_of(stage.reward, judge_pool) if ranks.first else None  # it calls the judges
-        self.reward_spec = preference_spec_of(stage.reward)
+        made = [reward.build(judge_pool) for reward in stage.reward] if ranks.first else []  # they call the judges
+        self.reward = TotalReward(made, [reward.weight for reward in stage.reward]) if ranks.first else None
+        self.reward_spec = reward_spec_of(stage.reward)
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
