@@ -53,7 +53,9 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
     assert isinstance(CliRunner().invoke(app, ["divide"]).exception, ZeroDivisionError)
 
 
-HEAVY = tuple("torch transformers numba numpy pyarrow tantivy aiohttp huggingface_hub starlette rich".split())
+HEAVY = tuple(
+    ["torch", "transformers", "numba", "numpy", "pyarrow", "tantivy", "aiohttp", "huggingface_hub", "starlette", "rich"]
+)
 
 
 def output_of(folder: Path, script: str) -> str:

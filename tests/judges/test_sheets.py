@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says
+from scripted_judge import ScriptedJudge
 
 from sleuth.judges import http
 from sleuth.judges.cache import CachedSheetJudge, VerdictCache
 from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.http import HttpJudge
-from sleuth.judges.scripted import ScriptedJudge
 from sleuth.judges.sheets import sheet_question, verdicts_on
 from sleuth.types import AnySheet, Case, ClaimSheet, Sheet, Verdict
 

@@ -9,11 +9,6 @@ from sleuth.rewards.match import normalise
 from sleuth.types import Passage, Trajectory
 
 
-def appears_in_results(answer: str, trajectory: Trajectory) -> bool:
-    """Whether the words of an answer appear in the shown part of a retrieved passage."""
-    return next(passages_with(answer, trajectory), None) is not None
-
-
 def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
     """The passages that contain the answer in the part that the policy was shown, in that order."""
     for _, _, passage, shown in shown_passages(trajectory):

@@ -4,9 +4,9 @@ ours cannot be."""
 from __future__ import annotations
 
 from refined import BORN, SNIPPETS, refined, score_of, scored, value_of
+from scripted_judge import ScriptedJudge
 
 from sleuth.dialects.refine import REFINERS
-from sleuth.judges.scripted import ScriptedJudge
 from sleuth.rewards.citation.reward import CitationReward
 
 BOTH = "Ada Voss, born in Tarn, was a painter."

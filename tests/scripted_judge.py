@@ -1,4 +1,4 @@
-"""A scripted judge for tests."""
+"""A judge that gives the verdicts that a test wrote for it."""
 
 from __future__ import annotations
 
