@@ -53,8 +53,17 @@ def test_a_bug_of_ours_keeps_its_traceback() -> None:
     assert isinstance(CliRunner().invoke(app, ["divide"]).exception, ZeroDivisionError)
 
 
-HEAVY = tuple(
-    ["torch", "transformers", "numba", "numpy", "pyarrow", "tantivy", "aiohttp", "huggingface_hub", "starlette", "rich"]
+HEAVY = (
+    "torch",
+    "transformers",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "tantivy",
+    "aiohttp",
+    "huggingface_hub",
+    "starlette",
+    "rich",
 )
 
 

@@ -199,7 +199,6 @@ def _completions(handler: _RequestHandler) -> list[Operation]:
     return [
         Operation(
             path="/v1/chat/completions",
-            method="POST",
             summary="Ask the agent",
             respond=handler.chat,
             bodies=(ChatRequest,),
@@ -208,7 +207,6 @@ def _completions(handler: _RequestHandler) -> list[Operation]:
         ),
         Operation(
             path="/v1/responses",
-            method="POST",
             summary="Ask the agent, with citations as annotations",
             respond=handler.respond,
             bodies=(ResponseRequest,),
@@ -250,17 +248,9 @@ def _monitoring(agent: Agent, engine_thread: EngineThread, counters: Counters) -
 
     ready: dict[int | str, tuple[Any, str]] = {200: (Health, "It is ready."), 503: (Health, "It failed.")}
     return [
-        Operation(
-            path="/v1/models",
-            method="GET",
-            summary="The one model",
-            respond=models,
-            answers={200: (Models, "The model.")},
-        ),
-        Operation(path="/health", method="GET", summary="Whether the server is ready", respond=health, answers=ready),
-        Operation(
-            path="/metrics", method="GET", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)
-        ),
+        Operation(path="/v1/models", summary="The one model", respond=models, answers={200: (Models, "The model.")}),
+        Operation(path="/health", summary="Whether the server is ready", respond=health, answers=ready),
+        Operation(path="/metrics", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)),
     ]
 
 

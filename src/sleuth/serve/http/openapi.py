@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_json
@@ -20,16 +20,19 @@ PATH = "/openapi.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What answers a method of a path. One of `bodies` is sent; `answers` are the shapes and descriptions of JSON
-    answers by status, and `other_kinds` further media types of the answer with status 200."""
+    """What answers a path: to POST if one of `bodies` is sent, else to GET. `answers` are the shapes and descriptions
+    of JSON answers by status, and `other_kinds` further media types of the answer with status 200."""
 
     path: str
-    method: Literal["GET", "POST"]
     summary: str
     respond: Callable[[Request], Awaitable[Response]]
     bodies: tuple[type[BaseModel], ...] = ()
     answers: Mapping[int | str, tuple[Any, str]]
     other_kinds: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        return "POST" if self.bodies else "GET"
 
 
 def routes_of(operations: Sequence[Operation], *, title: str, description: str) -> list[Route]:

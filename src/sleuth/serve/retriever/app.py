@@ -111,7 +111,6 @@ async def _unreachable(request: Request) -> Response:
 DIALECTS = (
     Operation(
         path="/retrieve",
-        method="POST",
         summary="Search-R1, slime, SkyRL",
         respond=_unreachable,
         bodies=(Queries, OneQuery),
@@ -119,7 +118,6 @@ DIALECTS = (
     ),
     Operation(
         path="/batch_search",
-        method="POST",
         summary="ReSearch, FlashRAG",
         respond=_unreachable,
         bodies=(BatchSearch,),
@@ -150,15 +148,8 @@ def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters
         503: (Health, "It is being opened, or could not be."),
     }
     return [
-        Operation(path="/health", method="GET", summary="Whether the index is ready", respond=health, answers=states),
-        Operation(
-            path="/metrics",
-            method="GET",
-            summary="Prometheus",
-            respond=metrics,
-            answers={},
-            other_kinds=(TEXT,),
-        ),
+        Operation(path="/health", summary="Whether the index is ready", respond=health, answers=states),
+        Operation(path="/metrics", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)),
     ]
 
 
