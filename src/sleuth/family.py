@@ -91,8 +91,8 @@ CORE = Family(
         "python": "sleuth.rewards.tables:FunctionRewardRecipe",
     },
     judges={
-        "lexical": "sleuth.recipe.judges:LexicalJudgeRecipe",
-        "http": "sleuth.recipe.judges:HttpJudgeRecipe",
+        "lexical": "sleuth.judges.tables:LexicalJudgeRecipe",
+        "http": "sleuth.judges.tables:HttpJudgeRecipe",
     },
     data={
         "": "sleuth.recipe.data:PlayedQuestionsRecipe",

@@ -17,7 +17,7 @@ from sleuth.factories import JudgePool
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.pool import base_url, same_model
 from sleuth.judges.served import wait_until_served
-from sleuth.recipe.judges import HttpJudgeRecipe
+from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.types import Case, Pair, SleuthError, Verdict
 
 SUPPORTED = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")

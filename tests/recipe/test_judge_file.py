@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
+from sleuth.judges.tables import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe.parts import load_judge
 from sleuth.types import SleuthError
 

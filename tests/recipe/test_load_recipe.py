@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from sleuth.judges.tables import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, dump_toml, load_recipe
-from sleuth.recipe.judges import HttpJudgeRecipe, LexicalJudgeRecipe
 from sleuth.recipe.load import read_draft
 from sleuth.types import SleuthError
 

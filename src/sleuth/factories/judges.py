@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sleuth.data.splicing import THINK
-from sleuth.judges import LexicalJudge
 from sleuth.judges.cache import (
-    VERDICT_RETRIES,
     CachedJudge,
     CachedPairJudge,
     CachedSheetJudge,
     NamedJudge,
     NamedPairJudge,
     NamedSheetJudge,
-    RetryLimits,
     VerdictCache,
 )
-from sleuth.judges.ending import EndingJudge
-from sleuth.judges.http import HttpJudge
 from sleuth.judges.json_client import JsonClient
-from sleuth.judges.pool import ATTEMPTS, Ledger
+from sleuth.judges.open_judge import OpenJudge
+from sleuth.judges.pool import Ledger
 from sleuth.judges.rubric_writer import RubricWriter
 from sleuth.judges.served import wait_until_served
 from sleuth.judges.thought_writer import ThoughtWriter
 from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
 from sleuth.recipe.judges import (
-    ON_SHEETS,
-    UNSEEN,
-    EndingJudgeRecipe,
-    HttpJudgeRecipe,
     JudgeFields,
     ServedModelRecipe,
     Skill,
@@ -44,33 +34,6 @@ from sleuth.recipe.judges import (
 from sleuth.recipe.rewards import WatchRecipe
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenJudge:
-    """A judge that can be called. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
-    compares nothing, `ledger` for one that makes no HTTP calls. `limits` are those of asking for a missing verdict."""
-
-    judge: NamedJudge
-    sheets: NamedSheetJudge | None = None
-    pairs: NamedPairJudge | None = None
-    ledger: Ledger | None = None
-    limits: RetryLimits = field(default_factory=RetryLimits)
-
-    @property
-    def identity(self) -> str:
-        """A name that changes whenever the same question could get another verdict."""
-        return self.judge.identity
-
-    @property
-    def skills(self) -> tuple[Skill, ...]:
-        """All that it can be asked. One that compares texts reads written criteria; others know statements alone."""
-        statements = "claims", "criteria", f"criteria{UNSEEN}"
-        written = "static_criteria", f"static_criteria{UNSEEN}"
-        texts = "continuations", "suffixes", "quality", "factuality", "safety"
-        singly = (*statements, *written) if self.pairs is not None else statements
-        on_sheets = tuple(f"{skill}{ON_SHEETS}" for skill in singly) if self.sheets is not None else ()
-        return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +58,7 @@ def require_judge(use: JudgeUse) -> None:
 def judge_of(recipe: JudgeFields) -> OpenJudge:
     """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
     require_available(recipe)
-    return open_judge(recipe)
+    return recipe.open()
 
 
 def require_available(recipe: JudgeFields) -> None:
@@ -107,43 +70,9 @@ def require_available(recipe: JudgeFields) -> None:
 
 def require_served(recipe: ServedModelRecipe) -> None:
     """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
-    if recipe.key_variable is not None and not _key(recipe):
+    if recipe.key_variable is not None and not recipe.key:
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    wait_until_served(recipe.urls, recipe.model, key=_key(recipe), log=to_stderr)
-
-
-def open_judge(recipe: JudgeFields) -> OpenJudge:
-    """The judge of a recipe. Its servers are not contacted before the first question."""
-    return JUDGE_KINDS[recipe.kind](recipe)
-
-
-def _open_ending(recipe: EndingJudgeRecipe) -> OpenJudge:
-    judge = EndingJudge(recipe.flip)
-    return OpenJudge(judge=judge, pairs=judge)
-
-
-def _open_http(recipe: HttpJudgeRecipe) -> OpenJudge:
-    """One question may take as long as all attempts of a call, so that an outage is waited for only once."""
-    http = HttpJudge(
-        recipe.urls,
-        recipe.model,
-        timeout=recipe.seconds,
-        at_once=recipe.at_once,
-        max_tokens=recipe.max_tokens,
-        budget=recipe.budget,
-        extra=recipe.request,
-        key=_key(recipe),
-    )
-    limits = RetryLimits(retries=VERDICT_RETRIES, seconds=ATTEMPTS * recipe.seconds)
-    return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
-
-
-JUDGE_KINDS: dict[str, Callable[[Any], OpenJudge]] = {
-    "lexical": lambda recipe: OpenJudge(judge=LexicalJudge()),
-    "ending": _open_ending,
-    "http": _open_http,
-}
-"""By `kind` of `[judge]`."""
+    wait_until_served(recipe.urls, recipe.model, key=recipe.key, log=to_stderr)
 
 
 def rubric_writer_of(recipe: TeacherRecipe, out: Path) -> RubricWriter:
@@ -179,18 +108,14 @@ def _json_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
         at_once=recipe.at_once,
         max_tokens=recipe.max_tokens,
         extra=recipe.request,
-        key=_key(recipe),
+        key=recipe.key,
         ledger=ledger,
     )
 
 
 def identity_of(recipe: JudgeFields) -> str:
     """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
-    return open_judge(recipe).identity
-
-
-def _key(recipe: ServedModelRecipe) -> str | None:
-    return os.environ.get(recipe.key_variable) if recipe.key_variable is not None else None
+    return recipe.open().identity
 
 
 class JudgePool:
@@ -220,7 +145,7 @@ class JudgePool:
         """The judge without its cache. A budget of calls goes on from what earlier processes of the run have spent."""
         key = recipe.model_dump_json()
         if key not in self._opened:
-            opened = self._opened[key] = open_judge(recipe)
+            opened = self._opened[key] = recipe.open()
             if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
                 _count_in(self._file(self._verdicts), opened.ledger, opened.identity)
         return self._opened[key]

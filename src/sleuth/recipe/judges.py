@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, KindTable, OneOf, Row, StrictModel, combination
+from sleuth.recipe.strict import KindTable, OneOf, Row, StrictModel, combination
 
 RESERVED = ("model", "messages", "temperature", "max_tokens", "response_format", "n", "stream")
 """Fields that `request` may not contain: other keys set them, or verdicts could not be parsed with them."""
@@ -45,6 +47,11 @@ class ServedModelRecipe(StrictModel):
     key_variable: str | None = None
     """Name of the environment variable with the servers' API key, if they need one."""
 
+    @property
+    def key(self) -> str | None:
+        """That key; None without the variable."""
+        return os.environ.get(self.key_variable) if self.key_variable is not None else None
+
     @combination
     def _can_be_asked(self) -> Iterator[str]:
         for url in self.urls:
@@ -56,7 +63,7 @@ class ServedModelRecipe(StrictModel):
 
 
 class JudgeFields(KindTable):
-    """What differs between judges."""
+    """How judges are made, and what differs between them."""
 
     subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims",)
     """What it can judge: claims by their evidence, or continuations of a text."""
@@ -64,6 +71,10 @@ class JudgeFields(KindTable):
     """Whether a verdict is a call over HTTP."""
     needs_endings: ClassVar[bool] = False
     """Whether it compares with the golden answers of a text."""
+
+    @abstractmethod
+    def open(self) -> Any:
+        """The judge, an `OpenJudge` of `sleuth.judges`. Its servers are not contacted before the first question."""
 
     @property
     def required_accuracy(self) -> float | None:
@@ -75,40 +86,12 @@ class JudgeFields(KindTable):
         return None
 
 
-class _JudgeRecipe(JudgeFields):
+class ExaminedJudgeFields(JudgeFields):
+    """The keys of a judge that can take an exam."""
+
     least_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     """Accuracy that the judge must reach on an exam in all that the stage asks of it, before the stage begins, as
     `sleuth check judge` measures it. Absent: no exam."""
-
-
-class LexicalJudgeRecipe(_JudgeRecipe):
-    """Compares names, dates, numbers, words and negations on this machine, without a model."""
-
-    kind: Literal["lexical"] = "lexical"
-
-
-class HttpJudgeRecipe(ServedModelRecipe, _JudgeRecipe):
-    """A language model as judge."""
-
-    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
-    is_served: ClassVar[bool] = True
-    kind: Literal["http"]
-    verdicts: FilePath | None = None
-    """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
-    `verdicts.sqlite` in the run's folder."""
-
-    def verdicts_in(self, folder_file: Path) -> Path | None:
-        return self.verdicts or folder_file
-
-
-class EndingJudgeRecipe(JudgeFields):
-    """Compares with the right ending, where the data has one (`golden_answers`), without a model."""
-
-    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("continuations",)
-    needs_endings: ClassVar[bool] = True
-    kind: Literal["ending"] = "ending"
-    flip: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
-    """Share of its verdicts that are inverted, to measure the effect of a judge's errors on training."""
 
 
 def _spelled_out(judge: Any) -> Any:

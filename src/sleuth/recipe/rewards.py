@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat
 
 from sleuth.dialects import Dialect
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, LexicalJudgeRecipe, Skill
+from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, Skill
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, PairJudge, Reward, SheetJudge, Task
 from sleuth.user_code.functions import load_function
@@ -165,7 +165,7 @@ class JudgedPartRecipe(RewardFields):
     """Set by each such reward."""
     calls: Any
     """Set by each such reward."""
-    judge: JudgeTable = LexicalJudgeRecipe()
+    judge: JudgeTable = Field(default={"kind": "lexical"}, validate_default=True)
     """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; a table of
     kind "http" names a model."""
     watch: WatchRecipe | None = None

@@ -29,7 +29,7 @@ FAMILY = Family(
         "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
     },
     judges={
-        "ending": "sleuth.recipe.judges:EndingJudgeRecipe",
+        "ending": "sleuth.think.judges:EndingJudgeRecipe",
     },
     data={
         "thoughts": "sleuth.recipe.text:ThoughtTextRecipe",

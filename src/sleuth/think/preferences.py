@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
-from sleuth.recipe.judges import HttpJudgeRecipe, Skill
+from sleuth.judges.tables import HttpJudgeRecipe
+from sleuth.recipe.judges import Skill
 from sleuth.recipe.preference import ComparisonRecipe, PreferenceFields, rounds_of
 from sleuth.recipe.rewards import FunctionFields, Identify, Judges
 from sleuth.rewards.function import function_reward_of

@@ -1,0 +1,58 @@
+"""The tables of judges of any text: by rules, and by a language model behind an API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from sleuth.judges.lexical import LexicalJudge
+from sleuth.recipe.judges import ExaminedJudgeFields, ServedModelRecipe
+from sleuth.recipe.strict import FilePath
+
+if TYPE_CHECKING:
+    from sleuth.judges.open_judge import OpenJudge
+
+
+class LexicalJudgeRecipe(ExaminedJudgeFields):
+    """Compares names, dates, numbers, words and negations on this machine, without a model."""
+
+    kind: Literal["lexical"] = "lexical"
+
+    def open(self) -> OpenJudge:
+        from sleuth.judges.open_judge import OpenJudge
+
+        return OpenJudge(judge=LexicalJudge())
+
+
+class HttpJudgeRecipe(ServedModelRecipe, ExaminedJudgeFields):
+    """A language model as judge."""
+
+    subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
+    is_served: ClassVar[bool] = True
+    kind: Literal["http"]
+    verdicts: FilePath | None = None
+    """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:
+    `verdicts.sqlite` in the run's folder."""
+
+    def open(self) -> OpenJudge:
+        """One question may take as long as all attempts of a call, so that an outage is waited for only once."""
+        from sleuth.judges.cache import VERDICT_RETRIES, RetryLimits
+        from sleuth.judges.http import HttpJudge
+        from sleuth.judges.open_judge import OpenJudge
+        from sleuth.judges.pool import ATTEMPTS
+
+        http = HttpJudge(
+            self.urls,
+            self.model,
+            timeout=self.seconds,
+            at_once=self.at_once,
+            max_tokens=self.max_tokens,
+            budget=self.budget,
+            extra=self.request,
+            key=self.key,
+        )
+        limits = RetryLimits(retries=VERDICT_RETRIES, seconds=ATTEMPTS * self.seconds)
+        return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
+
+    def verdicts_in(self, folder_file: Path) -> Path | None:
+        return self.verdicts or folder_file
