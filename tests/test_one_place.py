@@ -22,14 +22,16 @@ from sleuth.factories.own_code import own_code_in
 from sleuth.factories.rewards import require_gradable
 from sleuth.factories.setting import trial_group
 from sleuth.family import Family
+from sleuth.judges.open_judge import OpenJudge
 from sleuth.plan.fit import plan_for_cpu
 from sleuth.plan.inputs import missing_inputs
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.judges import JudgeFields
 from sleuth.render import load_tokenizer
 from sleuth.rewards.tables import EpisodeRewardRecipe
 from sleuth.runs.methods import method_citations, method_tags
-from sleuth.types import Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task
+from sleuth.types import Case, Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task, Verdict
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(sleuth.__file__).parent
@@ -53,7 +55,31 @@ class BriefRecipe(EpisodeRewardRecipe):
     measure = staticmethod(is_brief)
 
 
-BRIEF = Family(name="brief", about="Brevity.", rewards={"brief": f"{__name__}:BriefRecipe"})
+# -- all that a new judge is -------------------------------------------------------------------------------------------
+
+
+class YesJudge:
+    identity = "yes 1"
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        return [Verdict(score=1.0, reason="yes") for _ in cases]
+
+
+class YesJudgeRecipe(JudgeFields):
+    """Supports every claim."""
+
+    kind: Literal["yes"]
+
+    def open(self) -> OpenJudge:
+        return OpenJudge(judge=YesJudge())
+
+
+BRIEF = Family(
+    name="brief",
+    about="Brevity.",
+    rewards={"brief": f"{__name__}:BriefRecipe"},
+    judges={"yes": f"{__name__}:YesJudgeRecipe"},
+)
 
 
 # -- all that a new environment is -------------------------------------------------------------------------------------
@@ -141,6 +167,19 @@ def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(tmp_path:
     group = trial_group(setting, TASK, tokenizer, 512)
     scores = asyncio.run(reward_of([reward], setting.dialect, tokenizer, JudgePool(tmp_path / "none"))(group))
     assert [(score.value, score.parts["brief"]) for score in scores] == [(0.5, 1.0), (0.5, 1.0)]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_judge_of_a_new_kind_is_its_class_its_table_and_one_line(tmp_path: Path) -> None:
+    recipe, stage = changed('grpo.reward=[{kind="citation", judge="yes"}]')
+    assert planned(recipe)
+    [use] = judges_in(stage.reward)
+    assert isinstance(use.judge, YesJudgeRecipe)
+    pool = JudgePool(tmp_path / "none")
+    [part] = reward_spec_of(stage.reward, pool.identity).parts
+    assert part.scorer.startswith("yes 1, sum=recommended")
+    case = Case(question="Which town?", claim="It is Tarn.", evidence="Tarn is a town.")
+    assert [verdict.score for verdict in asyncio.run(pool.judge(use.judge).judge([case]))] == [1.0]
 
 
 def test_a_reward_of_a_new_kind_does_not_fit_a_refiner_unless_it_says_so() -> None:
