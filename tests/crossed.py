@@ -271,11 +271,11 @@ COUNTS = {"grpo": 140, "supervised": 26, "online_dpo": 22}
 SCENE = {"grpo": "env", "supervised": "data", "online_dpo": "data"}
 """The axis that decides most about the others."""
 SILENT = frozenset({"model", "env", "data", "memory", "saved", "probed", "before", "after", "held_out", "init"}) | {
-    "replaced", "by_difficulty", "search_gain", "citation_gain",
+    "stops", "replaced", "by_difficulty", "search_gain", "citation_gain",
     "searched", "answer", "scorer", "sub_match", "token_f1", "format", "cited_answer",
 }  # fmt: skip
 """Axes that are no option of a recipe, or that change no figure of two steps; and choices that act in groups without
-signal, after many steps, or on what no tiny model does: it neither searches nor answers nor cites."""
+signal, after many steps, or on what no tiny model does: it neither searches nor answers nor cites nor stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +331,7 @@ class Crossed:
 
     def options(self) -> list[str]:
         """Axes that are away from their default and should change a figure."""
-        unread = {"reward", "stops", "temperature"} if self.choices.get("loss") == "original" else set[str]()
+        unread = {"reward", "temperature"} if self.choices.get("loss") == "original" else set[str]()
         away = [axis for axis, choice in self.choices.items() if choice != next(iter(self.axes[axis]))]
         return [axis for axis in away if not {axis, self.choices[axis]} & (SILENT | unread)]
 

@@ -128,7 +128,7 @@ def replays(recipe: Crossed, folder: Path, step: int) -> None:
     """Replay gives the recorded loss, of a stage that has rollouts."""
     rows = [row for row in outcome(folder)[1] if row["stage"] == "trained"]
     first = sum("before" in recipe.axes[axis][choice] for axis, choice in recipe.choices.items())
-    found = sleuth("replay", folder, first + step, "--json")
+    found = sleuth("replay", folder, first + step, "--json", "--allow-code")
     line = line_of(found)
     if recipe.kind != "grpo":
         assert line is not None

@@ -185,7 +185,7 @@ def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, r
         run(recipe, tmp_path / "run", PYTHON_REWARD)
     message = str(caught.value)
     before, now = digest(REWARDS)[:12], digest(REWARDS + "\n# another byte\n")[:12]
-    assert f"by the source own_rewards.py ({before}), the recipe by own_rewards.py ({now})" in message
+    assert f"own_rewards.py ({before}), the recipe own_rewards.py ({now})" in message
     arguments = ["train", recipe, "--set", PYTHON_REWARD, "--run", tmp_path / "run"]
     wrong = sleuth(*arguments, "--accept-reward", "nonsense")
     assert wrong.exit_code == 2

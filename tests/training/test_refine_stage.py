@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.cite.rewards import CitationRecipe
 from sleuth.data.questions import load_questions
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.factories import rewards
 from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.runs.protocol import ProtocolCard
@@ -119,7 +119,7 @@ def test_a_run_does_not_go_on_under_another_version_of_the_citation_reward(
 ) -> None:
     run(recipe, tmp_path / "run", "stage.1.stop_after=1")
     with monkeypatch.context() as later:
-        later.setattr(rewards, "CITATION_VERSION", rewards.CITATION_VERSION + 1)
-        with pytest.raises(SleuthError, match="by version 2 of its scorer, the recipe by version 3"):
+        later.setattr(CitationRecipe, "version", CitationRecipe.version + 1)
+        with pytest.raises(SleuthError, match="scorer_version: the checkpoint 2, the recipe 3"):
             run(recipe, tmp_path / "run")
     assert run(recipe, tmp_path / "run").name == "step-000002"

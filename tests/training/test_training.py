@@ -23,6 +23,7 @@ from sleuth.pipeline import run_recipe, stage_to_roll_back
 from sleuth.recipe import load_recipe
 from sleuth.rewards.scorers import SCORERS
 from sleuth.runs import disk, eval_file
+from sleuth.runs.chain import CHAIN
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
 from sleuth.training import grpo
@@ -209,6 +210,7 @@ def test_going_back_forgets_what_was_measured_of_the_weights_that_it_leaves(
     shutil.copytree(finished().parents[1], folder)
     rows = [row | {"reward_mean": 1.0 if row["step"] <= 2 else 0.0} for row in figures(folder)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / CHAIN).unlink()
     before = {name: json.loads((folder / "eval" / f"{name}.json").read_text()) for name in ("base", "trained")}
     recipe = load_recipe(recipe_file)
     with RunFolder.open(folder, recipe, changed=True) as place:
@@ -245,6 +247,7 @@ def test_an_evaluation_of_other_weights_is_made_again_and_one_of_the_same_is_kep
     run(recipe_file, folder)
     assert file.read_bytes() == measured
     file.write_text(json.dumps(json.loads(measured) | {"model_sha256": "0" * 64}))
+    (folder / CHAIN).unlink()
     run(recipe_file, folder)
     assert json.loads(file.read_bytes())["model_sha256"] == json.loads(measured)["model_sha256"]
     assert "trained.json is not of the weights that" in log(folder)
@@ -256,7 +259,7 @@ def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "run")
     monkeypatch.setitem(SCORERS, "strict", replace(SCORERS["strict"], version=2))
     with pytest.raises(
-        SleuthError, match=r"by version 1 of its scorer, the recipe by version 2; .*--accept-reward \w+"
+        SleuthError, match=r"scorer_version: the checkpoint 1, the recipe 2; .*--accept-reward \w+"
     ) as caught:
         run(recipe_file, tmp_path / "run")
     named = str(caught.value).rsplit(" ", 1)[1]

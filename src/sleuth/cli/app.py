@@ -156,9 +156,10 @@ class Verbs(TyperGroup):
                 return super().invoke(ctx)
         except SleuthError as error:
             status = exit_status(error)
-            label = "" if status == PAUSED else "error: "
+            if status == PAUSED:  # nothing that was typed is wrong
+                raise _exit_after(status, *map(str, error.args)) from None
             raise _exit_after(
-                status, *(f"{label}{as_typed(str(problem), typed())}" for problem in error.args)
+                status, *(f"error: {as_typed(str(problem), typed())}" for problem in error.args)
             ) from None
         except RetrievalFailed as error:
             raise _exit_after(FAILED, f"error: {as_typed(str(error), typed())}") from None

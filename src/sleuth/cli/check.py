@@ -55,7 +55,7 @@ check = typer.Typer(cls=CheckCommands, no_args_is_help=True, rich_markup_mode=No
 
 @check.callback()
 def _check() -> None:
-    """Check recipes, data, models, scorers and judges before a run."""
+    """Check a recipe, data, a model or a judge before a run."""
 
 
 @check.command("recipe")

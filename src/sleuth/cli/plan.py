@@ -31,7 +31,7 @@ def plan(
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a recipe's steps, episodes, memory, disk, judge calls and time.
+    """Predict a recipe's steps, memory, judge calls and time.
 
     Computes the bytes of each phase from the shape of the model, and whether they fit a card; runs nothing and needs no
     data. The report of a run shows its plan beside what it measured.

@@ -33,7 +33,7 @@ def watch(
     insecure: Insecure = False,
     per_client: PerClient = None,
 ) -> None:
-    """Serve the reports of runs that are under way; each updates itself.
+    """Serve the reports of runs under way, which update themselves.
 
     Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
     writes nothing.

@@ -27,7 +27,7 @@ from sleuth.user_code.functions import resolved
 Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
 
-TEXT, TABLE = "text", "table"
+TEXT, TABLE = "text", "<table>"
 """The tags in pydantic's errors for the entries of a list of texts and tables."""
 
 
