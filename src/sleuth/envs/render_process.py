@@ -87,6 +87,7 @@ class RenderProcess:
         except BaseException as error:
             self._process.kill()  # else the thread that reads would keep an interrupted process from its end
             waiting.result()
+            self._process.wait()  # else it would seem to run, and be asked again
             if isinstance(error, Late):
                 return None
             raise

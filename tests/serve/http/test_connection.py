@@ -106,10 +106,12 @@ def test_heads_of_ordinary_size_are_answered_whole_or_byte_by_byte(url: str) -> 
     assert answer(url, *(small[at : at + 1] for at in range(len(small)))).startswith(b"HTTP/1.1 200 ")
 
 
-def test_pipelined_requests_behind_a_large_body_are_no_large_head(url: str) -> None:
+@pytest.mark.parametrize("arrives", [0, 50_000, 100_000])
+def test_pipelined_requests_behind_a_large_body_are_no_large_head(url: str, arrives: int) -> None:
     body = b"a" * 100_000
     first = b"POST /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
-    received = answer(url, first + body + HEAD, b"connection: close\r\n\r\n")
+    parts = (first + body[:arrives], body[arrives:] + HEAD, b"connection: close\r\n\r\n")
+    received = answer(url, *parts, pause=0.05)
     assert b"HTTP/1.1 431" not in received
     assert received.count(b"HTTP/1.1 ") == 2
 

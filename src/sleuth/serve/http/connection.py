@@ -33,6 +33,8 @@ class BoundedConnection(HttpToolsProtocol):
     """Whether more requests came than are read ahead: those that were read are answered, then it is closed."""
     _in_head = False
     _in_body = False
+    _begins = False
+    """Whether a request began in the chunk that is parsed."""
     _unparsed = 0
     """Bytes received of a head that began in an earlier chunk, or of trailers."""
     _head_bytes = 0
@@ -55,12 +57,12 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if self._full:
             return self.flow.pause_reading()
-        began_earlier, self._saw_body = self._in_head or self._in_body, False
+        began_earlier, self._saw_body, self._begins = self._in_head or self._in_body, False, False
         super().data_received(data)
         if self.transport.is_closing() or self._full:
             return
         if self._in_head or (self._in_body and not self._saw_body):
-            self._unparsed += len(data) if began_earlier else 0
+            self._unparsed += len(data) if began_earlier and not self._begins else 0
             if self._head_bytes + self._unparsed > HEAD_BYTES:
                 return self._refuse(431, f"the head of the request is larger than {HEAD_BYTES:,} bytes")
         idle = not self._in_head and not self._in_body
@@ -73,7 +75,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._full, self.cycle.keep_alive = True, False  # the newest request is the last
             raise ValueError(AHEAD)  # ends the parser: what follows in this chunk is not looked at
         super().on_message_begin()
-        self._in_head, self._in_body, self._unparsed, self._head_bytes = True, False, 0, 0
+        self._in_head, self._in_body, self._unparsed, self._head_bytes, self._begins = True, False, 0, 0, True
 
     def on_url(self, url: bytes) -> None:
         self._add_to_head(len(url))
