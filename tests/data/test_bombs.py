@@ -391,7 +391,7 @@ def cases() -> Iterator[object]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize(("name", "verb"), cases())
+@pytest.mark.parametrize(("name", "verb"), [*cases()])
 def test_a_bomb_takes_seconds_and_the_memory_of_a_row_and_is_one_line(name: str, verb: str, tmp_path: Path) -> None:
     bomb, place = BOMBS[name], tmp_path / "bomb"
     place.mkdir()
