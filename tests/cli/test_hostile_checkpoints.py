@@ -251,7 +251,6 @@ HOSTILE: dict[str, Change] = {
 
 REFUSED = {
     "pattern_action": "dialect.action takes more than 1 s to read a turn",
-    "pattern_inner": "dialect.answer_inner takes more than 1 s to read a turn",
     "pattern_long": "action has 2,000,022 characters: should have at most 4,000",
     "turn_tokens_negative": "protocol.json: dialect: turn_tokens = -5: should be a number from 1",
     "turn_tokens_huge": "turn_tokens = 1000000000000000000000000000000: should be",

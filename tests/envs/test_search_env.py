@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -366,3 +367,9 @@ def test_an_expression_that_differs_a_little_from_ours_finds_what_ours_finds(nam
         for one, two in ((ours.find_action(turn), other.find_action(turn)),
                          (ours.find_answer(turn), other.find_answer(turn))):  # fmt: skip
             assert (one and one.groupdict()) == (two and two.groupdict())
+
+
+def test_an_expression_inside_an_answer_has_the_same_limit() -> None:
+    dialect = replace(DIALECTS["sleuth"], answer_inner=r"(?s)\A(?P<text>(?:.|.)+)[\x00\x01]")
+    with pytest.raises(SleuthError, match=r"dialect\.answer_inner takes more than 1 s"):
+        dialect.find_answer("a" * 60)
