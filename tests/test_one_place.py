@@ -36,8 +36,6 @@ from sleuth.types import Case, Env, Episode, EpisodeKey, Piece, Reply, StopReaso
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(sleuth.__file__).parent
 MODEL = str(ROOT / "models" / "tiny-base")
-pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-"""The unions of a recipe do not name the kinds that are added here."""
 TASK = Task(id="q", question="Which town?", golden_answers=("Tarn",))
 
 

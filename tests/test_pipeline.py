@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from sleuth import family
+from sleuth import family, pipeline
 from sleuth.factories import load_model, random_model
 from sleuth.factories.models import require_teacher
+from sleuth.hardware import CARDS, card_with
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
@@ -74,6 +76,27 @@ def complaint(given: Recipe) -> str:
         require_inputs(given)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("card", [[], ['card="1 x 24GB"']])
+def test_a_run_on_a_card_begins_with_its_plan(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch, card: list[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "pick_device", lambda device: "cuda")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: SimpleNamespace(total_memory=85_000_000_000))
+    planned = pipeline._planned(load_recipe(recipe_file, card), 1)
+    assert planned["grpo"]["seconds"]
+    assert planned["grpo"]["memory_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "like"),
+    [(85_000_000_000, "a100-80"), (150_000_000_000, "h200-141"), (25_400_000_000, "l4"), (8_000_000_000, "l4")],
+)
+def test_a_card_without_a_name_has_the_figures_of_the_list(memory: int, like: str) -> None:
+    found = card_with(memory)
+    assert (found.memory, found.flops, found.bandwidth) == (memory, CARDS[like].flops, CARDS[like].bandwidth)
 
 
 def test_every_kind_of_stage_has_a_row_in_the_table() -> None:

@@ -79,7 +79,7 @@ def servers(check: Check) -> None:
     the servers that are there."""
     cards = torch.cuda.device_count() if check.on_card else 1
     if not check.on_card:
-        check.skip("handles of a card's memory, and weights sent to another card: there is none")
+        check.skip("there is no card whose memory could be shared, or that could be sent weights")
     else:
         for kind in READERS:
             handles(check, kind)

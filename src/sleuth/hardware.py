@@ -79,6 +79,14 @@ def read_cards(text: str) -> Cards:
     return Cards(count=count, card=Card(name=shown, memory=size, flops=alike.flops, bandwidth=alike.bandwidth))
 
 
+def card_with(memory: int) -> Card:
+    """A card with so many bytes by its driver, and the figures of the largest card in the list that has no more; of two
+    alike the slower one."""
+    alike = max((card for card in CARDS.values() if card.memory <= memory), key=lambda card: card.memory, default=None)
+    alike = alike or next(iter(CARDS.values()))
+    return Card(name=f"{memory / 10**9:.0f} GB", memory=memory, flops=alike.flops, bandwidth=alike.bandwidth)
+
+
 def _size(text: str) -> int | None:
     """Bytes of `80 GB`, `512MB` or `24GiB`; None for anything else, and for a number without a unit."""
     try:

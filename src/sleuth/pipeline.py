@@ -17,7 +17,7 @@ from sleuth.annotation import annotate_stage
 from sleuth.data.questions import question_overlap
 from sleuth.evaluation import evaluate, reasoning, thought_probe, win_rate
 from sleuth.factories import RunServers, accepted_hash, own_code_in, pick_device, reward_spec_of
-from sleuth.hardware import Cards, read_cards
+from sleuth.hardware import Cards, card_with, read_cards
 from sleuth.learn.adapters import require_targets
 from sleuth.learn.heap import release_cached_memory
 from sleuth.memory import total_host_memory
@@ -251,7 +251,7 @@ def _planned(recipe: Recipe, ranks: int) -> Mapping[str, Mapping[str, float | No
         if recipe.card is not None:
             return plan_for_cards(recipe, read_cards(recipe.card)).by_stage()
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-        return plan_for_cards(recipe, Cards(count=ranks, card=read_cards(f"{memory} B").card)).by_stage()
+        return plan_for_cards(recipe, Cards(count=ranks, card=card_with(memory))).by_stage()
     except SleuthError:
         return {}
 

@@ -17,6 +17,11 @@ def escape(text: str) -> str:
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def one_line(text: str) -> str:
+    """The text in one line: as an escape, each character that is no visible one or a space."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
 class EscapingStream:
     """A terminal to which `print` and its like write: each text is escaped. Our `Console`, whose colours are sequences
     too, escapes what it is given and writes to `terminal` itself.

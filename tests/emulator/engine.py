@@ -259,8 +259,10 @@ def load_published(model: PreTrainedModel, folder: Path) -> None:
         raise SleuthError(f"{folder}: holds no .safetensors file")
     state = {name: weight for file in files for name, weight in load_file(file).items()}
     card = folder / CARD
-    if card.exists() and (told := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (is_ := checksum(state)):
-        raise SleuthError(f"{folder}: the weights have checksum {is_}, and {CARD} says {told}")
+    if card.exists() and (claimed := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (
+        is_ := checksum(state)
+    ):
+        raise SleuthError(f"{folder}: the weights have checksum {is_}, and {CARD} says {claimed}")
     load_state(model, state, str(folder))
 
 

@@ -114,7 +114,7 @@ def _json_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
 
 
 def identity_of(recipe: JudgeFields) -> str:
-    """The identity of a judge that checkpoints carry. Contacts no server; a cross-encoder is loaded for it."""
+    """The identity of a judge that checkpoints carry. Contacts no server."""
     return recipe.open().identity
 
 

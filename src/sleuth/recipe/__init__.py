@@ -7,7 +7,8 @@ from sleuth.recipe.evaluation import EvaluateRecipe, GateRecipe, ProbeRecipe, Re
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.preference import OnlineDpoRecipe, WinRateRecipe
-from sleuth.recipe.recipe import Recipe, StageFields
+from sleuth.recipe.recipe import Recipe
+from sleuth.recipe.stage import StageFields
 from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
 from sleuth.recipe.text import HeldOutThoughtsRecipe, PlacesRecipe, TextRecipe, ThoughtTextRecipe
 from sleuth.recipe.toml_writer import dump_toml

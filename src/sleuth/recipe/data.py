@@ -26,10 +26,13 @@ TextKind = Literal[
 SHOW_PASSAGES: tuple[TextKind, ...] = ("reading", "twins", "lookup", "episode")
 
 
+Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
+
+
 class DataFields(KindTable):
     """What differs between tables of data."""
 
-    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("rows",)
+    feeds: ClassVar[Fed] = ("rows",)
     """What a stage makes of it: rows to imitate, episodes to play, or thoughts to measure."""
 
 
@@ -102,7 +105,7 @@ class QuestionsRecipe(DataFields):
 class PlayedQuestionsRecipe(QuestionsRecipe):
     """Questions that a `grpo` stage plays, and how it draws them."""
 
-    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("episodes",)
+    feeds: ClassVar[Fed] = ("episodes",)
     draw: Literal["shuffled", "by_difficulty"] = "shuffled"
     """Order of the questions. "shuffled": every question once in each epoch. "by_difficulty": likewise, but a question
     whose running rate is outside `rate_bounds` is drawn with probability `floor` only. The rate of a question is the

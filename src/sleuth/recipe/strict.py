@@ -122,7 +122,7 @@ class OneOf:
         return table if self._fits(table) else None
 
     def _validated(self, value: Any, info: ValidationInfo) -> KindTable:
-        if isinstance(value, KindTable):
+        if isinstance(value, KindTable) and isinstance(value, self._table(value.own_kind()) or ()):
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_type", "Input should be a table")

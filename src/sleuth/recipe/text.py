@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from sleuth.recipe.data import DataFields
+from sleuth.recipe.data import DataFields, Fed
 from sleuth.recipe.strict import FilePath, StrictModel, combination
 from sleuth.types import SleuthError
 
@@ -41,7 +41,7 @@ class ThoughtPlaces(DocumentsRecipe, DataFields):
 class TextRecipe(ThoughtPlaces):
     """Documents, cut into prefixes and their suffixes."""
 
-    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("rows", "episodes", "thoughts")
+    feeds: ClassVar[Fed] = ("rows", "episodes", "thoughts")
     kind: Literal["text"]
     prefix_tokens: PositiveInt = 384
     """Tokens of a prefix. Where the data gives the place to cut: the last tokens before it, at most this number."""
@@ -85,7 +85,7 @@ class PlacesRecipe(ThoughtPlaces):
     """Places of documents at which a teacher thought: the text before one, with the thoughts in it, and the text after
     it, without thoughts. From each document, the first place with enough text on both sides."""
 
-    feeds: ClassVar[tuple[Literal["rows", "episodes", "thoughts"], ...]] = ("episodes", "thoughts")
+    feeds: ClassVar[Fed] = ("episodes", "thoughts")
     kind: Literal["places"]
     prefix_tokens: PositiveInt = 384
     """Maximum number of tokens before a place."""

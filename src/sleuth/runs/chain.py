@@ -13,13 +13,13 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sleuth.model_path import not_a_file
 from sleuth.runs.atomic import write_text
 from sleuth.runs.checksums import SUMS, damage, has_checksums, listed_files, unlisted_files
 from sleuth.types import SleuthError
@@ -33,7 +33,6 @@ READ = ("recipe.toml", MANIFEST, METRICS, CHAIN, "log.txt", "lock", "verdicts.sq
 WEIGHTS_HASHED = 2**28
 """Bytes of checkpoints that a check reads, the newest first. Of the others it compares sizes; whoever loads a model
 verifies all of it."""
-KINDS = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 _DATA = re.compile(r".+\.(json|jsonl|parquet|toml|txt|sqlite|html|safetensors|pt)|lock|" + SUMS)
 _TAIL = 2**14
 LOOKS = 5
@@ -149,7 +148,7 @@ def settle(folder: Path, findings: Findings) -> None:
 
 
 def warning(folder: Path) -> str | None:
-    """The line that a reader of a run is given first: what is wrong with its files, or that it has no chain to tell;
+    """The line that `report` and `compare` print first: what is wrong with the files of a run, or that it has no chain;
     None for a run that is as it was written, and for a folder that holds none."""
     if not (folder / "recipe.toml").exists():
         return None
@@ -167,19 +166,16 @@ def require_regular(folder: Path) -> None:
         places += [Path(root) / one for root, inner, files in os.walk(folder / name) for one in (*inner, *files)]
     for place in places:
         try:
-            mode = os.stat(place).st_mode
-        except FileNotFoundError:
-            if place.is_symlink():
-                raise SleuthError(f"{place}: is a link to nothing; put the file in its place") from None
-            continue
+            if place.parent == folder and place.name in NAMED:
+                wrong = (
+                    os.path.lexists(place) and not place.is_dir() and f"{not_a_file(place) or 'a file'}, not a folder"
+                )
+            else:
+                wrong = (not place.is_dir() or _DATA.fullmatch(place.name)) and not_a_file(place)
         except OSError as error:
             raise SleuthError(f"{place}: cannot be read: {error.strerror}") from None
-        wrong = next((what for is_of, what in KINDS if is_of(mode)), None)
-        if stat.S_ISDIR(mode) and _DATA.fullmatch(place.name):
-            wrong = "a folder"
-        if wrong or (place.parent == folder and place.name in NAMED and not stat.S_ISDIR(mode)):
-            should = "a folder" if place.name in NAMED else "a file"
-            raise SleuthError(f"{place}: is {wrong or 'a file'}; {should} of the run should be there")
+        if wrong:
+            raise SleuthError(f"{place}: is {wrong}; put back what the run wrote")
 
 
 def _check(folder: Path) -> Findings:

@@ -93,7 +93,7 @@ class Manifest:
 
     @property
     def run(self) -> str | None:
-        """What tells the run from every other one; None in runs of earlier versions."""
+        """The id of the run; None in runs of earlier versions."""
         return self.read().get("run")
 
     def _run_of_checkpoints(self) -> str | None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from sleuth.dialects import Tags
 from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec
+from sleuth.terminal import one_line
 from sleuth.types import RetrieverIdentity
 
 LONGEST = 60
@@ -50,8 +51,7 @@ def visible(text: str) -> str:
     if not text:
         return "nothing"
     dotted = re.sub("^ +| +$|  +", lambda spaces: "·" * len(spaces.group()), text, flags=re.MULTILINE)
-    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in dotted)
-    return f"`{''.join(escaped)}`"
+    return f"`{one_line(dotted)}`"
 
 
 # -- what differs ----------------------------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ class RunFolder:
         self.trackers = open_trackers(names, self.path, self.recipe.name, config, self.say)
 
     def _check_chain(self) -> None:
-        """Raises SleuthError if a file is not what the run wrote; prints what is lost and where no chain can tell."""
+        """Raises SleuthError if a file is not what the run wrote; prints what is lost, or that there is no chain."""
         if not _holds_results(self.path):
             (self.path / CHAIN).unlink(missing_ok=True)
         elif (self.path / CHAIN).exists():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from sleuth.terminal import one_line
 from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
@@ -37,7 +38,7 @@ class CodePermission:
         """Raises CodeRefusedError if `act` may not be done."""
         if self.refusal:
             self.refused += [act] if act not in self.refused else []
-            raise CodeRefusedError(f"{_printable(act)}{self.refusal}")
+            raise CodeRefusedError(f"{one_line(act)}{self.refusal}")
 
     def announce(self, act: str) -> None:
         """The same, and prints a line before `act` is done for the first time; of several ranks the first prints it."""
@@ -45,7 +46,7 @@ class CodePermission:
         if act not in self.announced:
             self.announced.append(act)
             if os.environ.get("RANK", "0") == "0":
-                to_stderr(f"code: {_printable(act)}")
+                to_stderr(f"code: {one_line(act)}")
 
     @contextmanager
     def skipping(self) -> Iterator[None]:
@@ -58,7 +59,7 @@ class CodePermission:
 
     def skipped_line(self) -> str:
         """What a check went on without; empty if that is nothing."""
-        acts = "; ".join(map(_printable, self.refused))
+        acts = "; ".join(map(one_line, self.refused))
         return f"--no-code: not checked, as the recipe {acts}" if acts else ""
 
     def take(self, other: CodePermission) -> None:
@@ -75,11 +76,6 @@ class CodePermission:
             yield
         finally:
             self.take(before)
-
-
-def _printable(text: str) -> str:
-    """The text in one line without control characters, which could hide it from a terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 CODE = CodePermission()

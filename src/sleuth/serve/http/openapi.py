@@ -58,12 +58,12 @@ def _document(operations: Sequence[Operation], title: str, description: str) -> 
         }
         found = responses.setdefault("200", {"description": "The answer.", "content": {}})
         found["content"] |= {kind: {} for kind in operation.other_kinds}
-        told: dict[str, Any] = {"summary": operation.summary, "responses": responses}
+        described: dict[str, Any] = {"summary": operation.summary, "responses": responses}
         if operation.bodies:
             shapes = [schemas[body, "validation"] for body in operation.bodies]
             content = {JSON: {"schema": {"oneOf": shapes} if len(shapes) > 1 else shapes[0]}}
-            told["requestBody"] = {"required": True, "content": content}
-        paths.setdefault(operation.path, {})[operation.method.lower()] = told
+            described["requestBody"] = {"required": True, "content": content}
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     info = {"title": title, "version": __version__, "description": description}
     components = {"schemas": definitions.get("$defs", {})}
     return to_json({"openapi": "3.1.0", "info": info, "paths": paths, "components": components})
