@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.comparisons import METRICS, all_comparisons
 from benchmarks.fresh import QUIET
 from benchmarks.ours import BUDGET
-from sleuth.threads import waiting_variables
+from sleuth.host.threads import waiting_variables
 
 HERE = Path(__file__).parents[1]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
-from sleuth.judges import LexicalJudge
+from sleuth.cli.pipeline import run_recipe
 from sleuth.judges.cache import VERDICT_RETRIES, CachedJudge, NamedJudge, RetryLimits, VerdictCache
-from sleuth.pipeline import run_recipe
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe import load_recipe
 from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.run_folder import RunFolder
@@ -77,7 +77,7 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         run = folder / name.replace(" ", "_")
         with (
             VerdictCache(folder / f"{len(figures)}.sqlite") as cache,
-            patch("sleuth.factories.judges.LexicalJudge", partial(_judge, instead, seed, cache)),
+            patch("sleuth.judges.factory.LexicalJudge", partial(_judge, instead, seed, cache)),
         ):
             _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict

@@ -10,8 +10,8 @@ import torch
 from transformers import PretrainedConfig
 
 from benchmarks.shapes import distinct_positions, scored_tokens
+from sleuth.kernels.matmul import HAS_ONEDNN, by_onednn
 from sleuth.learn.batch import Row
-from sleuth.learn.products import HAS_ONEDNN, by_onednn
 
 MATRIX = 2_048
 REPEATS = 15

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sleuth.threads import waiting_variables
+from sleuth.host.threads import waiting_variables
 
 QUIET = {
     "HF_HUB_OFFLINE": "1",

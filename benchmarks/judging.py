@@ -17,14 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sleuth.data.refiner import snippets_of
+from sleuth.cite.claims import BRACKETS
+from sleuth.cite.rows import snippets_of
+from sleuth.cite.world_tool_outputs import ToolOutputs
 from sleuth.data.rows import read_rows
+from sleuth.evaluation.intervals import share
 from sleuth.judges.lexical import support
-from sleuth.metrics.intervals import share
-from sleuth.rewards.citation.claims import BRACKETS
 from sleuth.world.facts import make_world
 from sleuth.world.library import Library
-from sleuth.world.tool_outputs import ToolOutputs
 from sleuth.world.write_world import draw_questions
 
 PEOPLE, ROWS = 2000, 500

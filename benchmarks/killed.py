@@ -90,7 +90,7 @@ STAGES = {
 """The context of each recipe, the rest of its stage, and the questions of its evaluations."""
 RUNS = {"search": "search", "refiner": "refiner", "thinking": "thinking", "two ranks": "search", "server": "search"}
 """The recipe of each row."""
-HEAVY = ("transformers.models.qwen3.modeling_qwen3", "sleuth.distributed.shards", "sleuth.pipeline", "pandas", "peft")
+HEAVY = ("transformers.models.qwen3.modeling_qwen3", "sleuth.learn.shards", "sleuth.cli.pipeline", "pandas", "peft")
 TOLERANCE = 1e-4
 """Of figures and log-probabilities of runs on a server, absolute or relative."""
 WEIGHT_TOLERANCE = 1e-3
@@ -390,14 +390,14 @@ def _child(work: Callable[[], object]) -> NoReturn:
 @functools.cache
 def _preload() -> None:
     """As tests/preloaded.py does for the processes of tests."""
-    from sleuth.threads import prepare_waiting
+    from sleuth.host.threads import prepare_waiting
 
     prepare_waiting()
     for name in HEAVY:
         import_module(name)
     import numpy as np
 
-    from sleuth.learn.compiled import greatest
+    from sleuth.kernels.compiled import greatest
 
     greatest(np.zeros(1, dtype=np.float32))  # a loop that starts no threads: numba prepares what all its loops need
     gc.freeze()
@@ -424,8 +424,8 @@ def _train(arguments: Sequence[str], rank: int, world: int, port: int, folder: P
     from sleuth.cli import main as sleuth
     from sleuth.engines.remote.pool import PoolEngine
     from sleuth.evaluation.eval_session import EvalSession
-    from sleuth.stage_context import StageContext
     from sleuth.training.rollout_worker import RolloutWorker
+    from sleuth.training.stage_context import StageContext
 
     sys.argv = ["sleuth", *arguments]
     with ExitStack() as noted:

@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
-from sleuth.factories.models import fit_threads
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.models import fit_threads
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, Update

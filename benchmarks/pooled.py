@@ -27,8 +27,8 @@ from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.stops import find_eos_ids
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
+from sleuth.render import find_eos_ids
 from sleuth.types import Sampling
 
 IN_FLIGHT = 64

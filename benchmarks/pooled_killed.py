@@ -28,9 +28,8 @@ from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.engines.sampling import request_seed
-from sleuth.engines.stops import find_eos_ids
-from sleuth.factories import load_model
-from sleuth.render import encode
+from sleuth.learn.models import load_model
+from sleuth.render import encode, find_eos_ids
 from sleuth.types import Completion, Sampling
 
 SIDES = ("process", "pool")
@@ -76,7 +75,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sleuth-bench-") as name:
         folder = Path(name)
         recipe = write_recipe(folder, options.steps)
-        with patch("sleuth.factories.engines.LocalEngine", DrawsAsServers):
+        with patch("sleuth.training.engines.LocalEngine", DrawsAsServers):
             seconds = {"process": train(recipe, folder / "process")}
         with ExitStack() as open_:
             servers = [Restarted("vllm"), Restarted("sglang")]

@@ -21,13 +21,14 @@ import torch
 
 from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, exact_match, rows, write_recipe
-from sleuth.distributed.group import join_ranks
-from sleuth.factories import load_model, policy_loss_of, policy_of
+from sleuth.learn.models import load_model
 from sleuth.learn.policy import frozen_copy
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.rollouts import read_advantages, read_rollouts
+from sleuth.training.group import join_ranks
+from sleuth.training.learning import policy_loss_of, policy_of
 from sleuth.training.minibatches import batch_of_step
 
 RANKS = 2

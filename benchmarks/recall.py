@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.data.questions import load_questions
-from sleuth.metrics.intervals import paired_bootstrap, share
+from sleuth.evaluation.intervals import paired_bootstrap, share
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.open_index import Index, open_index
 from sleuth.retrieval.vectors import open_vectors

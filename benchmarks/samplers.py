@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from benchmarks.workloads import Request
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.factories.models import fit_threads
+from sleuth.learn.models import fit_threads
 from sleuth.types import Sampling
 
 SLOTS = 256

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sleuth.pipeline import run_recipe
+from sleuth.cli.pipeline import run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.rollouts import read_rollouts

@@ -7,10 +7,12 @@ import asyncio
 import json
 from pathlib import Path
 
+from sleuth.answers.factory import reward_of
+from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.factories import load_model, reward_of, setting_of
-from sleuth.factories.judges import JudgePool
-from sleuth.pipeline import require_inputs, run_recipe
+from sleuth.episodes.environments import setting_of
+from sleuth.judges.factory import JudgePool
+from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout

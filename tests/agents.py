@@ -13,14 +13,14 @@ from threading import Thread
 
 from starlette.applications import Starlette
 
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.env import RefineEnv
 from sleuth.cli.http_server import server_of
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
+from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.refine import RefineEnv
-from sleuth.envs.search import SearchEnv
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
+from sleuth.search.env import SearchEnv
 from sleuth.serve.chat.agent import Agent, question_task, refining_task
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.access import LOOPBACK, Access

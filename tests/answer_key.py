@@ -11,8 +11,8 @@ from typing import Any
 from chat_server import preferred, says, scored
 
 from sleuth.judges.exam import ExamQuestion, _sheet, _sheets
-from sleuth.judges.forms import question_of
-from sleuth.judges.sheets import sheet_question
+from sleuth.judges.judge_prompts import question_of
+from sleuth.judges.rubric_sheets import sheet_question
 from sleuth.types import AnySheet, Case, Pair, Verdict
 
 

@@ -20,11 +20,11 @@ import pytest
 from costs import CostRecorder, Costs
 from filelock import FileLock
 
+from sleuth.host.threads import prepare_waiting, usable_cores
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import build_index
 from sleuth.runs.metrics import meaning_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.threads import prepare_waiting, usable_cores
 from sleuth.world.write_world import write_world
 
 prepare_waiting()  # nothing above loads torch
@@ -147,7 +147,7 @@ def recipe_file(world: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run() -> Callable[..., Path]:
     """Runs a recipe, with overrides, in a folder; returns the last checkpoint."""
-    from sleuth.pipeline import run_recipe  # loads torch, which reads the environment once
+    from sleuth.cli.pipeline import run_recipe  # loads torch, which reads the environment once
 
     def run_it(recipe: Path, folder: Path, *overrides: str) -> Path:
         resolved = load_recipe(recipe, overrides)
@@ -161,7 +161,7 @@ def run() -> Callable[..., Path]:
 def finished(world: Path, once: Once) -> Callable[..., Path]:
     """`finished(*overrides)`: the last checkpoint of a run of `recipe_file` that nothing disturbed, made once for all
     tests. Ask for it before anything is patched; read it, or copy its folder, which is `parents[1]`."""
-    from sleuth.pipeline import run_recipe
+    from sleuth.cli.pipeline import run_recipe
 
     def last(*overrides: str) -> Path:
         def make(folder: Path) -> None:

@@ -6,10 +6,10 @@ import gc
 from contextlib import suppress
 from importlib import import_module
 
-from sleuth.threads import prepare_waiting
+from sleuth.host.threads import prepare_waiting
 
 HEAVY = """
-sleuth.distributed.shards sleuth.pipeline transformers.models.qwen3.modeling_qwen3
+sleuth.learn.shards sleuth.cli.pipeline transformers.models.qwen3.modeling_qwen3
 transformers.models.llama.modeling_llama transformers.models.qwen2.modeling_qwen2 peft pandas
 """
 """Pandas is for pyarrow, which imports it where it is installed, when it first makes a table."""
@@ -22,7 +22,7 @@ for name in HEAVY.split():
 
 import numpy as np  # noqa: E402
 
-from sleuth.learn.compiled import greatest  # noqa: E402
+from sleuth.kernels.compiled import greatest  # noqa: E402
 
 greatest(np.zeros(1, dtype=np.float32))  # a loop that starts no threads: numba prepares what all its loops need
 gc.freeze()  # what is never freed needs no copy in a fork

@@ -6,15 +6,15 @@ import asyncio
 import random
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.render import Renderer, encode
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.search.world_thoughts import DIALECT, goal, results
 from sleuth.types import Passage, Piece, Sampling
 from sleuth.world.facts import make_world
 from sleuth.world.library import Article, Library
 from sleuth.world.names import split_of
 from sleuth.world.questions import Hop, one_hops
-from sleuth.world.thoughts import DIALECT, goal, results
 
 QUESTIONS = 200
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 

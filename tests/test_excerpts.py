@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.documents import part_of
+from sleuth.data.excerpts import continuations, excerpts_of
 from sleuth.data.questions import questions_hash
-from sleuth.factories import excerpts_of
-from sleuth.factories.text import continuations
 from sleuth.recipe import TextRecipe
 from sleuth.render import Renderer, decode, load_tokenizer
 from sleuth.runs.rollouts import read_rollouts, write_rollouts

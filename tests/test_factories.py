@@ -14,25 +14,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sleuth import family
+from sleuth.answers.factory import scorer_warnings
+from sleuth.answers.scorers import SCORERS
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.factories import (
-    Setting,
-    add_tokens,
-    context_of,
-    load_model,
-    load_outline,
-    random_model,
-    retriever_of,
-    scorer_warnings,
-    search_setting,
-)
-from sleuth.factories.environments import ENV_KINDS
+from sleuth.episodes.environments import ENV_KINDS, retriever_of, search_setting
+from sleuth.episodes.setting import Setting
+from sleuth.learn.models import add_tokens, context_of, load_model, load_outline, random_model
 from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import ScorerName
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
-from sleuth.rewards.scorers import SCORERS
 from sleuth.types import SleuthError, Task
 
 BASE = Path(__file__).parents[1] / "models" / "tiny-base"

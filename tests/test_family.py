@@ -24,8 +24,11 @@ def test_every_kind_names_a_table_that_is_chosen_by_it(part: Part) -> None:
     assert family.kinds(part)
     for kind in family.kinds(part):
         table = family.table(part, kind)
-        assert issubclass(table, KindTable)
-        assert table.own_kind() == kind
+        if part == "dialects":
+            assert table.name == kind
+        else:
+            assert issubclass(table, KindTable)
+            assert table.own_kind() == kind
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sleuth.factories import excerpts_of, kept_tokens
-from sleuth.factories.kept_tokens import folder_of_tokens, read_tokens, remove_oldest, write_tokens
+from sleuth.data import kept_tokens
+from sleuth.data.excerpts import excerpts_of
+from sleuth.data.kept_tokens import folder_of_tokens, read_tokens, remove_oldest, write_tokens
 from sleuth.recipe.text import TextRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.types import Task

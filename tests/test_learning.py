@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from reading import share_read
 
-from sleuth.pipeline import run_recipe
+from sleuth.cli.pipeline import run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.bm25 import Bm25, build_index
 from sleuth.runs.run_folder import RunFolder

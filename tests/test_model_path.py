@@ -9,8 +9,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-from sleuth import model_path
-from sleuth.model_path import require_model
+from sleuth.host import model_path
+from sleuth.host.model_path import require_model
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.encoder import encoder_card
 from sleuth.types import SleuthError

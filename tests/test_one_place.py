@@ -14,23 +14,22 @@ import pytest
 
 import sleuth
 from sleuth import family
-from sleuth.dialects import DIALECTS, Dialect
-from sleuth.factories import Setting, judges_in, reward_of, reward_spec_of, setting_of
-from sleuth.factories.environments import ENV_KINDS, EnvKind
-from sleuth.factories.judges import JudgePool
-from sleuth.factories.own_code import own_code_in
-from sleuth.factories.rewards import require_gradable
-from sleuth.factories.setting import trial_group
+from sleuth.answers.factory import judges_in, require_gradable, reward_of, reward_spec_of
+from sleuth.answers.tables import EpisodeRewardRecipe
+from sleuth.dialect import DIALECTS, Dialect
+from sleuth.episodes.environments import ENV_KINDS, EnvKind, setting_of
+from sleuth.episodes.own_code import own_code_in
+from sleuth.episodes.setting import Setting, trial_group
 from sleuth.family import Family
+from sleuth.judges.factory import JudgePool
 from sleuth.judges.open_judge import OpenJudge
 from sleuth.plan.fit import plan_for_cpu
-from sleuth.plan.inputs import missing_inputs
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.judges import JudgeFields
 from sleuth.render import load_tokenizer
-from sleuth.rewards.tables import EpisodeRewardRecipe
 from sleuth.runs.methods import method_citations, method_tags
+from sleuth.runs.recipe_inputs import missing_inputs
 from sleuth.types import Case, Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task, Verdict
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +189,7 @@ def test_a_reward_of_a_new_kind_does_not_fit_a_refiner_unless_it_says_so() -> No
 def test_an_environment_of_a_new_kind_is_its_class_its_table_its_setting_and_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sleuth.factories.environments.ENV_KINDS", ENV_KINDS | ECHO)
+    monkeypatch.setattr("sleuth.episodes.environments.ENV_KINDS", ENV_KINDS | ECHO)
     env = EchoEnvRecipe()
     recipe, stage = changed(env=env)
     assert problems_of(stage) == []

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
+from sleuth.answers.factory import reward_of
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.factories import JudgePool, reward_of, setting_of
+from sleuth.episodes.environments import setting_of
+from sleuth.judges.factory import JudgePool
 from sleuth.learn.losses import clipped_policy_loss
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer, load_tokenizer
@@ -160,7 +162,7 @@ def test_the_guessing_game_tells_higher_and_lower_and_pays_early_guesses(checkou
 def test_the_faded_loss_is_ours_near_the_sampling_policy(checkout: Path) -> None:
     import torch
 
-    from sleuth.factories import function_loss_of
+    from sleuth.training.learning import function_loss_of
 
     stage = next(one for one in load_recipe("examples/own_code/faded.toml").stage if one.kind == "grpo")
     generator = torch.Generator().manual_seed(0)

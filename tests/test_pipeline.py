@@ -14,15 +14,15 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from sleuth import family, pipeline
-from sleuth.factories import load_model, random_model
-from sleuth.factories.models import require_teacher
-from sleuth.hardware import CARDS, card_with
+from sleuth import family
+from sleuth.cli import pipeline
+from sleuth.cli.pipeline import STAGES, require_inputs, run_recipe
+from sleuth.host.hardware import CARDS, card_with
 from sleuth.learn.adapters import Adapters, add_adapters
+from sleuth.learn.models import load_model, random_model, require_teacher
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.model_check.examine import findings_of
-from sleuth.pipeline import STAGES, require_inputs, run_recipe
+from sleuth.plan.examine_model import findings_of
 from sleuth.plan.fit import plan_for_cpu
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
 from sleuth.render import load_tokenizer

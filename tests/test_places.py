@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.documents import part_of
-from sleuth.factories import spots_of, thought_tokens
 from sleuth.recipe import PlacesRecipe
 from sleuth.render import Renderer, load_tokenizer
+from sleuth.think.thoughts import spots_of, thought_tokens
 from sleuth.types import Piece, SleuthError
 
 TOKENIZER = load_tokenizer(str(Path(__file__).parents[1] / "models" / "tiny-base"))

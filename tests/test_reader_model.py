@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.factories import load_model
+from sleuth.cite.world_citing import NOWHERE
+from sleuth.learn.models import load_model
 from sleuth.render import Renderer
-from sleuth.world.citing import NOWHERE
 from sleuth.world.text import TextRows
 
 READER = Path(__file__).parents[1] / "models" / "tiny-reader"

@@ -10,7 +10,7 @@ import pytest
 from sleuth.data.questions import load_questions
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.evaluation.evaluate import evaluation
-from sleuth.factories import random_model
+from sleuth.learn.models import random_model
 from sleuth.recipe import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index

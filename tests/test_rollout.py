@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.search import SearchEnv
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, collect_chunks, play
+from sleuth.search.env import SearchEnv
 from sleuth.types import (
     Action,
     Chunk,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.dialects import DIALECTS
-from sleuth.factories import load_model
-from sleuth.runs.checksums import require_intact
-from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
+from sleuth.host.checksums import require_intact
+from sleuth.learn.models import load_model
 from sleuth.types import SleuthError
 from tools import ship_real
 from tools.ship_real import SHIPPED, SOURCES, ship

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.factories import interleaved, places_in, require_apart, thought_documents
 from sleuth.recipe import HeldOutThoughtsRecipe
 from sleuth.render import Renderer, decode, load_tokenizer
+from sleuth.think.thoughts import interleaved, places_in, require_apart, thought_documents
 from sleuth.types import Document, SleuthError, Thought
 
 BASE = Path(__file__).parents[1] / "models" / "tiny-base"

@@ -13,12 +13,20 @@ import pytest
 import torch
 from verb import sleuth
 
-from sleuth import threads
-from sleuth.pipeline import run_recipe
+from sleuth.cli.pipeline import run_recipe
+from sleuth.host import threads
+from sleuth.host.threads import (
+    MachineTime,
+    ProcessThreads,
+    Watch,
+    choose_threads,
+    free_cores,
+    machine_time,
+    usable_cores,
+)
 from sleuth.recipe import load_recipe
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.run_folder import RunFolder
-from sleuth.threads import MachineTime, ProcessThreads, Watch, choose_threads, free_cores, machine_time, usable_cores
 from sleuth.types import SleuthError
 
 LARGE = 10**9
@@ -219,7 +227,7 @@ def test_waiting_threads_sleep_beside_another_team() -> None:
     """Two threads that wait 2 ms for each next loop: how much processor time their spinning takes."""
     script = """
 import time
-from sleuth.threads import IdleTeam, prepare_waiting
+from sleuth.host.threads import IdleTeam, prepare_waiting
 prepare_waiting()
 import torch
 torch.set_num_threads(2)

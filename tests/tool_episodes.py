@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sleuth.dialects.tools import TOOLS_TEXT
+from sleuth.answers.answer import AnswerReward
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.tools import AnyTool, ToolEnv
 from sleuth.render import Renderer, load_tokenizer
-from sleuth.rewards.answer import AnswerReward
 from sleuth.rollout import Rollout
+from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.tools import AnyTool, ToolEnv
 from sleuth.types import EpisodeKey, Group, Task
 
 DIALECT = replace(TOOLS_TEXT, searches=9, hints=9)

@@ -26,11 +26,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from sleuth.answers.match import exact_match
 from sleuth.cli import real_demo
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, server_of
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.report.run_files import read_evaluation
-from sleuth.rewards.match import exact_match
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.access import Access, known_names

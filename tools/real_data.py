@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sleuth.data.questions import first_problems
 from sleuth.data.rows import Row, read_rows
-from sleuth.factories.reading_texts import read_passages, read_reading_questions
+from sleuth.read.texts import read_passages, read_reading_questions
 from sleuth.recipe import ReadingRecipe, SupervisedRecipe, load_recipe
 from sleuth.recipe.shipped import shipped
 from sleuth.types import Passage, SleuthError

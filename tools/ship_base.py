@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.runs.checkpoints import latest_checkpoint
 
 LIMIT_BYTES = 2_000_000

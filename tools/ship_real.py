@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
+from sleuth.answers.match import exact_match
 from sleuth.cli.real_demo import CORPUS, QUESTIONS
 from sleuth.data.rows import Row, read_rows
+from sleuth.episodes.protocol import FILE as PROTOCOL
+from sleuth.host.checksums import write_checksums
 from sleuth.report.run_files import read_evaluation, read_object
-from sleuth.rewards.match import exact_match
-from sleuth.runs.checksums import write_checksums
-from sleuth.runs.protocol import FILE as PROTOCOL
 from sleuth.types import SleuthError
 from tools.ship_base import write_model
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sleuth.hardware import CARDS
+from sleuth.host.hardware import CARDS
 
 PEAKS = {
     "h100 pcie": 756,

@@ -210,7 +210,7 @@ def digest_of(weight: torch.Tensor) -> str:
 def rounds(check: Check, kind: str, changes: dict[str, Any]) -> None:
     """A run that starts a server, on the learner's card or another: it takes the weights at each of its steps from
     memory, and evaluates at the end. On the learner's card it sleeps while the learner computes."""
-    from sleuth.pipeline import run_recipe
+    from sleuth.cli.pipeline import run_recipe
     from sleuth.recipe import load_recipe
     from sleuth.runs.run_folder import RunFolder
 

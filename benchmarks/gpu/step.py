@@ -25,11 +25,12 @@ import torch
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.sampler import clocked
-from sleuth.dialects import dialect_of
+from sleuth.dialect import dialect_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.envs.chat_template import ChatTemplate
-from sleuth.envs.frames import frame_of
-from sleuth.envs.search import SearchEnv
+from sleuth.episodes.chat_template import ChatTemplate
+from sleuth.episodes.frames import frame_of
+from sleuth.episodes.library import read_prompt
+from sleuth.episodes.published import QUESTION, place_of
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import batch_of_groups
 from sleuth.learn.losses import Normaliser
@@ -37,10 +38,9 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.prompts.library import read_prompt
-from sleuth.prompts.published import QUESTION, place_of
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.search.env import SearchEnv
 from sleuth.types import Episode, Group, Passage, Score, Task
 from sleuth.world.facts import World, make_world
 from sleuth.world.library import Library
@@ -161,10 +161,10 @@ def tokenizer_of(check: Check, world: World) -> Any:
 def by_trainer(check: Check, recipe: Recipe) -> None:
     """`GRPOTrainer.step`; a score that differs between siblings stands in for answers, which a random model never
     gets right: without it there would be nothing to learn."""
-    from sleuth.factories import JudgePool
+    from sleuth.judges.factory import JudgePool
     from sleuth.runs.run_folder import RunFolder
-    from sleuth.stage_context import StageContext
     from sleuth.training.grpo import GRPOTrainer
+    from sleuth.training.stage_context import StageContext
 
     index, stage = stage_of(recipe)
     with RunFolder.open(check.folder / "run", recipe) as folder, JudgePool(folder.verdicts) as judges:

@@ -8,7 +8,7 @@ import sys
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from sleuth.interop.trl import search_environment
+from sleuth.trainers.trl import search_environment
 
 ours = search_environment(sys.argv[1], sys.argv[2:])
 trainer = GRPOTrainer(

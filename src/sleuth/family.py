@@ -13,8 +13,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data"]
-"""What a family may bring: the tables of a recipe that are chosen by their `kind`."""
+Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data", "dialects"]
+"""What a family may bring: the tables of a recipe that are chosen by their `kind`, and dialects by their name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,10 @@ class Family:
     """Rewards of candidates, in stages that compare them."""
     judges: Mapping[str, str] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
+    dialects: Mapping[str, str] = field(default_factory=dict)
+    """Those that a recipe can name."""
+    other_dialects: tuple[str, ...] = ()
+    """Those that environments choose by other keys, as `module:name`."""
 
 
 OURS = (
@@ -62,6 +66,11 @@ def tables(part: Part) -> list[Any]:
     return [table(part, kind) for kind in kinds(part)]
 
 
+def other_dialects() -> list[Any]:
+    """The dialects that no recipe names."""
+    return [_named(name) for family in _families() for name in family.other_dialects]
+
+
 @cache
 def _families() -> tuple[Family, ...]:
     return tuple(map(_named, OURS))
@@ -85,10 +94,10 @@ CORE = Family(
         "python": "sleuth.recipe.envs:FunctionEnvRecipe",
     },
     rewards={
-        "answer": "sleuth.rewards.tables:AnswerRewardRecipe",
-        "token_f1": "sleuth.rewards.tables:TokenF1Recipe",
-        "format": "sleuth.rewards.tables:FormatRecipe",
-        "python": "sleuth.rewards.tables:FunctionRewardRecipe",
+        "answer": "sleuth.answers.tables:AnswerRewardRecipe",
+        "token_f1": "sleuth.answers.tables:TokenF1Recipe",
+        "format": "sleuth.answers.tables:FormatRecipe",
+        "python": "sleuth.answers.tables:FunctionRewardRecipe",
     },
     judges={
         "lexical": "sleuth.judges.tables:LexicalJudgeRecipe",

@@ -11,7 +11,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """Rank `rank` of `world` processes. This class is a world of one; `sleuth.distributed` has the communicating one.
+    """Rank `rank` of `world` processes. This class is a world of one; `sleuth.training.group` has one that
+    communicates.
 
     Every rank calls the same methods in the same order.
     """

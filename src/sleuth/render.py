@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
-from sleuth.model_path import require_model, require_plain
+from sleuth.host.model_path import require_model, require_plain
 from sleuth.types import Author, Piece, Segment, SleuthError
 
 UNFINISHED = "\ufffd"
@@ -352,8 +352,19 @@ def _refuse_run_folder(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
     if not checkpoints.is_dir():
         return
-    from sleuth.runs.checkpoints import latest_checkpoint  # needs pydantic, which a sampler alone does without
-
-    if (last := latest_checkpoint(checkpoints)) is None:
+    if (last := max(checkpoints.glob("step-" + "[0-9]" * 6), default=None)) is None:
         raise SleuthError(f"{folder}: a run folder, not a model, and it has no checkpoint yet; give a model folder")
     raise SleuthError(f"{folder}: a run folder, not a model; give one of its checkpoints; the last is {last}")
+
+
+def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The end-of-text tokens of a model's generation config and of the tokenizer. Raises SleuthError if that config has
+    anything but numbers there."""
+    configured = config.eos_token_id if config is not None else None
+    eos_ids = configured if isinstance(configured, list) else [configured]
+    try:
+        return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
+    except (ValueError, TypeError):
+        raise SleuthError(
+            f"eos_token_id = {configured!r} of the generation config: should be a token's number"
+        ) from None

@@ -597,3 +597,18 @@ class Reward(Protocol):
     """Returns the scores of one group's G episodes, in order."""
 
     async def __call__(self, group: Group) -> list[Score]: ...
+
+
+RETRIEVER_FAILED = "retriever failed"
+"""The note of a missing score, before the reason if it is known."""
+
+
+def failed_score(episode: Episode) -> Score | None:
+    """The missing score of an episode that ended through no fault of the policy, with the reason of the retriever or of
+    the user's environment; None for other episodes."""
+    if episode.trajectory.stop != "failed":
+        return None
+    last = episode.trajectory.actions[-1] if episode.trajectory.actions else None
+    if last is None or last.kind != "search":
+        return Score(value=None, note=(last.failure if last else "") or "the environment failed")
+    return Score(value=None, note=f"{RETRIEVER_FAILED}: {last.failure}" if last.failure else RETRIEVER_FAILED)

@@ -1,5 +1,5 @@
 """The taskset `sleuth-search` of verifiers, which finds tasksets by the name of an installed module."""
 
-from sleuth.interop.verifiers import SearchTaskset
+from sleuth.trainers.verifiers import SearchTaskset
 
 __all__ = ["SearchTaskset"]

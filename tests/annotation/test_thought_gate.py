@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.annotation.thoughts import SourceGate
-from sleuth.metrics.intervals import Measured
+from sleuth.evaluation.intervals import Measured
+from sleuth.think.annotate import SourceGate
 
 LEAST = 16
 """Documents."""

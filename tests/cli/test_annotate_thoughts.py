@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
-from sleuth.data.splicing import extract_thoughts
-from sleuth.judges.forms import InvalidAnswerError
-from sleuth.judges.thought_writer import ThoughtQuestion
+from sleuth.judges.judge_prompts import InvalidAnswerError
+from sleuth.think.splicing import extract_thoughts
+from sleuth.think.thought_writer import ThoughtQuestion
+from sleuth.think.world_chained import ChainedTexts
 from sleuth.types import Thought
-from sleuth.world.chained import ChainedTexts
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "models" / "tiny-base"

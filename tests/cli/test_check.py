@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.dialects import DIALECTS
-from sleuth.runs.protocol import ProtocolCard, text_sha256
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = "Asked: {question}\n"

@@ -14,8 +14,8 @@ from answer_key import AnswerKey
 from chat_server import MODEL, Answer, ChatServer, part, preferred, says, scored
 from typer.testing import CliRunner, Result
 
+from sleuth.answers.exam_paper import SKILLS, exam_paper
 from sleuth.cli.app import app
-from sleuth.rewards.exam_paper import SKILLS, exam_paper
 
 PEOPLE = 8
 KEY = AnswerKey(exam_paper(PEOPLE, [*SKILLS]))

@@ -15,7 +15,7 @@ from emulator.served import EmulatedServer, emulated_server
 from typer.testing import Result
 from verb import sleuth
 
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """

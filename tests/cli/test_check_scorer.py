@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.rewards.scorers import SCORERS
+from sleuth.answers.scorers import SCORERS
 
 PROMPT = "Write <answer> and </answer>, such as <answer> Beijing </answer>.<|im_start|>assistant\n"
 CASES = [

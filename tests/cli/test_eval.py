@@ -12,13 +12,13 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from sleuth.cite.dialect import REFINERS
 from sleuth.cli.app import app
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
+from sleuth.dialect import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.episodes.protocol import OwnCode, ProtocolCard, text_sha256
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.runs.checksums import write_checksums
-from sleuth.runs.protocol import OwnCode, ProtocolCard, text_sha256
+from sleuth.host.checksums import write_checksums
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = "Asked: {question}\n"

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 from verb import sleuth
 
+from sleuth.answers.suites import load_suite
 from sleuth.cli.app import app
-from sleuth.data.suites import load_suite
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 FIGURES = ("em", "sub_match", "f1", "searches_mean", "response_tokens_mean")

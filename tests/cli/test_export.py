@@ -10,8 +10,8 @@ from verb import sleuth
 
 from sleuth.cli.export import INSTALL
 from sleuth.convert.protocol import protocol_of_names
-from sleuth.factories.models import load_outline
-from sleuth.runs.disk import shown
+from sleuth.host.disk import shown
+from sleuth.learn.models import load_outline
 from sleuth.runs.gguf_card import LOOP
 
 

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 
 from sleuth.cli import main
 from sleuth.convert.protocol import protocol_of_names
-from sleuth.factories import load_outline
+from sleuth.learn.models import load_outline
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 SECONDS = 90.0

@@ -15,7 +15,7 @@ from hostile import HOSTILE, PASSAGES
 from terminal import Terminal
 
 import sleuth
-from sleuth.terminal import escape
+from sleuth.host.escapes import escape
 
 PACKAGE = Path(sleuth.__file__).parent
 SLEUTH = (sys.executable, "-m", "sleuth")
@@ -87,9 +87,9 @@ def test_errors_and_findings_quote_data_with_visible_escapes(folder: Path) -> No
 
 BAR = """
 import sys, time
-from sleuth.terminal import escape_terminals
+from sleuth.host.escapes import escape_terminals
 escape_terminals()
-from sleuth.cli.tables import Column, print_columns
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.runs.progress import Console, ProgressBar
 text = sys.argv[1].encode("ascii").decode("unicode_escape")
 with ProgressBar(text, 2) as bar:

@@ -15,10 +15,10 @@ import pytest
 from verb import sleuth
 
 from sleuth.data.questions import normalised_question
-from sleuth.dialects import DIALECTS
-from sleuth.factories import setting_of
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.runs.protocol import ProtocolCard, text_sha256
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 Run = Callable[..., Path]

@@ -15,10 +15,9 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import Verbs
 from sleuth.cli.merge import merge
 from sleuth.data import cards
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import EvalOverrides, resolve_protocol
-from sleuth.runs.checkpoints import of_model
-from sleuth.runs.checksums import require_intact
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.host.checksums import of_model, require_intact
 from sleuth.types import RetrieverIdentity, Task
 
 ROOT = Path(__file__).parents[2]

@@ -22,14 +22,14 @@ from verb import sleuth
 
 from sleuth.cli import real_demo
 from sleuth.cli.real_demo import CORPUS, INDEX, MODEL, QUESTIONS
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.protocol import FILE as PROTOCOL
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.evaluation.eval_session import EvalSession
+from sleuth.host.checksums import list_again, write_checksums
 from sleuth.recipe import shipped
 from sleuth.retrieval.index_card import read_card
-from sleuth.runs.checksums import list_again, write_checksums
-from sleuth.runs.protocol import FILE as PROTOCOL
-from sleuth.runs.protocol import ProtocolCard, text_sha256
 from sleuth.types import Engine, Sampling
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.questions import load_questions
-from sleuth.judges import LexicalJudge
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Case
 
 MODELS = Path(__file__).parents[2] / "models"

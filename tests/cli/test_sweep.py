@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
-from sleuth.metrics.intervals import paired_bootstrap
-from sleuth.pipeline import run_recipe
+from sleuth.cli.pipeline import run_recipe
+from sleuth.evaluation.intervals import paired_bootstrap
 from sleuth.recipe.sweep import load_sweep
 from sleuth.runs.checkpoints import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder, RunLock

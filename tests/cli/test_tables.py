@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sleuth.cli import check, check_scorer, compare, figures, probe, prompts, rescore, sweep
+from sleuth.answers.failures import MODES
+from sleuth.answers.scorers import SCORERS
+from sleuth.cli import check, check_scorer, compare, prompts, rescore, sweep
 from sleuth.cli.plan_card import print_card_plan
-from sleuth.cli.tables import Column, fitting_tables
-from sleuth.hardware import read_cards
-from sleuth.metrics.exam_card import ExamCard, SkillMark
-from sleuth.metrics.failures import MODES
-from sleuth.metrics.intervals import Measured
+from sleuth.episodes.library import list_prompts
+from sleuth.evaluation.exam_card import ExamCard, SkillMark
+from sleuth.evaluation.intervals import Measured
+from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import plan_for_cards
-from sleuth.prompts.library import list_prompts
 from sleuth.recipe import load_recipe
 from sleuth.report.arm_table import ArmRow
-from sleuth.rewards.scorers import SCORERS
+from sleuth.search import probe_verb as probe
+from sleuth.terminal import figures
+from sleuth.terminal.tables import Column, fitting_tables
 
 BIG = 123_456_789
 LONG = "an_arm_with_quite_a_long_name"

@@ -9,7 +9,7 @@ import pytest
 from verb import sleuth
 
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.metrics.paired import mean_difference
+from sleuth.evaluation.paired import mean_difference
 
 BRIEF = ("--set=stage.0.data.limit=2", "--set=stage.1.steps=2", "--set=stage.2.data.limit=2")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.cli.inputs import prepare_out_file
+from sleuth.terminal.inputs import prepare_out_file
 from sleuth.types import SleuthError
 
 DEMO = Path(__file__).parents[2] / "recipes" / "demo.toml"

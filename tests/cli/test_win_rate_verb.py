@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
-from sleuth.world.careless import CarelessTexts
+from sleuth.think.world_noisy_text import CarelessTexts
 
 ROOT = Path(__file__).parents[2]
 BASE = str(ROOT / "models" / "tiny-base")

@@ -18,8 +18,8 @@ gguf = pytest.importorskip("gguf")
 from sleuth.convert.gguf_file import export_gguf  # noqa: E402
 from sleuth.convert.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED  # noqa: E402
 from sleuth.convert.protocol import protocol_of_names  # noqa: E402
-from sleuth.factories.models import load_outline  # noqa: E402
-from sleuth.runs.checksums import write_checksums  # noqa: E402
+from sleuth.host.checksums import write_checksums  # noqa: E402
+from sleuth.learn.models import load_outline  # noqa: E402
 from sleuth.runs.gguf_card import LOOP  # noqa: E402
 from sleuth.types import SleuthError  # noqa: E402
 

@@ -12,7 +12,7 @@ from sleuth.convert import weight_files
 from sleuth.convert.layouts import assemble_tensor
 from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, write_weights
-from sleuth.memory import parse_size
+from sleuth.host.memory import parse_size
 from sleuth.types import SleuthError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.data.beir import is_beir, load_beir
+from sleuth.search.beir import is_beir, load_beir
 from sleuth.types import SleuthError, Task
 
 QUERIES = {"q1": "where was Ada Voss born?", "q2": " what is Tarn? ", "q3": "who wrote?"}

@@ -18,9 +18,9 @@ from huggingface_hub import constants
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
-from sleuth.cli.progress import progress_bar
 from sleuth.data import hub as downloads
 from sleuth.data.hub import RemoteFile, download
+from sleuth.terminal.progress import progress_bar
 from sleuth.types import SleuthError
 
 NOISE = random.Random(0).randbytes(600_000).hex()  # which no compression makes small

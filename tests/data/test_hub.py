@@ -11,9 +11,9 @@ from typing import Any
 import huggingface_hub
 import pytest
 
+from sleuth.answers.suites import load_suite
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.questions import load_questions
-from sleuth.data.suites import load_suite
 from sleuth.types import SleuthError
 
 ROW = {"id": "test_0", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"]}

@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from sleuth.cite.rows import snippets_of, tool_output_of
 from sleuth.data.questions import load_questions, questions_hash, task_from_row
-from sleuth.data.refiner import snippets_of, tool_output_of
 from sleuth.types import Passage, Rubric, SleuthError, StatedClaim, Task
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.documents import read_documents
-from sleuth.data.splicing import break_offsets, extract_thoughts, insert_thoughts, number_places
+from sleuth.think.splicing import break_offsets, extract_thoughts, insert_thoughts, number_places
 from sleuth.types import SleuthError, Thought
 
 TAGS = ("<think>", "</think>")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.data.suites import SEVEN, SUITES, NamedSuite, chosen_by_hash, load_suite
+from sleuth.answers.suites import SEVEN, SUITES, NamedSuite, chosen_by_hash, load_suite
 from sleuth.types import SleuthError, Task
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"

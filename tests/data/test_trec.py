@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sleuth.data.trec import run_lines
+from sleuth.search.trec import run_lines
 from sleuth.types import Passage, SleuthError, Task
 
 

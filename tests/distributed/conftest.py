@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launchers import finish, torchrun_forking
 
-from sleuth.world.careless import CarelessTexts
+from sleuth.think.world_noisy_text import CarelessTexts
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 MODEL = Path(__file__).parents[2] / "models" / "tiny-base"

@@ -13,16 +13,16 @@ import torch
 from tiny_models import FAMILIES, VOCABULARY
 from transformers import PreTrainedModel
 
-from sleuth.distributed import shards
-from sleuth.distributed.shards import Shards
+from sleuth.learn import shards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
-from sleuth.learn.dpo import pair_batch
-from sleuth.learn.masters import MasterWeights
+from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.shards import Shards
 from sleuth.ranks import Ranks
+from sleuth.think.dpo import pair_batch
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(old_logprobs="sampler", clip_high=0.28, beta=0.1)

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from forked import forking
 
-from sleuth.distributed.group import join_ranks
 from sleuth.ranks import Ranks
+from sleuth.training.group import join_ranks
 
 
 def on_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:

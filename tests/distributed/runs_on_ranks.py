@@ -10,13 +10,13 @@ from unittest.mock import patch
 import torch
 from processes import on_ranks
 
-from sleuth.factories import learning
+from sleuth.cli.pipeline import run_recipe
 from sleuth.learn.policy import Policy
-from sleuth.pipeline import run_recipe
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.runs.joined_folder import open_on
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.training import learning
 from sleuth.types import Group
 
 

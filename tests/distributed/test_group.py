@@ -14,9 +14,9 @@ import typer
 from processes import on_ranks
 
 from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
-from sleuth.distributed.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.ranks import Ranks
 from sleuth.runs.interruption import StopRequest
+from sleuth.training.group import RAISED_BY_FIRST, join_ranks, store_of_this_start
 from sleuth.types import SleuthError
 
 

@@ -26,7 +26,7 @@ from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.ranks import Ranks
 from sleuth.types import Completion, Sampling
 

@@ -19,12 +19,12 @@ from runs_on_ranks import bytes_of, figures_of, written
 from verb import sleuth
 
 from benchmarks.ranks_killed import ranks_of
-from sleuth.distributed import ray_ranks
-from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster
-from sleuth.distributed.ray_worker import Printed, Stopped, UserError, describe_failures, forward_output
 from sleuth.recipe import load_recipe
 from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
+from sleuth.training import ray_ranks
+from sleuth.training.ray_ranks import RanksEndedError, RayCluster
+from sleuth.training.ray_worker import Printed, Stopped, UserError, describe_failures, forward_output
 from sleuth.types import SleuthError, TransientError
 
 RAY = ("--ray", "local", "--ranks", "2")

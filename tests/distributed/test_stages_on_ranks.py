@@ -16,7 +16,7 @@ from launchers import finish, torchrun, torchrun_forking
 from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, run_short_of_memory, written
 
 from benchmarks.ranks_killed import ranks_of
-from sleuth.pipeline import require_ranks
+from sleuth.cli.pipeline import require_ranks
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
 from sleuth.runs.checkpoints import checkpoints_in, step_of

@@ -17,7 +17,7 @@ def main() -> None:
     from emulator.engine import EmulatedEngine
     from emulator.faults import Faults
     from sleuth.cli.http_server import LOOPBACK, address_of, listen, run, server_of
-    from sleuth.factories import context_of, load_model
+    from sleuth.learn.models import context_of, load_model
 
     parser = argparse.ArgumentParser(prog="python tests/emulator", description=__doc__)
     parser.add_argument("kind", choices=EMULATORS)

@@ -23,7 +23,7 @@ from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.control import INITIAL_WEIGHTS
 from sleuth.engines.remote.published import CARD, checksum
-from sleuth.engines.stops import find_eos_ids
+from sleuth.render import find_eos_ids
 from sleuth.serve.http.engine_thread import EngineThread
 from sleuth.serve.http.limits import Limits
 from sleuth.serve.http.refused import Refused

@@ -17,8 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.served import emulated_server
 from sleuth.engines.remote.completions import TOKEN_ID
-from sleuth.engines.stops import find_eos_ids
-from sleuth.render import decode
+from sleuth.render import decode, find_eos_ids
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]

@@ -13,7 +13,7 @@ import pytest
 
 from emulator.served import KINDS, EmulatedServer, emulated_server
 from sleuth.engines.remote.published import publish
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = [5, 6, 7]

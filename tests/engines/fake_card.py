@@ -95,7 +95,7 @@ def sliced(tensor: torch.Tensor, key: Any) -> torch.Tensor:
 def use_kernel(monkeypatch: Any, attend: Any) -> None:
     """Replaces our kernel for pages by a function of the same arguments."""
     module = SimpleNamespace(attend_by_pages=attend)
-    monkeypatch.setitem(sys.modules, "sleuth.engines.local.decode_kernels", module)
+    monkeypatch.setitem(sys.modules, "sleuth.kernels.decode_kernels", module)
 
 
 def two_launches(query: torch.Tensor, *others: Any) -> torch.Tensor:

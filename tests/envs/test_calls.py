@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.envs.calls import queries_of
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.calls import queries_of
 
 ONE, MANY = DIALECTS["chat"].tool, DIALECTS["verl"].tool
 

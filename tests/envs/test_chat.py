@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS, TIDIES, chat_tokenizer
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs import chat_template
-from sleuth.envs.chat_template import ChatTemplate, Message
-from sleuth.envs.frames import frame_of
-from sleuth.envs.search import SearchEnv
+from sleuth.episodes import chat_template
+from sleuth.episodes.chat_template import ChatTemplate, Message
+from sleuth.episodes.frames import frame_of
 from sleuth.render import Renderer
-from sleuth.rewards.search_results import shown_passages
 from sleuth.rollout import Rollout
+from sleuth.search.env import SearchEnv
+from sleuth.search.search_results import shown_passages
 from sleuth.types import Episode, Passage, Piece, RetrievalFailed, Sampling, SleuthError, Task
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))

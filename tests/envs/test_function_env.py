@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.envs.function import FunctionEnv
-from sleuth.factories import setting_of
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.function import FunctionEnv
+from sleuth.own.calls import Caller
+from sleuth.own.functions import load_function
 from sleuth.recipe.envs import FunctionEnvRecipe
 from sleuth.types import Action, Piece, Reply, Task
-from sleuth.user_code.calls import Caller
-from sleuth.user_code.functions import load_function
 
 TASK = Task(id="q", question="how far?", golden_answers=("7",))
 SOURCE = """

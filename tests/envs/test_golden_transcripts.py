@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, STRIPS, chat_tokenizer
 
-from sleuth.dialects import DIALECTS, dialect_of
+from sleuth.answers.answer import AnswerReward
+from sleuth.dialect import DIALECTS, dialect_of
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.chat_template import ChatTemplate
-from sleuth.envs.frames import frame_of
-from sleuth.envs.search import SearchEnv
+from sleuth.episodes.chat_template import ChatTemplate
+from sleuth.episodes.frames import frame_of
 from sleuth.render import Renderer
-from sleuth.rewards.answer import AnswerReward
 from sleuth.rollout import Rollout
+from sleuth.search.env import SearchEnv
 from sleuth.types import Episode, Group, Passage, Sampling, Task, Trajectory
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from tool_episodes import call, played
 
-from sleuth.envs import mcp_server
-from sleuth.envs.calls import EpisodeCalls
-from sleuth.envs.mcp_server import ServerTool, tool_server, tools_sha256
-from sleuth.factories import setting_of
-from sleuth.factories.own_code import env_code_in
+from sleuth.episodes import mcp_server
+from sleuth.episodes.calls import EpisodeCalls
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.mcp_server import ServerTool, tool_server, tools_sha256
+from sleuth.episodes.own_code import env_code_in
 from sleuth.recipe import ToolEnvRecipe, load_recipe
 from sleuth.render import load_tokenizer
 from sleuth.types import SleuthError, Task

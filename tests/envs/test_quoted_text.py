@@ -9,11 +9,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialects import DIALECTS, Dialect
-from sleuth.dialects.refine import REFINERS
-from sleuth.envs.refine import RefineEnv
-from sleuth.envs.search import SearchEnv
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.env import RefineEnv
+from sleuth.dialect import DIALECTS, Dialect
 from sleuth.render import Renderer, decode, encode
+from sleuth.search.env import SearchEnv
 from sleuth.types import Evidence, Passage, Piece, Segment, Task
 from sleuth.world.tokens import make_tokenizer
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleuth.dialects.refine import REFINERS, Mode, refines
+from sleuth.cite.dialect import REFINERS, Mode, refines
+from sleuth.cite.env import RefineEnv
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.refine import RefineEnv
-from sleuth.prompts.library import read_prompt
+from sleuth.episodes.library import read_prompt
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Evidence, Passage, Reply, StopReason, Task

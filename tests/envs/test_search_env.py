@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.envs.search import SearchEnv
-from sleuth.prompts.library import read_prompt
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.library import read_prompt
+from sleuth.search import world_thoughts as thoughts
+from sleuth.search.env import SearchEnv
 from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
-from sleuth.world import thoughts
 from sleuth.world.library import Article
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.thought import thinking_of, thought_budget
-from sleuth.factories import THINK, thought_setting, thought_tokens
 from sleuth.learn.batch import trajectory_row
 from sleuth.recipe import ThoughtEnvRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
+from sleuth.think.env import thinking_of, thought_budget
+from sleuth.think.thoughts import THINK, thought_setting, thought_tokens
 from sleuth.types import Continuation, Sampling, Segment, Task, Trajectory
 
 TOKENIZER = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
-from sleuth.dialects.tools import TOOLS_TEXT
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.calls import CallRecord, EpisodeCalls
-from sleuth.envs.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
-from sleuth.factories import setting_of
+from sleuth.episodes.calls import CallRecord, EpisodeCalls
+from sleuth.episodes.environments import setting_of
+from sleuth.own.functions import UserCodeError, load_function
 from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
 from sleuth.types import (
     Action,
     Episode,
@@ -31,7 +32,6 @@ from sleuth.types import (
     Task,
     Trajectory,
 )
-from sleuth.user_code.functions import UserCodeError, load_function
 
 TASK = Task(id="q", question="how many?", golden_answers=("6",))
 DIALECT = replace(TOOLS_TEXT, searches=3)

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from sleuth.dialects import DIALECTS, Dialect
-from sleuth.envs.calls import queries_of
-from sleuth.envs.translation import translated
+from sleuth.dialect import DIALECTS, Dialect
+from sleuth.episodes.calls import queries_of
+from sleuth.search.translation import translated
 
 SLEUTH = DIALECTS["sleuth"]
 SEARCH = "<think> birthplace of Ada Voss</think><search> Ada Voss</search>"

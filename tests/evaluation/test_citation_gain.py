@@ -11,18 +11,19 @@ import torch
 from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
+from sleuth.cite.citation_gain import citation_gains
+from sleuth.cite.claims import tag_spans
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.environments import RefineSetting, refine_setting
 from sleuth.evaluation import eval_session
-from sleuth.evaluation.citation_gain import citation_gains
-from sleuth.evaluation.probe import probe
-from sleuth.factories import RefineSetting, load_model, refine_setting
+from sleuth.learn.models import load_model
 from sleuth.recipe import RefineEnvRecipe
 from sleuth.recipe.grpo import CreditRecipe
 from sleuth.render import Renderer
-from sleuth.rewards.citation.claims import tag_spans
 from sleuth.rollout import Rollout
-from sleuth.training.credit.credit_assignment import assign_credit
+from sleuth.search.credit_assignment import assign_credit
+from sleuth.search.probe import probe
 from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-reader"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.metrics.paired import mean_difference, paired_records, records_of
+from sleuth.evaluation.paired import mean_difference, paired_records, records_of
 from sleuth.recipe import load_recipe
 from sleuth.report.page import verdict
 from sleuth.report.run_files import read_run

@@ -13,16 +13,17 @@ from emulator.served import EmulatedServer, emulated_server
 from real_vllm import RealVllm
 from transformers import PreTrainedModel
 
+from sleuth.cli.pipeline import STAGES
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.evaluation import eval_session
-from sleuth.factories import load_model, servers
-from sleuth.factories.servers import RunServers
-from sleuth.pipeline import STAGES
+from sleuth.learn.models import load_model
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageContext
+from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.training import servers
+from sleuth.training.servers import RunServers
+from sleuth.training.stage_context import StageContext
 from sleuth.types import SleuthError
-from sleuth.world.careless import CarelessTexts
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 GREEDY = 1e-4

@@ -13,7 +13,7 @@ from emulator.served import emulated_server
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 

@@ -12,15 +12,15 @@ import pytest
 from refusals import refused
 from typer.testing import CliRunner
 
-from sleuth import pipeline
+from sleuth.cli import pipeline
 from sleuth.cli.app import app
-from sleuth.data.reasoning import load_problems
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
-from sleuth.evaluation.reasoning import is_right, prompt_of, solve_problems
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.recipe import ReasonRecipe
+from sleuth.think.reasoning import is_right, prompt_of, solve_problems
+from sleuth.think.reasoning_problems import load_problems
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]

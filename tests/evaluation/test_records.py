@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from sleuth.answers.factory import computes_score, leads_with_score
+from sleuth.answers.failures import failure_mode
+from sleuth.answers.tables import AnswerRewardRecipe, FunctionRewardRecipe
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.figures import FIGURES as CITATION_FIGURES
 from sleuth.cite.rewards import RubricRecipe
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
+from sleuth.dialect import DIALECTS
 from sleuth.evaluation.evaluate import question_record
-from sleuth.factories import computes_score, leads_with_score
-from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
-from sleuth.metrics.failures import failure_mode
-from sleuth.metrics.metrics import CITING, REFINED, episode_figures, outcome_counts
-from sleuth.metrics.paired import FIGURES, by_question, question_means
-from sleuth.rewards.tables import AnswerRewardRecipe, FunctionRewardRecipe
+from sleuth.evaluation.metrics import CITING, REFINED, episode_figures, outcome_counts
+from sleuth.evaluation.paired import FIGURES, by_question, question_means
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import ANSWER_ONLY
+from sleuth.cite.dialect import ANSWER_ONLY
+from sleuth.cite.refined_search import RefinedSetting, Refiner, with_refiner
+from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.environments import RefineSetting, SearchSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import mean_over_sets, question_record
-from sleuth.evaluation.refined_search import RefinedSetting, Refiner, with_refiner
-from sleuth.factories import RefineSetting, SearchSetting
-from sleuth.metrics.metrics import episode_figures
+from sleuth.evaluation.metrics import episode_figures
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.types import Action, Passage, Piece, Sampling, Score, SleuthError, Task, Trajectory

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.dialects import DIALECTS, Dialect
+from sleuth.dialect import DIALECTS, Dialect
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.search import SearchEnv
-from sleuth.evaluation.search_gain import search_gains, search_spans
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.render import Renderer
-from sleuth.retrieval.control import EmptyRetriever
 from sleuth.rollout import Rollout
+from sleuth.search.control import EmptyRetriever
+from sleuth.search.env import SearchEnv
+from sleuth.search.search_gain import search_gains, search_spans
 from sleuth.types import Passage, Retriever, Sampling, SleuthError, Task, Trajectory
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.evaluation.sliding_window import window_answer
-from sleuth.factories import read_reading_texts
+from sleuth.answers.match import exact_match
+from sleuth.read.sliding_window import window_answer
+from sleuth.read.texts import read_reading_texts
 from sleuth.recipe import ReadingRecipe
-from sleuth.rewards.match import exact_match
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXT = (

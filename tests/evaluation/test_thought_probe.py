@@ -14,17 +14,19 @@ from refusals import refused
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
+from sleuth.cli.pipeline import require_inputs
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.evaluation.certificate import verdict
 from sleuth.evaluation.eval_session import NamedModel
-from sleuth.evaluation.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
-from sleuth.evaluation.thought_probe import probe_thoughts
-from sleuth.factories import JudgePool, load_model, spots_of, thought_setting, thought_tokens
-from sleuth.metrics.intervals import Measured
-from sleuth.pipeline import require_inputs
+from sleuth.evaluation.intervals import Measured
+from sleuth.judges.factory import JudgePool
+from sleuth.learn.models import load_model
 from sleuth.recipe import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe, load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.think.certificate import verdict
+from sleuth.think.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
+from sleuth.think.thought_probe import probe_thoughts
+from sleuth.think.thoughts import spots_of, thought_setting, thought_tokens
 from sleuth.types import Sampling
 
 Run = Callable[..., Path]

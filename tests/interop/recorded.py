@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sleuth.dialects import Tool
+from sleuth.dialect import Tool
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.calls import call_of
-from sleuth.factories import random_model
-from sleuth.interop.search_stage import SearchStage, load_search_stage
+from sleuth.episodes.calls import call_of
+from sleuth.learn.models import random_model
 from sleuth.recipe import InitRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.trainers.search_stage import SearchStage, load_search_stage
 from sleuth.types import Group, Passage, RetrievalFailed, Retriever, Sampling, Task
 from sleuth.world.tokens import make_tokenizer
 

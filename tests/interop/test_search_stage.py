@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from recorded import TEMPLATE, load_stage, recorded_groups, write_model, write_recipe
 
-from sleuth.interop.search_stage import PlayedTurn, SearchStage, load_search_stage
+from sleuth.trainers.search_stage import PlayedTurn, SearchStage, load_search_stage
 from sleuth.types import Action, Episode, Segment, SleuthError
 
 

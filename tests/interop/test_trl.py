@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from recorded import END, KINDS, TEMPLATE, answer, load_stage, recorded_groups, search, write_model, write_recipe
 
-from sleuth.interop.search_stage import SearchStage
 from sleuth.render import decode
+from sleuth.trainers.search_stage import SearchStage
 from sleuth.types import Episode, Group, Passage, SleuthError
 
 pytest.importorskip("trl", reason="`make trainers` makes an environment with TRL")
@@ -24,7 +24,7 @@ from transformers.utils.chat_template_utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from sleuth.interop.trl import SearchEnvironment, TrlScorer, environment_class, search_environment
+from sleuth.trainers.trl import SearchEnvironment, TrlScorer, environment_class, search_environment
 
 VERL = ("grpo.env.dialect=verl", "grpo.data.limit=7")
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from recorded import write_model
 
-from sleuth.factories import load_model
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.models import load_model
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy

@@ -23,7 +23,7 @@ from harness import config_of, offline_uv, replied
 from verifiers.v1.harnesses.utils.mcp import mcp_client
 from verifiers.v1.mcp import serve_shared
 
-from sleuth.interop import verifiers as ours
+from sleuth.trainers import verifiers as ours
 
 CALL = re.compile(r"(?s)\s*<tool_call>\s*(.*?)\s*</tool_call>")
 THOUGHT = re.compile(r"(?s)\A<think>(.*?)</think>\s*")

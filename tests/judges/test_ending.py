@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from sleuth.judges.ending import EndingJudge, ends_right
-from sleuth.judges.tournament import BothOrders, OneOrder
+from sleuth.think.suffix_judge import EndingJudge, ends_right
+from sleuth.think.tournament import BothOrders, OneOrder
 from sleuth.types import Pair
 
 

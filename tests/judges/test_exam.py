@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
+from sleuth.answers.exam_paper import exam_paper
 from sleuth.judges.exam import sit_exam
-from sleuth.rewards.exam_paper import exam_paper
 from sleuth.types import AnySheet, Case, ClaimSheet, Pair, Sheet, Verdict
 
 

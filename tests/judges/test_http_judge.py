@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
 
-from sleuth.factories import JudgePool
+from sleuth.judges.factory import JudgePool
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.pool import base_url, same_model
 from sleuth.judges.served import wait_until_served

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sleuth.judges.forms import CRITERION, FORMS, PAIR, SUPPORT, InvalidAnswerError, question_of
+from sleuth.judges.judge_prompts import CRITERION, FORMS, PAIR, SUPPORT, InvalidAnswerError, question_of
 from sleuth.types import Case, Pair
 
 EVIDENCE = "Ada Voss (born 1874,\nTarn) was a painter."

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from sleuth.judges import LexicalJudge
-from sleuth.judges.lexical import support
+from sleuth.judges.lexical import LexicalJudge, support
 from sleuth.types import Case
 
 VOSS = "Ada Voss\nAda Voss was born in Tarn on 12 March 1874. She was a painter of harbours and sold 1,200 pictures."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sleuth.judges.tournament import BothOrders
+from sleuth.think.tournament import BothOrders
 from sleuth.types import Pair, Verdict
 
 PAIR = Pair(question="Where?", first="In Tarn.", second="In Ulm.")

@@ -15,9 +15,9 @@ from scripted_judge import ScriptedJudge
 
 from sleuth.judges import http
 from sleuth.judges.cache import CachedSheetJudge, VerdictCache
-from sleuth.judges.forms import InvalidAnswerError
 from sleuth.judges.http import HttpJudge
-from sleuth.judges.sheets import sheet_question, verdicts_on
+from sleuth.judges.judge_prompts import InvalidAnswerError
+from sleuth.judges.rubric_sheets import sheet_question, verdicts_on
 from sleuth.types import AnySheet, Case, ClaimSheet, Sheet, Verdict
 
 SHEET = Sheet(

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pytest
 from chat_server import MODEL, Answer, ChatServer, says, scored
 
+from sleuth.answers.exam_paper import exam_paper
+from sleuth.evaluation.exam_card import exam_card
 from sleuth.judges.exam import sit_exam
 from sleuth.judges.http import HttpJudge
-from sleuth.metrics.exam_card import exam_card
-from sleuth.rewards.exam_paper import exam_paper
 from sleuth.types import Case, Verdict
 
 CASE = Case(claim="born in Tarn", evidence="Ada Voss was born in Tarn.")

@@ -184,7 +184,7 @@ def test_a_branch_that_nobody_is_trained_on_is_not_computed(make_model):
 
 def test_the_only_array_as_large_as_the_vocabularys_weight_is_its_gradient(monkeypatch: pytest.MonkeyPatch):
     """Of 152,000 words it is the largest array of a small model; autograd would hold up to four of them."""
-    monkeypatch.setattr("sleuth.learn.vocabulary.COLUMNS", 1_000)  # fewer than words, as with a large vocabulary
+    monkeypatch.setattr("sleuth.kernels.vocabulary.COLUMNS", 1_000)  # fewer than words, as with a large vocabulary
     config = Qwen3Config(
         vocab_size=3_001, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, tie_word_embeddings=True,

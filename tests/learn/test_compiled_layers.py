@@ -9,13 +9,13 @@ from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from sleuth.learn import compiled_layers
+from sleuth.kernels import compiled_layers
+from sleuth.kernels.compiled_layers import compiled_forwards
+from sleuth.kernels.matmul import replaced_forwards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import collate
-from sleuth.learn.compiled_layers import compiled_forwards
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.prefix_tree import pack
-from sleuth.learn.products import replaced_forwards
 
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
 COUNTS = {"qwen3": 2 * (2 + 2 + 1) + 1, "qwen2": 2 * (2 + 1) + 1, "llama": 2 * (2 + 1) + 1}

@@ -11,11 +11,11 @@ from padded import padded_logprobs, whole
 from tiny_models import in_float64
 
 from sleuth.learn.batch import Row
-from sleuth.learn.dpo import PAIR, dpo_loss, dpo_objective, implicit_margins, pair_batch
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import pack
+from sleuth.think.dpo import PAIR, dpo_loss, dpo_objective, implicit_margins, pair_batch
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 BETA = 0.1

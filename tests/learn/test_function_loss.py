@@ -10,7 +10,7 @@ import torch
 from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.losses import clipped_policy_loss
 from sleuth.learn.objective import PolicyLoss
-from sleuth.user_code.functions import UserCodeError, load_function
+from sleuth.own.functions import UserCodeError, load_function
 
 SOURCE = """
 import torch

@@ -10,15 +10,15 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from sleuth.learn import fused, fused_layers, fused_softmax, vocabulary
+from sleuth.kernels import fused, fused_layers, fused_softmax, vocabulary
+from sleuth.kernels.fused import Fused
+from sleuth.kernels.vocabulary import Chunking, logprobs_with_grad, target_logprobs, top_logprobs
 from sleuth.learn.batch import collate
-from sleuth.learn.fused import Fused
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.prefix_tree import pack
-from sleuth.learn.vocabulary import Chunking, logprobs_with_grad, target_logprobs, top_logprobs
 
 DTYPES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 """Tolerances, relative to the largest number: of bf16 two roundings of 0.4 % and what a sum of rounded ones adds."""

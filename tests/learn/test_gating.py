@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.learn import compiled_layers
-from sleuth.learn.compiled_layers import swish_product
+from sleuth.kernels import compiled_layers
+from sleuth.kernels.compiled_layers import swish_product
 
 shared = pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
 

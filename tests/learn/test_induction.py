@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from sleuth.factories.models import random_model
-from sleuth.learn.induction import MATCH
+from sleuth.learn.models import random_model
 from sleuth.learn.optim import Optimisation, Optimiser
+from sleuth.read.induction import MATCH
 from sleuth.recipe.training import InitRecipe
 from sleuth.world.tokens import make_tokenizer
 

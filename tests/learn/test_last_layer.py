@@ -8,9 +8,9 @@ from padded import padded_logprobs, whole
 from test_tree_attention import drawn, under_a_dense_mask
 from tiny_models import VOCABULARY, in_float64
 
+from sleuth.kernels.last_layer import select_outputs
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.last_layer import select_outputs
 from sleuth.learn.logprobs import token_logprobs, tree_attention
 from sleuth.learn.policy import recomputed_layers
 

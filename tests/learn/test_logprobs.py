@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from padded import whole
 
-from sleuth.learn import vocabulary
+from sleuth.kernels import vocabulary
 from sleuth.learn.batch import Batch
 from sleuth.learn.logprobs import token_hits, token_logprobs, token_loss
 from sleuth.learn.objective import PolicyLoss

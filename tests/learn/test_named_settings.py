@@ -19,11 +19,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from sleuth.kernels.vocabulary import target_logprobs
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch
 from sleuth.learn.losses import token_weights
 from sleuth.learn.objective import PolicyLoss
-from sleuth.learn.vocabulary import target_logprobs
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 
 FIXTURES = Path(__file__).parent / "fixtures"

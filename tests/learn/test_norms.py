@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from sleuth.learn import compiled_layers
-from sleuth.learn.compiled_layers import rms_norm
+from sleuth.kernels import compiled_layers
+from sleuth.kernels.compiled_layers import rms_norm
 
 EPSILON = 1e-6
 shared = pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])

@@ -12,14 +12,14 @@ from live_bytes import LiveBytes
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from sleuth.kernels.vocabulary import logprobs_with_grad, target_logprobs
 from sleuth.learn.attention import Branches
 from sleuth.learn.batch import collate
-from sleuth.learn.masters import MasterWeights
+from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import gather_rows, prefix_tree
-from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 from padded import whole
 
-from sleuth.learn import masters
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import kl_penalty, token_weights
-from sleuth.learn.masters import MasterWeights
+from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
@@ -347,7 +346,7 @@ def test_offloaded_to_the_host_every_figure_and_weight_is_the_same(
     monkeypatch, make_model, make_rows, dtype, master_weights
 ):
     """In copies of 100 elements, so that every matrix takes several and the last is smaller."""
-    monkeypatch.setattr(masters, "PIECE", 100)
+    monkeypatch.setattr("sleuth.learn.master_weights.PIECE", 100)
     settings = dataclasses.replace(SETTINGS, master_weights=master_weights)
     found = []
     for offload in (False, True):

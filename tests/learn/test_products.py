@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from sleuth.learn import products
-from sleuth.learn.products import HAS_ONEDNN, by_onednn, linear, multiply, onednn_linears, weight_gradient
+from sleuth.kernels import matmul
+from sleuth.kernels.matmul import HAS_ONEDNN, by_onednn, linear, multiply, onednn_linears, weight_gradient
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
 
 
 @pytest.fixture(autouse=True)
 def at_any_size(monkeypatch):
-    monkeypatch.setattr(products, "LEAST_WORK", 1)
+    monkeypatch.setattr(matmul, "LEAST_WORK", 1)
 
 
 @given(
@@ -60,9 +60,9 @@ def test_the_gradient_of_a_weight_is_the_same_by_onednn(outer, inner, layout, mo
     }[layout]
     expected = arrived.double().T @ inputs.double()
     called = []
-    monkeypatch.setattr(products, "by_onednn", lambda *given: called.append(given) or by_onednn(*given))
+    monkeypatch.setattr(matmul, "by_onednn", lambda *given: called.append(given) or by_onednn(*given))
     for slow in (True, False):
-        monkeypatch.setattr(products, "MKL_IS_SLOW", slow)
+        monkeypatch.setattr(matmul, "MKL_IS_SLOW", slow)
         found = weight_gradient(arrived, inputs).double()
         assert (found - expected).norm() <= 1e-6 * expected.norm()
         assert len(called) == 1
@@ -98,7 +98,7 @@ def test_products_of_other_dtypes_are_left_to_torch(dtype):
 
 
 def test_small_products_are_left_to_torch(monkeypatch):
-    monkeypatch.setattr(products, "LEAST_WORK", 61)
+    monkeypatch.setattr(matmul, "LEAST_WORK", 61)
     inputs, weight = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
     assert type(linear(inputs, weight).grad_fn).__name__ != "_LinearBackward"
 
@@ -106,8 +106,8 @@ def test_small_products_are_left_to_torch(monkeypatch):
 @pytest.mark.parametrize("columns", [2, 2**12])
 @pytest.mark.parametrize("least", [1, 2**27])
 def test_outputs_are_written_to_the_given_space(least, columns, monkeypatch):
-    monkeypatch.setattr(products, "LEAST_WORK", least)
-    monkeypatch.setattr(products, "COLUMNS", columns)
+    monkeypatch.setattr(matmul, "LEAST_WORK", least)
+    monkeypatch.setattr(matmul, "COLUMNS", columns)
     inputs, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
     output = multiply(inputs, weight, bias, space=torch.empty(9, 3))
     torch.testing.assert_close(output, F.linear(inputs, weight, bias))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from sleuth.factories.models import random_model
-from sleuth.learn.copying import COPYING_HEAD
-from sleuth.learn.reading import (
+from sleuth.learn.models import random_model
+from sleuth.read.copying import COPYING_HEAD
+from sleuth.read.initial_weights import (
     LOOKING_BACK,
     MATCHING,
     SHORTEST,

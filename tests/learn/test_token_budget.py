@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sleuth.host.disk import Shortages
 from sleuth.learn.batch import collate
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import MIN_BUDGET, TokenBudget
 from sleuth.ranks import Ranks
-from sleuth.runs.disk import Shortages
 from sleuth.types import SleuthError, TransientError
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sleuth.learn.masters import MasterWeights
+from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.update_resolution import UpdateResolution, half_spacing, path_length, step_distance

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sleuth.learn import vocabulary
-from sleuth.learn.vocabulary import Chunking, chunking_for, embedding_in_place, logprobs_with_grad, target_logprobs
+from sleuth.kernels import vocabulary
+from sleuth.kernels.vocabulary import Chunking, chunking_for, embedding_in_place, logprobs_with_grad, target_logprobs
 
 
 def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtype = torch.float64):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sleuth.metrics.citation_figures import citation_figures
-from sleuth.metrics.failures import failure_mode
-from sleuth.metrics.metrics import Record
-from sleuth.metrics.paired import question_value
+from sleuth.answers.failures import failure_mode
+from sleuth.cite.figures import citation_figures
+from sleuth.evaluation.metrics import Record
+from sleuth.evaluation.paired import question_value
 from sleuth.types import Evidence, Score, Segment, Task, Trajectory
 
 STORY = Trajectory(segments=(Segment(author="policy", tokens=(1, 2, 3), text="x"),))

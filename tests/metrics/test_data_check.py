@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from sleuth.metrics.data_check import MAX_EXAMPLES, Findings, check_data
+from sleuth.answers.data_check import MAX_EXAMPLES, Findings, check_data
 from sleuth.types import SleuthError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sleuth.metrics.intervals import UNMEASURED, wilson
-from sleuth.metrics.metrics import Record, episode_figures, outcome_counts, recall_at_k
+from sleuth.evaluation.intervals import UNMEASURED, wilson
+from sleuth.evaluation.metrics import Record, episode_figures, outcome_counts, recall_at_k
 from sleuth.types import Action, Passage, RetrievalFailed, Score, Segment, Task, Trajectory
 
 RIGHT = Score(value=1.0, parts={"em": 1.0}, note="correct")

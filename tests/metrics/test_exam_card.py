@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import pytest
 from answer_key import AnswerKey
 
+from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, SKILLS, exam_paper
+from sleuth.evaluation.exam_card import ExamCard, exam_card
+from sleuth.evaluation.intervals import wilson
 from sleuth.judges.exam import ExamQuestion, sit_exam
-from sleuth.metrics.exam_card import ExamCard, exam_card
-from sleuth.metrics.intervals import wilson
-from sleuth.rewards.exam_paper import FILLER, INSTRUCTIONS, SKILLS, exam_paper
 from sleuth.types import AnySheet, Case, Pair, Verdict
 
 BIRTH = re.compile(r"(?P<name>[A-Z]\w+ [A-Z]\w+) was born in (?P<year>\d+) in (?P<place>\w+)")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.metrics.failures import MODES, echoes_prompt, evidence_shown, failure_mode, mode_counts, transitions
+from sleuth.answers.failures import MODES, echoes_prompt, evidence_shown, failure_mode, mode_counts, transitions
 
 TEMPLATE = "Search when you are unsure and write your final words between the tags <answer> and </answer>. Question: "
 ASKED = [{"author": "template", "text": TEMPLATE}, {"author": "env", "text": "Where was the mother of Ada Voss born?"}]

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sleuth.metrics import intervals
-from sleuth.metrics.intervals import (
+from sleuth.evaluation import intervals
+from sleuth.evaluation.intervals import (
     MANY,
     UNMEASURED,
     Measured,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sleuth.metrics.intervals import wilson
-from sleuth.metrics.paired import by_question, difference, paired_records, question_means, question_value
+from sleuth.evaluation.intervals import wilson
+from sleuth.evaluation.paired import by_question, difference, paired_records, question_means, question_value
 
 
 def records(ems: Sequence[float | None]) -> list[dict[str, Any]]:

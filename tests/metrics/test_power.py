@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sleuth.metrics.intervals import paired_bootstrap
-from sleuth.metrics.significance import clusters_for_difference, draws_for_shares
+from sleuth.evaluation.intervals import paired_bootstrap
+from sleuth.evaluation.significance import clusters_for_difference, draws_for_shares
 
 
 def test_two_shares_that_a_published_table_could_not_tell_apart() -> None:

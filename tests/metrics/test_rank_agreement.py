@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from sleuth.metrics.significance import kendall_tau_b
+from sleuth.evaluation.significance import kendall_tau_b
 
 
 def by_every_pair(one: list[float], other: list[float]) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sleuth.evaluation.reasoning import guessed_pass, pass_at, problem_figures, suite_figures
+from sleuth.think.reasoning import guessed_pass, pass_at, problem_figures, suite_figures
 
 
 def record(right: list[float], guess: float = 0.0) -> dict[str, Any]:

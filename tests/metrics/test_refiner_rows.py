@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sleuth.cite.episode_rows import accepted_rows, is_accepted, rows_of_searches
+from sleuth.cite.rows import row_of
 from sleuth.data.questions import task_from_row
-from sleuth.data.refiner import row_of
-from sleuth.dialects import DIALECTS
-from sleuth.metrics.refiner_rows import accepted_rows, is_accepted, rows_of_searches
+from sleuth.dialect import DIALECTS
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
 DIALECT = DIALECTS["sleuth"]

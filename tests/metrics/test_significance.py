@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sleuth.metrics.significance import mcnemar, sign_flip, student_bound, student_p
+from sleuth.evaluation.significance import mcnemar, sign_flip, student_bound, student_p
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sleuth.evaluation.evaluate import mean_over_sets, record_values, set_figures
-from sleuth.metrics.intervals import UNMEASURED, bootstrap_mean, wilson
+from sleuth.evaluation.intervals import UNMEASURED, bootstrap_mean, wilson
 
 
 def record(question: str, answer: str | None, em: float | None, **more: Any) -> dict[str, Any]:

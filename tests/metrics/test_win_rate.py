@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.evaluation.win_rate import win_rate
-from sleuth.metrics.intervals import UNMEASURED, wilson
+from sleuth.evaluation.intervals import UNMEASURED, wilson
+from sleuth.think.win_rate import win_rate
 from sleuth.types import Verdict
 
 

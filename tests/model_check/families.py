@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken
 from transformers import GenerationConfig, Qwen3Config
 
-from sleuth.model_check.model_files import ModelFiles
+from sleuth.plan.model_files import ModelFiles
 from sleuth.world.tokens import make_tokenizer
 
 SAY = "{%- macro say(role, text) -%}{{- '<|im_start|>' + role + '\\n' + text + '<|im_end|>\\n' -}}{%- endmacro -%}"

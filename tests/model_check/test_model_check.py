@@ -14,13 +14,13 @@ from tokenizers.decoders import ByteLevel
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 from verb import sleuth
 
-from sleuth.factories import load_outline
-from sleuth.model_check import bounded_template
-from sleuth.model_check.examine import examine
-from sleuth.model_check.finding import Finding
-from sleuth.model_check.model_files import load_files
-from sleuth.model_check.recipe_fit import recipe_findings
-from sleuth.model_check.tokens import tag_findings
+from sleuth.learn.models import load_outline
+from sleuth.plan import model_bounded_template as bounded_template
+from sleuth.plan.examine_model import examine
+from sleuth.plan.model_files import load_files
+from sleuth.plan.model_finding import Finding
+from sleuth.plan.model_recipe_fit import recipe_findings
+from sleuth.plan.model_tokens import tag_findings
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 

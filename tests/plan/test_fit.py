@@ -13,8 +13,8 @@ from tiny_models import FAMILIES
 
 from sleuth.cli.plan_card import COLUMNS
 from sleuth.engines.local.pages import PAGE
-from sleuth.factories.models import random_model
-from sleuth.hardware import CARDS, read_cards
+from sleuth.host.hardware import CARDS, read_cards
+from sleuth.learn.models import random_model
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
@@ -53,7 +53,7 @@ loss = {{ beta = 0.001 }}
 
 def test_the_plan_has_the_constants_of_engine_and_learner() -> None:
     from sleuth.engines.local.engine import CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS
-    from sleuth.learn import vocabulary
+    from sleuth.kernels import vocabulary
 
     assert (CPU.prefill, CUDA.prefill) == (CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS)
     assert PIECE_LOGITS == vocabulary.PIECE_LOGITS

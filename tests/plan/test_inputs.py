@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.plan.inputs import missing_inputs, require_named
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.recipe.parts import load_judge
 from sleuth.recipe.sweep import load_sweep
+from sleuth.runs.recipe_inputs import missing_inputs, require_named
 from sleuth.types import SleuthError
 
 RECIPE = """

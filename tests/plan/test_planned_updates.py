@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.hardware import CARDS, Cards
+from sleuth.host.hardware import CARDS, Cards
 from sleuth.plan.fit import CardPlan, plan_for_cards
 from sleuth.plan.shapes import PUBLISHED
 from sleuth.recipe import load_recipe

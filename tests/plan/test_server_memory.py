@@ -10,8 +10,9 @@ from sleuth.plan.memory import CUDA, SIZES, total
 from sleuth.plan.phases import Machine, learner_of
 from sleuth.plan.server_memory import MARGIN, server_memory
 from sleuth.plan.shapes import shape_of
-from sleuth.recipe import GrpoRecipe, Recipe, WinRateRecipe, load_recipe
+from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.grpo import PoolRecipe
+from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.types import SleuthError
 
 GB = 10**9

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import sleuth
-from sleuth.dialects import DIALECTS
-from sleuth.prompts import library
-from sleuth.prompts.library import (
+from sleuth.dialect import DIALECTS
+from sleuth.episodes import library
+from sleuth.episodes.library import (
     folder,
     import_prompt,
     list_prompts,
@@ -21,7 +21,7 @@ from sleuth.prompts.library import (
     require_askable,
     stored_file,
 )
-from sleuth.prompts.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
+from sleuth.episodes.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
 from sleuth.types import SleuthError
 
 SYSTEM = "Look it up.\nThen answer in \\boxed{}."
@@ -71,7 +71,9 @@ def test_our_prompts_are_found_by_name_from_any_folder_and_travel_with_the_packa
     monkeypatch.chdir(tmp_path)
     assert read_prompt("plain") == "Question: {question}\n"
     for name in our_names():
-        assert (Path(sleuth.__file__).parent / "prompts" / f"{name}.txt").read_bytes() == read_prompt(name).encode()
+        assert (Path(sleuth.__file__).parent / "episodes" / "prompts" / f"{name}.txt").read_bytes() == read_prompt(
+            name
+        ).encode()
 
 
 def test_a_prompt_of_ones_own_is_found_by_its_path_and_kept_byte_for_byte(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS, Mode
-from sleuth.envs.calls import queries_of
-from sleuth.envs.search import SearchEnv
-from sleuth.prompts.library import our_names, read_prompt, require_askable
+from sleuth.cite.dialect import REFINERS, Mode
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.calls import queries_of
+from sleuth.episodes.library import our_names, read_prompt, require_askable
+from sleuth.search.env import SearchEnv
 from sleuth.types import Passage, Reply, Task
 
 EXAMPLES = {

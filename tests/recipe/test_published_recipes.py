@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from shipped_recipes import RECIPES, contents_of, value_at
 
-from sleuth.data.suites import SUITES
-from sleuth.dialects import dialect_of
-from sleuth.dialects.research import RESEARCH
-from sleuth.factories import judges_in
-from sleuth.recipe import EvaluateRecipe, GrpoRecipe, OnlineDpoRecipe, load_recipe
+from sleuth.answers.factory import judges_in
+from sleuth.answers.suites import SUITES
+from sleuth.dialect import dialect_of
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, load_recipe
 from sleuth.recipe.sweep import is_sweep, load_sweep
+from sleuth.search.dialects.research import RESEARCH
+from sleuth.think.preference_tables import OnlineDpoRecipe
 
 SLIME = "slime, examples/search-r1 and its write-up"
 SEARCH_R1 = "Search-R1, scripts v0.2 of arXiv:2503.09516"

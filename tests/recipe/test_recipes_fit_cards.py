@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from shipped_recipes import RECIPES, contents_of
 
-from sleuth.hardware import read_cards
+from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import CardPlan, plan_for_cards
 from sleuth.recipe import load_recipe
 from sleuth.recipe.sweep import is_sweep

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from sleuth.metrics.intervals import bootstrap_mean, share
+from sleuth.evaluation.intervals import bootstrap_mean, share
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
 

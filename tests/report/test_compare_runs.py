@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from synthetic_run import evaluation_file, record, write_run
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import Comparison, compare, match
 from sleuth.report.page import render
 from sleuth.report.run_files import read_run
-from sleuth.runs.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 CARD = ProtocolCard(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from synthetic_run import write_run
 
-from sleuth.metrics.intervals import Measured
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import Transcript
+from sleuth.evaluation.intervals import Measured
 from sleuth.report import write_report
 from sleuth.report.failure_examples import LONGEST, failure_arms, failure_rows
 from sleuth.report.figures import set_rows
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import Transcript
 
 TEMPLATE = (
     "You may search as often as you need, and then give your answer inside <answer> and </answer>, without more words, "

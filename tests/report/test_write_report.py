@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from synthetic_run import HOSTILE, write_run
 
-from sleuth.metrics.intervals import Measured
-from sleuth.metrics.metrics import episode_figures
+from sleuth.evaluation.intervals import Measured
+from sleuth.evaluation.metrics import episode_figures
 from sleuth.report import write_report
 from sleuth.report.figures import LABELS, label_of, whiskers
 from sleuth.report.run_files import read_run

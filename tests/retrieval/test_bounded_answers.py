@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError
-from sleuth.retrieval.connections import RequestFailedError, ask, ask_within
+from sleuth.host.connections import RequestFailedError, ask, ask_within
 from sleuth.retrieval.remote import Remote, wait_until_ready
 from sleuth.types import RetrievalFailed, SleuthError
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from sleuth.retrieval import connections
-from sleuth.retrieval.connections import RequestFailedError, ask
+from sleuth.host import connections
+from sleuth.host.connections import RequestFailedError, ask
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sleuth.retrieval.control import DISTRACTION_FORMS, ENDING_WORDS, DistractedRetriever, DistractionForm
+from sleuth.search.control import DISTRACTION_FORMS, ENDING_WORDS, DistractedRetriever, DistractionForm
 from sleuth.types import Passage
 
 TEXTS = {

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
+from sleuth.host.checksums import SUMS
 from sleuth.retrieval import index_card
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.encoder import encoder_card
 from sleuth.retrieval.index_card import FILE_NAME, read_card, require_card
 from sleuth.retrieval.open_index import open_index
-from sleuth.runs.checksums import SUMS
 from sleuth.types import Passage, SleuthError
 
 COUNT = 400

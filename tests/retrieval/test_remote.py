@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.envs.search import SearchEnv
+from sleuth.dialect import DIALECTS
+from sleuth.host.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
-from sleuth.retrieval.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
+from sleuth.search.env import SearchEnv
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError, Task
 
 Answer = Callable[[dict[str, Any]], tuple[int, object]]

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from episodes import episode_of, looked_up, score_of
 
-from sleuth.dialects import DIALECTS
-from sleuth.rewards.answer import AnswerReward
-from sleuth.rewards.match import exact_match, normalise
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import extract, transcript_from_text
+from sleuth.answers.answer import AnswerReward
+from sleuth.answers.match import exact_match, normalise
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import extract, transcript_from_text
+from sleuth.dialect import DIALECTS
 from sleuth.types import Action, Author, Episode, Group, Segment, Task, Trajectory
 
 DIALECT = DIALECTS["sleuth"]

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from episodes import Part, episode_of, score_of
 
-from sleuth.dialects import DIALECTS
-from sleuth.factories import JudgePool, reward_of
-from sleuth.metrics.intervals import UNMEASURED, wilson
-from sleuth.metrics.metrics import CITING, Record, episode_figures
-from sleuth.rewards.answer import AnswerReward, EpisodeReward, cited_passage, quotation
-from sleuth.rewards.hostile import ATTACKS, CASES
-from sleuth.rewards.search_results import appears_in, shown_part
-from sleuth.rewards.tables import AnswerRewardRecipe, TokenF1Recipe
+from sleuth.answers.answer import AnswerReward, EpisodeReward, cited_passage, quotation
+from sleuth.answers.factory import reward_of
+from sleuth.answers.tables import AnswerRewardRecipe, TokenF1Recipe
+from sleuth.cite.hostile import ATTACKS, CASES
+from sleuth.dialect import DIALECTS
+from sleuth.evaluation.intervals import UNMEASURED, wilson
+from sleuth.evaluation.metrics import CITING, Record, episode_figures
+from sleuth.judges.factory import JudgePool
 from sleuth.search.rewards import CitedAnswerRecipe, cited_answer
+from sleuth.search.search_results import appears_in, shown_part
 from sleuth.types import Action, Episode, Passage, Task
 
 READING = DIALECTS["reading"]

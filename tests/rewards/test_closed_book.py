@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from episodes import Part, episode_of, score_of
 
-from sleuth.dialects import DIALECTS
-from sleuth.factories import eval_reward_of
-from sleuth.rewards.answer import AnswerReward
-from sleuth.rewards.scorers import SCORERS
+from sleuth.answers.answer import AnswerReward
+from sleuth.answers.factory import eval_reward_of
+from sleuth.answers.scorers import SCORERS
+from sleuth.dialect import DIALECTS
 
 READING = DIALECTS["reading"]
 

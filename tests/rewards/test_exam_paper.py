@@ -8,19 +8,19 @@ from typing import get_args
 
 import pytest
 
+from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, SKILLS, exam_paper
+from sleuth.cite.dialect import ANSWER_ONLY
+from sleuth.cite.measure import MAX_SHEET
 from sleuth.cite.rewards import CitationRecipe, RubricRecipe
-from sleuth.dialects.refine import ANSWER_ONLY
-from sleuth.judges import LexicalJudge
+from sleuth.cite.rubric_reward import STATIC, Criteria, RubricReward
+from sleuth.evaluation.exam_card import exam_card
 from sleuth.judges.exam import ExamQuestion, sit_exam
-from sleuth.metrics.exam_card import exam_card
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.rewards.citation.measure import MAX_SHEET
-from sleuth.rewards.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, SKILLS, exam_paper
-from sleuth.rewards.preference import PairwiseReward, PointwiseReward, candidate
-from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
-from sleuth.rewards.thoughts import equivalence_case
+from sleuth.think.preference_rewards import PairwiseReward, PointwiseReward, candidate
 from sleuth.think.preferences import PairwiseRecipe, PointwiseRecipe
 from sleuth.think.rewards import SuffixRecipe
+from sleuth.think.suffix_reward import equivalence_case
 from sleuth.types import (
     Action,
     Case,

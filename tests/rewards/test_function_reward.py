@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from episodes import episode_of
 
-from sleuth.rewards.function import FunctionReward
-from sleuth.rewards.total import TotalReward
+from sleuth.answers.function import FunctionReward
+from sleuth.answers.total import TotalReward
+from sleuth.own.functions import UserCodeError, load_function
 from sleuth.types import Action, Episode, Group, Score
-from sleuth.user_code.functions import UserCodeError, load_function
 
 RIGHT = episode_of(("policy", "<answer>Paris</answer>"))
 LONG = episode_of(("policy", "Well, I think that it is <answer>Paris</answer>"))

@@ -8,10 +8,10 @@ import json
 import pytest
 from verb import sleuth
 
-from sleuth.judges.forms import question_of
+from sleuth.answers.scorers import SCORERS
+from sleuth.cite.hostile import ATTACKS, CASES, HONEST, Paid, blocks_of, paid_by_judged_rewards, paid_by_scorer
 from sleuth.judges.http import sheet_question
-from sleuth.rewards.hostile import ATTACKS, CASES, HONEST, Paid, blocks_of, paid_by_judged_rewards, paid_by_scorer
-from sleuth.rewards.scorers import SCORERS
+from sleuth.judges.judge_prompts import question_of
 from sleuth.types import Case, Pair, Sheet
 
 STATED = [case.stated for case in CASES if case.statement]

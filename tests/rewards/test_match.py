@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleuth.rewards import answer
-from sleuth.rewards.match import exact_match, sub_match, token_f1
+from sleuth.answers import answer
+from sleuth.answers.match import exact_match, sub_match, token_f1
 
 ANSWERS = st.text(alphabet="aAthe yesno.-é1 ", max_size=12)
 

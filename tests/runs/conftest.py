@@ -7,9 +7,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.recipe import Recipe, load_recipe
-from sleuth.runs.protocol import ProtocolCard, text_sha256
 
 RECIPE = """\
 name = "demo"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import sleuth.runs.chain as chain
+from sleuth.host.atomic import replacing_folder, write_text
+from sleuth.host.checksums import write_checksums
 from sleuth.recipe import Recipe
-from sleuth.runs.atomic import replacing_folder, write_text
 from sleuth.runs.chain import CHAIN, check, recorded, warning
 from sleuth.runs.checkpoints import remove_checkpoint, remove_state
-from sleuth.runs.checksums import write_checksums
 from sleuth.runs.eval_file import write_eval
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder

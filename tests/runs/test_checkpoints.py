@@ -10,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.disk import SLACK, bytes_in
 from sleuth.runs.checkpoints import (
     STATE,
     Retention,
@@ -23,8 +25,6 @@ from sleuth.runs.checkpoints import (
     step_name,
     step_of,
 )
-from sleuth.runs.disk import SLACK, bytes_in
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.factories import load_model
-from sleuth.runs.checkpoints import STATE, of_model, remove_state, save_checkpoint, saved_with_state, step_name
-from sleuth.runs.checksums import SUMS, damage, require_intact, write_checksums
-from sleuth.runs.protocol import ProtocolCard
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.checksums import SUMS, damage, of_model, require_intact, write_checksums
+from sleuth.learn.models import load_model
+from sleuth.runs.checkpoints import STATE, remove_state, save_checkpoint, saved_with_state, step_name
 from sleuth.types import SleuthError
 
 

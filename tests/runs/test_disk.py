@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from sleuth.runs import disk
-from sleuth.runs.disk import DiskPlan, free_bytes, is_full, recognising_full_disk, require_free, require_room, shown
+from sleuth.host import disk
+from sleuth.host.disk import DiskPlan, free_bytes, is_full, recognising_full_disk, require_free, require_room, shown
 from sleuth.types import SleuthError
 
 PLAN = DiskPlan(weights=100, state=300, resumable=3, milestones=5)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.runs import checksums
-from sleuth.runs.checksums import weights_sha256, write_checksums
+from sleuth.host import checksums
+from sleuth.host.checksums import weights_sha256, write_checksums
 from sleuth.runs.eval_file import read_eval, write_eval
 
 

@@ -9,12 +9,12 @@ import huggingface_hub
 import pytest
 import yaml
 
+from sleuth.cite.dialect import REFINERS
 from sleuth.data import cards
 from sleuth.data.cards import card_of, fetch_card, prepare_card
-from sleuth.dialects.refine import REFINERS
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.recipe import Recipe
 from sleuth.runs.model_card import model_card, read_results
-from sleuth.runs.protocol import ProtocolCard
 
 Recipes = Callable[..., Recipe]
 CHECKPOINT = Path("runs/demo/checkpoints/step-000050")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.dialects import DIALECTS, Dialect, Tags
-from sleuth.dialects.chat import CHAT
-from sleuth.runs.protocol import HISTORY, LARGEST, OwnCode, ProtocolCard, RewardPart, RewardSpec
+from sleuth.dialect import DIALECTS, Dialect, Tags
+from sleuth.episodes.protocol import HISTORY, LARGEST, OwnCode, ProtocolCard, RewardPart, RewardSpec
+from sleuth.search.dialects.chat import CHAT
 from sleuth.types import RetrieverIdentity, SleuthError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, create_model
 
-from sleuth.dialects import BUDGETS, DIALECTS, Dialect, Tags
-from sleuth.runs.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
-from sleuth.runs.protocol_differences import differences, visible
+from sleuth.dialect import BUDGETS, DIALECTS, Dialect, Tags
+from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardPart, RewardSpec, text_sha256
+from sleuth.episodes.protocol_differences import differences, visible
 from sleuth.types import RetrieverIdentity
 
 ANSWER = RewardPart(kind="answer", scorer="strict", scorer_version=1, weight=1.0)

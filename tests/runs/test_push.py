@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalTokenNotFoundError
 
-from sleuth.runs.checksums import SUMS, write_checksums
+from sleuth.host.checksums import SUMS, write_checksums
 from sleuth.runs.push import push, require_push
 from sleuth.types import SleuthError
 

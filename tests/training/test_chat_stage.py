@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
-from sleuth.factories import random_model
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.learn.models import random_model
 from sleuth.recipe import InitRecipe
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from verb import sleuth
 
-from sleuth.factories.models import load_model
-from sleuth.model_check.model_files import load_files
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.checksums import SUMS, write_checksums
+from sleuth.learn.models import load_model
+from sleuth.plan.model_files import load_files
 from sleuth.recipe import load_recipe
 from sleuth.runs.chain import CHAIN
-from sleuth.runs.checksums import SUMS, write_checksums
 from sleuth.runs.manifest import SAVED_AS
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.push import push
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import Saved, StageContext
+from sleuth.training.stage_context import Saved, StageContext
 from sleuth.types import SleuthError
 
 BRIEF = ("stage.0.data.limit=2", "stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
+from sleuth.host.checksums import SUMS, write_checksums
 from sleuth.recipe import load_recipe
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.checkpoints import step_of
-from sleuth.runs.checksums import SUMS, write_checksums
 from sleuth.runs.manifest import SAVED_AS
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
@@ -209,7 +209,7 @@ def test_a_state_without_checksums_that_cannot_be_read_is_one_line(
 def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
     run: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sleuth.pipeline import run_recipe
+    from sleuth.cli.pipeline import run_recipe
 
     run(recipe_file, folder)
     assert "the run began with" not in capsys.readouterr().err

@@ -20,8 +20,8 @@ import pytest
 from typer.testing import Result
 from verb import sleuth
 
+from sleuth.host.checksums import SUMS, write_checksums
 from sleuth.runs.chain import CHAIN
-from sleuth.runs.checksums import SUMS, write_checksums
 
 BRIEF = (
     "stage.0.data.limit=2",

@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.cli.app import app
+from sleuth.host.atomic import PARTIAL
+from sleuth.host.disk import is_full
 from sleuth.runs import checkpoints
-from sleuth.runs.atomic import PARTIAL
 from sleuth.runs.checkpoints import load_state, save_checkpoint
-from sleuth.runs.disk import is_full
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
 from sleuth.training.grpo import GRPOTrainer

@@ -15,15 +15,16 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sleuth.dialects import DIALECTS
-from sleuth.factories import JudgePool, retriever_of
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.environments import retriever_of
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.judges.factory import JudgePool
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import StageContext
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.training.rollout_worker import shuffled_scores
+from sleuth.training.stage_context import StageContext
 from sleuth.types import (
     UNKNOWN_RETRIEVER,
     Episode,
@@ -133,7 +134,7 @@ def test_a_run_that_goes_on_with_another_retriever_says_so(
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
     monkeypatch.setattr(
-        "sleuth.factories.environments.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense)
+        "sleuth.episodes.environments.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense)
     )
     run(recipe_file, tmp_path / "parts")
     said = "another protocol: retriever: the steps before bm25, this stage dense (e5-base-v2)"
@@ -154,8 +155,8 @@ def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
             asked.extend(queries)
             return [[Passage(id=f"{len(asked)}", title="Ada", text=f"born {len(asked)}")] for _ in queries]
 
-    monkeypatch.setattr("sleuth.factories.environments.Remote", Fickle)
-    monkeypatch.setattr("sleuth.factories.environments.wait_until_ready", lambda urls, log: (None, UNKNOWN_RETRIEVER))
+    monkeypatch.setattr("sleuth.episodes.environments.Remote", Fickle)
+    monkeypatch.setattr("sleuth.episodes.environments.wait_until_ready", lambda urls, log: (None, UNKNOWN_RETRIEVER))
     env = "kind='search', dialect='sleuth', prompt='plain', retriever='remote', turn_tokens=20"
     env += ", urls=['http://127.0.0.1:1']"
     overrides = [f"stage.1.env={{ {env} }}", "stage.1.steps=2", "stage.1.save_every=1", *FEW]

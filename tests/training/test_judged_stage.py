@@ -13,22 +13,23 @@ import pytest
 from answer_key import AnswerKey
 from chat_server import MODEL, ChatServer, part, says, scored
 
-from sleuth import pipeline
+from sleuth.answers.exam_paper import exam_paper
+from sleuth.answers.factory import judges_in
 from sleuth.cite.rewards import CitationRecipe, RubricRecipe
+from sleuth.cli import pipeline
+from sleuth.cli.pipeline import require_inputs
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.judge_exam import require_accurate
-from sleuth.evaluation.thought_probe import probe_thoughts
-from sleuth.evaluation.win_rate import compare_writers
-from sleuth.factories import JudgePool, judges_in
-from sleuth.pipeline import require_inputs
+from sleuth.judges.factory import JudgePool
 from sleuth.recipe import load_recipe
 from sleuth.recipe.evaluation import ProbeRecipe
-from sleuth.recipe.preference import WinRateRecipe
 from sleuth.report.page import write_report
-from sleuth.rewards.exam_paper import exam_paper
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.preferences import PairwiseRecipe
 from sleuth.think.rewards import SuffixRecipe
+from sleuth.think.thought_probe import probe_thoughts
+from sleuth.think.win_rate import compare_writers
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]

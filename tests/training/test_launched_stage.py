@@ -22,8 +22,8 @@ from benchmarks.tiny_run import episodes, rows
 from sleuth.engines.launch.command import Launch
 from sleuth.engines.remote.control import VllmControl
 from sleuth.engines.remote.http_client import HttpClient
-from sleuth.factories.servers import cards_of, launches_of, program_of
 from sleuth.recipe.grpo import PoolRecipe
+from sleuth.training.servers import cards_of, launches_of, program_of
 from sleuth.types import SleuthError
 
 EMULATED = """#!{python}
@@ -77,7 +77,7 @@ def as_if_on_one_card(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [replace(launch, sleeps=True) for launch in launches_of(*arguments, **settings)]
 
     monkeypatch.setattr(VllmControl, "sleep", noted)
-    monkeypatch.setattr("sleuth.factories.servers.launches_of", sleeping)
+    monkeypatch.setattr("sleuth.training.servers.launches_of", sleeping)
     return slept
 
 

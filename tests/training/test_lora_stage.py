@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 

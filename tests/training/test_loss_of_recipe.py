@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sleuth.factories import policy_loss_of
 from sleuth.learn.objective import PolicyLoss
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
+from sleuth.training.learning import policy_loss_of
 
 ELSEWHERE = {"setting", "advantage", "normalise", "constant", "parameters", "files"}
 """Keys of `[stage.loss]` that act before the loss, on advantages and on weights, or in the user's function."""

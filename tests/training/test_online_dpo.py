@@ -13,12 +13,12 @@ import torch
 from chat_server import MODEL, ChatServer, part, preferred, says
 from safetensors.torch import load_file
 
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
-from sleuth.rewards.preference import continuation
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.think.preference_rewards import continuation
+from sleuth.think.world_noisy_text import CarelessTexts
 from sleuth.types import Group, SleuthError
-from sleuth.world.careless import CarelessTexts
 
 Run = Callable[..., Path]
 ROOT = Path(__file__).parents[2]

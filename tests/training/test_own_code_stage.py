@@ -13,10 +13,10 @@ from refusals import refused
 from verb import sleuth
 
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.factories import code_differences, own_code_in
+from sleuth.episodes.own_code import code_differences, own_code_in
+from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
-from sleuth.runs.protocol import OwnCode, ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
 
@@ -356,8 +356,8 @@ def test_prints_of_the_user_do_not_break_json(recipe: Path) -> None:
 def test_a_line_says_once_what_a_slow_environment_takes_of_a_step(
     run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sleuth.user_code.calls.SLOW_SECONDS", 0.0)
-    monkeypatch.setattr("sleuth.user_code.calls.SLOW_SHARE", 0.0)
+    monkeypatch.setattr("sleuth.own.calls.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("sleuth.own.calls.SLOW_SHARE", 0.0)
     (tmp_path / "own_env.py").write_text(
         ENV.replace("async def", "def")
         .replace("await asyncio.sleep", "time.sleep")

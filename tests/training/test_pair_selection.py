@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.preference import candidate
-from sleuth.training.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.preference_rewards import candidate
 from sleuth.types import Author, Continuation, Group, Score, Segment, Task
 
 PREFIX = Segment(author="source", tokens=(1, 2, 3), text="Ada was born in")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from emulator.served import EmulatedServer, emulated_server
 
-from sleuth import stage_context
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.stage_context import StageContext
+from sleuth.training import stage_context
+from sleuth.training.stage_context import StageContext
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]

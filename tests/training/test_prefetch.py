@@ -13,7 +13,7 @@ import pytest
 from emulator.served import EmulatedServer, emulated_server
 
 from sleuth.cli.app import app
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction

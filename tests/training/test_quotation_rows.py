@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from towns import write
 
-from sleuth.dialects.reading import READING
-from sleuth.factories import ReadingQuestion, ReadingTexts, ReadingTokens, make_reading_tokenizer
-from sleuth.factories.reading_tokens import QUOTE_TOKENS, RESULT_TOKENS
 from sleuth.learn.batch import Row
+from sleuth.read.dialect import READING
+from sleuth.read.rows import ASKED, FIRST_TOKEN_WEIGHT, ReadingRows, SearchedRows
+from sleuth.read.texts import ReadingQuestion, ReadingTexts
+from sleuth.read.tokens import QUOTE_TOKENS, RESULT_TOKENS, ReadingTokens, make_reading_tokenizer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.open_index import open_index
-from sleuth.training.reading_rows import ASKED, FIRST_TOKEN_WEIGHT, ReadingRows, SearchedRows
 from sleuth.types import Passage
 
 WORDS = (

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.data.spans import sentences
-from sleuth.evaluation.reading_exam import LONGEST_ANSWER, examine
-from sleuth.factories import ReadingTokens, load_model, make_reading_tokenizer, read_reading_texts
-from sleuth.factories.reading_texts import read_passages
-from sleuth.training.reading_rows import ReadingRows, some_sentences
+from sleuth.learn.models import load_model
+from sleuth.read.exam import LONGEST_ANSWER, examine
+from sleuth.read.rows import ReadingRows, some_sentences
+from sleuth.read.texts import read_passages, read_reading_texts
+from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.types import Passage, SleuthError
 
 

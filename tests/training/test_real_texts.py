@@ -18,8 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.data.documents import part_of, read_documents
-from sleuth.data.splicing import break_offsets, insert_thoughts
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.think.splicing import break_offsets, insert_thoughts
 from sleuth.types import Document, Thought
 
 REAL_TEXTS = Path(__file__).parents[2].parent / "shared" / "data" / "midtrain_text.jsonl.gz"

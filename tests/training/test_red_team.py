@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.answers.factory import reward_of
+from sleuth.cite.red_team import TASKS, Attack, attack
 from sleuth.cite.rewards import CitationRecipe
+from sleuth.cite.tricks import TRICKS
 from sleuth.data.questions import load_questions
-from sleuth.factories import JudgePool, reward_of, setting_of
+from sleuth.episodes.environments import setting_of
+from sleuth.judges.factory import JudgePool
 from sleuth.recipe.envs import RefineEnvRecipe
-from sleuth.rewards.citation.tricks import TRICKS
-from sleuth.training.red_team import TASKS, Attack, attack
 from sleuth.types import Group, Score, Task
 
 Run = Callable[..., Path]

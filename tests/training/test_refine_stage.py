@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sleuth.cite.rewards import CitationRecipe
+from sleuth.cli.pipeline import require_inputs
 from sleuth.data.questions import load_questions
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.pipeline import require_inputs
 from sleuth.recipe import load_recipe
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 

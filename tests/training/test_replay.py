@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sleuth.answers import answer
 from sleuth.cli.app import app
-from sleuth.rewards import answer
 
 
 @pytest.fixture

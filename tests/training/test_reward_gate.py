@@ -13,11 +13,11 @@ from chat_server import MODEL, ChatServer
 from refusals import refused
 from typer.testing import CliRunner
 
-from sleuth import pipeline
+from sleuth.cli import pipeline
 from sleuth.cli.app import app
-from sleuth.metrics.intervals import UNMEASURED, Measured
+from sleuth.evaluation.intervals import UNMEASURED, Measured
 from sleuth.report import write_report
-from sleuth.training.reward_gate import verdict
+from sleuth.think.reward_gate import verdict
 from sleuth.types import SleuthError, StoppedByRule
 
 Run = Callable[..., Path]

@@ -13,27 +13,27 @@ from towns import data_of, write, write_towns
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner, Result
 
+from sleuth.answers.answer import cited_passage, cited_passage_holds, quotation
 from sleuth.cli.app import app
-from sleuth.dialects.reading import READING
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.envs.frames import frame_of
-from sleuth.envs.search import SearchEnv
-from sleuth.factories import (
-    ReadingTexts,
+from sleuth.episodes.frames import frame_of
+from sleuth.episodes.library import read_prompt
+from sleuth.read.dialect import READING
+from sleuth.read.rows import SearchedRows, query_places
+from sleuth.read.texts import ReadingTexts, read_passages, read_reading_texts
+from sleuth.read.tokens import (
+    QUESTION_TOKENS,
+    RESULT_TOKENS,
+    SEARCHED_ROW_TOKENS,
     ReadingTokens,
     make_reading_tokenizer,
-    read_reading_texts,
 )
-from sleuth.factories.reading_texts import read_passages
-from sleuth.factories.reading_tokens import QUESTION_TOKENS, RESULT_TOKENS, SEARCHED_ROW_TOKENS
-from sleuth.prompts.library import read_prompt
 from sleuth.render import Renderer
 from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.control import EmptyRetriever, GoldRetriever
 from sleuth.retrieval.open_index import open_index
-from sleuth.rewards.answer import cited_passage, cited_passage_holds, quotation
 from sleuth.rollout import Rollout
-from sleuth.training.reading_rows import SearchedRows, query_places
+from sleuth.search.control import EmptyRetriever, GoldRetriever
+from sleuth.search.env import SearchEnv
 from sleuth.types import Episode, Retriever, Task
 
 

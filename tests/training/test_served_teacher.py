@@ -16,7 +16,7 @@ from verb import sleuth
 from sleuth.engines.remote import served_teacher
 from sleuth.engines.remote.served_teacher import ServedTeacher, Wanted
 from sleuth.engines.remote.server import Server
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]

@@ -10,7 +10,7 @@ import torch
 from emulator.served import emulated_server
 
 from sleuth.engines.remote.control import VllmControl
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.learn.policy import Policy
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"

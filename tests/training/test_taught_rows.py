@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
+from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.data.questions import load_questions
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.pipeline import require_inputs, run_recipe
 from sleuth.recipe import load_recipe
 from sleuth.render import load_tokenizer
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 

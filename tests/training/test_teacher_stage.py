@@ -12,7 +12,7 @@ from refusals import refused
 from transformers import AutoTokenizer
 from verb import sleuth
 
-from sleuth.factories import rightness
+from sleuth.answers.factory import rightness
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.training.minibatches import guidance_of
 from sleuth.types import Score, SleuthError

@@ -10,11 +10,11 @@ import pytest
 import torch
 from refusals import refused
 
-from sleuth.evaluation.thought_figures import LogprobScorer, conditions_of, positions_of, suffix_nlls, thought_figures
-from sleuth.factories import load_model
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
+from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
+from sleuth.think.thought_figures import LogprobScorer, conditions_of, positions_of, suffix_nlls, thought_figures
 from sleuth.training.sft import text_batch
 from sleuth.training.sft_rows import ThoughtRows
 from sleuth.types import Document, Piece, SleuthError, Thought

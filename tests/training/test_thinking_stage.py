@@ -13,9 +13,9 @@ from chat_server import MODEL, ChatServer, part, says, scored
 from refusals import refused
 from safetensors.torch import load_file
 
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.recipe import load_recipe
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 

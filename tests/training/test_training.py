@@ -15,18 +15,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from sleuth import stage_context
+from sleuth.answers.scorers import SCORERS
 from sleuth.cli.app import app
+from sleuth.cli.pipeline import run_recipe, stage_to_roll_back
 from sleuth.engines.local.engine import LocalEngine
+from sleuth.host import disk
 from sleuth.learn.policy import Policy
-from sleuth.pipeline import run_recipe, stage_to_roll_back
 from sleuth.recipe import load_recipe
-from sleuth.rewards.scorers import SCORERS
-from sleuth.runs import disk, eval_file
+from sleuth.runs import eval_file
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.training import grpo
+from sleuth.training import grpo, stage_context
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refusals import refused
 
-from sleuth.pipeline import require_inputs
+from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 
 HALF = 'dtype="bfloat16"'

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
-from sleuth.pipeline import run_recipe
+from sleuth.cli.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.stage_context import Saved, StageContext
-from sleuth.training.warm_start import Lesson
+from sleuth.search.warm_start import Lesson
+from sleuth.training.stage_context import Saved, StageContext
 from sleuth.types import RunFailed, SleuthError
 
 WARM = """

@@ -19,9 +19,9 @@ from verb import sleuth
 from sleuth.cli.app import VERBS, app
 from sleuth.engines.launch.command import Launch
 from sleuth.engines.launch.processes import ServerProcess
-from sleuth.envs.mcp_server import tool_server
-from sleuth.user_code.functions import load_function
-from sleuth.user_code.permission import BY_NO_CODE, CODE, CodePermission, CodeRefusedError
+from sleuth.episodes.mcp_server import tool_server
+from sleuth.own.functions import load_function
+from sleuth.own.permission import BY_NO_CODE, CODE, CodePermission, CodeRefusedError
 
 ROOT = Path(__file__).parents[2]
 CANARY = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.user_code.calls import Caller, slow_calls
-from sleuth.user_code.functions import UserCodeError, UserFunction, load_function
-from sleuth.user_code.prints import prints_to_stderr
+from sleuth.own.calls import Caller, slow_calls
+from sleuth.own.functions import UserCodeError, UserFunction, load_function
+from sleuth.own.prints import prints_to_stderr
 
 SOURCE = """
 import asyncio, sys, threading, time

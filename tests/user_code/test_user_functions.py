@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.user_code.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved
+from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved
 
 Write = Callable[[str, str], Path]
 

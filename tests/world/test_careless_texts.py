@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sleuth.world.careless import ENDINGS, SUBJECTS, CarelessTexts
+from sleuth.think.world_noisy_text import ENDINGS, SUBJECTS, CarelessTexts
 from sleuth.world.names import split_of
 
 

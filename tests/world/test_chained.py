@@ -13,8 +13,8 @@ import pytest
 
 from sleuth.data.documents import read_documents
 from sleuth.render import load_tokenizer
-from sleuth.world.chained import CHAINS, INFERENCES, ChainedText, ChainedTexts, entropies
-from sleuth.world.endings import ENDINGS, THOUGHTS
+from sleuth.think.world_chained import CHAINS, INFERENCES, ChainedText, ChainedTexts, entropies
+from sleuth.think.world_endings import ENDINGS, THOUGHTS
 from sleuth.world.names import SPLITS, Split, split_of
 from sleuth.world.wording import PASSAGES
 from sleuth.world.write_world import CARD, TEXTS, write_world

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from sleuth.data.refiner import snippets_of
+from sleuth.cite.claims import tagged
+from sleuth.cite.rows import snippets_of
+from sleuth.cite.world_citing import NOWHERE, TAGS, words
 from sleuth.recipe.data import TextKind
-from sleuth.rewards.citation.claims import tagged
 from sleuth.types import Piece
-from sleuth.world.citing import NOWHERE, TAGS, words
 from sleuth.world.text import TextRows
 from sleuth.world.tokens import make_tokenizer
 from sleuth.world.wording import UNANSWERED

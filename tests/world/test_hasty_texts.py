@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from sleuth.world.chained import CHAINS, ChainedText, ChainedTexts
-from sleuth.world.endings import GENERIC_THOUGHTS, THOUGHTS
-from sleuth.world.hasty import MISTAKEN, RIGHT, HastyTexts
+from sleuth.think.world_chained import CHAINS, ChainedText, ChainedTexts
+from sleuth.think.world_endings import GENERIC_THOUGHTS, THOUGHTS
+from sleuth.think.world_noisy_thoughts import MISTAKEN, RIGHT, HastyTexts
 
 COUNT = 1200
 

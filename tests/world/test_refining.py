@@ -7,19 +7,19 @@ import re
 
 import pytest
 
+from sleuth.cite.claims import tagged
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.env import RefineEnv
+from sleuth.cite.rows import snippets_of
+from sleuth.cite.world_citing import TAGS, words
+from sleuth.cite.world_refining import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE
+from sleuth.cite.world_tool_outputs import UNANSWERABLE
 from sleuth.data.questions import task_from_row
-from sleuth.data.refiner import snippets_of
-from sleuth.dialects.refine import REFINERS
-from sleuth.envs.refine import RefineEnv
-from sleuth.prompts.library import read_prompt
-from sleuth.rewards.citation.claims import tagged
+from sleuth.episodes.library import read_prompt
 from sleuth.types import Piece
-from sleuth.world.citing import TAGS, words
 from sleuth.world.names import split_of
-from sleuth.world.refining import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE
 from sleuth.world.text import TextRows
 from sleuth.world.tokens import make_tokenizer
-from sleuth.world.tool_outputs import UNANSWERABLE
 from sleuth.world.wording import UNANSWERED
 
 THINKING = REFINERS["thinking"]

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from sleuth.cite.claims import tagged
+from sleuth.cite.world_tool_outputs import ToolOutputs
 from sleuth.data.questions import load_questions, task_from_row
 from sleuth.judges.lexical import support
-from sleuth.rewards.citation.claims import tagged
 from sleuth.world.facts import World, make_world
 from sleuth.world.library import Library
 from sleuth.world.names import split_of
 from sleuth.world.questions import Question
-from sleuth.world.tool_outputs import ToolOutputs
 from sleuth.world.write_world import draw_questions, write_world
 
 Case = tuple[Question, dict[str, Any]]

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import pytest
 
 from sleuth.recipe.data import SHOW_PASSAGES, TextKind
+from sleuth.search import world_habits as habits
+from sleuth.search.world_habits import Careless
+from sleuth.search.world_thoughts import DIALECT
 from sleuth.types import Piece
-from sleuth.world import habits
-from sleuth.world.habits import Careless
 from sleuth.world.library import Distraction, Shelf, articles
 from sleuth.world.questions import Question
 from sleuth.world.text import TextRows
-from sleuth.world.thoughts import DIALECT
 from sleuth.world.tokens import END
 
 MIX: dict[TextKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}

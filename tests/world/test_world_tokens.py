@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
 from sleuth.world import names
 from sleuth.world.names import words_for
 from sleuth.world.tokens import END, make_tokenizer

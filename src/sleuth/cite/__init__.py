@@ -14,4 +14,5 @@ FAMILY = Family(
         "citation": "sleuth.cite.rewards:CitationRecipe",
         "rubric": "sleuth.cite.rewards:RubricRecipe",
     },
+    other_dialects=("sleuth.cite.dialect:ANSWER_ONLY", "sleuth.cite.dialect:THINKING"),
 )

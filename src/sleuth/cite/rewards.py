@@ -7,13 +7,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
+from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.measure import RewardSum
+from sleuth.cite.rubric_reward import STATIC, Criteria, RubricReward
 from sleuth.recipe.envs import EpisodeKind
 from sleuth.recipe.judges import UNSEEN, Skill
 from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
 from sleuth.recipe.strict import combination
-from sleuth.rewards.citation.measure import RewardSum
-from sleuth.rewards.citation.reward import CitationReward
-from sleuth.rewards.rubric import STATIC, Criteria, RubricReward
 from sleuth.types import SleuthError, Task
 
 NAMED_SUMS: dict[str, dict[str, Any]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from sleuth.host.escapes import escape_terminals
 from sleuth.runs.interruption import end_at_signals, ignore_signals, interruption
-from sleuth.terminal import escape_terminals
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from sleuth import __version__
+from sleuth.host.threads import prepare_waiting
+from sleuth.own.permission import CODE
 from sleuth.runs.interruption import Interrupted
-from sleuth.threads import prepare_waiting
 from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
-from sleuth.user_code.permission import CODE
 
 FAILED = 1
 """Exit status of a run that failed."""
@@ -51,10 +51,10 @@ SECTIONS = {
     "Evaluate": {
         "eval": "sleuth.cli.eval:evaluate",
         "eval-suite": "sleuth.cli.eval:evaluate_suite",
-        "win-rate": "sleuth.cli.win_rate:win_rate",
-        "reasoning": "sleuth.cli.reasoning:reasoning",
-        "probe": "sleuth.cli.probe:probe",
-        "probe-thoughts": "sleuth.cli.probe:probe_thoughts",
+        "win-rate": "sleuth.think.win_rate_verb:win_rate",
+        "reasoning": "sleuth.think.reasoning_verb:reasoning",
+        "probe": "sleuth.search.probe_verb:probe",
+        "probe-thoughts": "sleuth.search.probe_verb:probe_thoughts",
     },
     "Inspect runs": {
         "watch": "sleuth.cli.watch:watch",
@@ -76,7 +76,7 @@ SECTIONS = {
     },
     "Make data": {
         "world": "sleuth.cli.world:world",
-        "annotate": "sleuth.cli.annotate:annotate",
+        "annotate": "sleuth.think.annotate_verb:annotate",
         "prompts": "sleuth.cli.prompts:prompts",
     },
 }

@@ -16,17 +16,17 @@ from sleuth.cli.check_corpus import check_corpus, check_index
 from sleuth.cli.check_data import check_data, check_texts
 from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, CheckNoCode, RecipeFile
-from sleuth.cli.tables import Column, print_columns
+from sleuth.own.permission import CODE
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AsJson, CheckNoCode, RecipeFile
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
-from sleuth.user_code.permission import CODE
 
 if TYPE_CHECKING:
-    from sleuth.metrics.exam_card import ExamCard, SkillMark
-    from sleuth.metrics.intervals import Measured
+    from sleuth.episodes.protocol import ProtocolCard
+    from sleuth.evaluation.exam_card import ExamCard, SkillMark
+    from sleuth.evaluation.intervals import Measured
     from sleuth.recipe import Recipe
-    from sleuth.runs.protocol import ProtocolCard
     from sleuth.types import Task
 
 
@@ -75,13 +75,13 @@ def check_recipe(
     Reads all that its stages will need, imports and calls the Python that it names, and computes whether it fits the
     cards that it names. Where servers generate its episodes, asks each what it can do.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     resolved = load_recipe(recipe, overrides or (), look=missing_inputs)
 
     import_heavy()
-    from sleuth.pipeline import require_inputs
+    from sleuth.cli.pipeline import require_inputs
     from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
 
     warnings: list[str] = []
@@ -129,7 +129,7 @@ def check_recipe(
 def _skipped(recipe: Recipe, questions: Mapping[int, Sequence[Task]]) -> Iterator[tuple[int, str, int, int]]:
     """(index, name, skipped rows, all rows) of each stage that skips some."""
     from sleuth.data.questions import select_tasks
-    from sleuth.factories import skips
+    from sleuth.episodes.fitting import skips
 
     for index, stage in enumerate(recipe.stage):
         data = getattr(stage, "data", None)
@@ -139,7 +139,7 @@ def _skipped(recipe: Recipe, questions: Mapping[int, Sequence[Task]]) -> Iterato
 
 def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
     """Whether a recipe fits the cards that it names, by the plan, and a line that says so; None if that is unknown."""
-    from sleuth.hardware import read_cards
+    from sleuth.host.hardware import read_cards
     from sleuth.plan.fit import plan_for_cards
 
     try:
@@ -156,8 +156,8 @@ def check_sweep(
     as_json: AsJson = False,
 ) -> None:
     """Check that a sweep can run, and count its steps."""
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.sweep import load_sweep, unshared_steps
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     recipe, runs = load_sweep(file, look=missing_inputs)
     require_sweep_inputs(file, runs)
@@ -175,7 +175,7 @@ def check_sweep(
 def require_sweep_inputs(path: Path, runs: Mapping[str, Recipe]) -> None:
     """Reads all that the arms will need. Raises SleuthError, which names the arm."""
     import_heavy()
-    from sleuth.pipeline import require_inputs
+    from sleuth.cli.pipeline import require_inputs
 
     for name, run in runs.items():
         try:
@@ -203,15 +203,15 @@ def check_judge(
 
     Prints what it gets wrong and what biases it. Exit status 1 where it fails.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.parts import load_judge
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     recipe = load_judge(file, missing_inputs)
 
     import_heavy()
-    from sleuth.cli.progress import progress_bar
     from sleuth.evaluation.judge_exam import take_exam
-    from sleuth.factories import judge_of
+    from sleuth.judges.factory import judge_of
+    from sleuth.terminal.progress import progress_bar
 
     opened = judge_of(recipe)
     with progress_bar("exam") as progress:
@@ -270,7 +270,7 @@ def check_protocols(
     as_json: AsJson = False,
 ) -> None:
     """Compare the protocols and rewards of two checkpoints."""
-    from sleuth.runs.protocol_differences import differences
+    from sleuth.episodes.protocol_differences import differences
 
     found = differences(_read_protocol(a), _read_protocol(b))
     if as_json:
@@ -282,8 +282,8 @@ def check_protocols(
 
 
 def _read_protocol(checkpoint: Path) -> ProtocolCard:
+    from sleuth.episodes.protocol import FILE, ProtocolCard
     from sleuth.runs.checkpoints import latest_checkpoint
-    from sleuth.runs.protocol import FILE, ProtocolCard
 
     card = ProtocolCard.read(checkpoint)
     if card is not None:

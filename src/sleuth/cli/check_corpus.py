@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.figures import print_figures
-from sleuth.cli.options import AsJson
+from sleuth.terminal.figures import print_figures
+from sleuth.terminal.options import AsJson
 
 
 def check_corpus(
@@ -32,10 +32,10 @@ def check_corpus(
     Counts questions with a golden answer in any passage, with all their supporting titles, and with all their gold
     passages: bounds of what any retriever finds. Yes-or-no questions are left out of the first.
     """
-    from sleuth.cli.progress import row_counter
-    from sleuth.metrics.corpus_check import check_corpus as check
-    from sleuth.metrics.corpus_check import read_needs
     from sleuth.retrieval.corpus import corpus_file, read_corpus
+    from sleuth.search.corpus_check import check_corpus as check
+    from sleuth.search.corpus_check import read_needs
+    from sleuth.terminal.progress import row_counter
 
     needs = read_needs(against)
     found = check(read_corpus(corpus_file(corpus)), needs, row_counter(f"check {corpus}"))

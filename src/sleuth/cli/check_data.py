@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.options import AsJson
+from sleuth.terminal.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.metrics.data_check import DataReport, Findings
-    from sleuth.metrics.text_check import TextReport
+    from sleuth.answers.data_check import DataReport, Findings
+    from sleuth.answers.text_check import TextReport
 
 Against = Annotated[
     Path | None, typer.Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
@@ -39,12 +39,12 @@ def check_data(
 
     Exit status 2 where a run would refuse the data.
     """
-    from sleuth.cli.progress import row_counter
+    from sleuth.answers import data_check
+    from sleuth.answers.suites import sets_in
     from sleuth.data.hub import HubLocation
     from sleuth.data.rows import ENDINGS
-    from sleuth.data.suites import sets_in
     from sleuth.data.tables import TABLES
-    from sleuth.metrics import data_check
+    from sleuth.terminal.progress import row_counter
 
     endings = (*ENDINGS, *TABLES)
     is_questions = data.name.endswith(endings) or HubLocation.read(data) is not None
@@ -75,9 +75,9 @@ def check_texts(
 
     Exit status 2 where a run would refuse the texts.
     """
-    from sleuth.cli.progress import row_counter
-    from sleuth.metrics import text_check
-    from sleuth.plan.inputs import require_texts
+    from sleuth.answers import text_check
+    from sleuth.runs.recipe_inputs import require_texts
+    from sleuth.terminal.progress import row_counter
 
     require_texts(texts)
     found = text_check.check_text(texts, against, row_counter(f"check {texts}"))

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, Model, NoCode
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AsJson, Model, NoCode
 
 
 def check_model(
@@ -29,7 +29,7 @@ def check_model(
     Reads its tokenizer and configs, never its weights, and prints a line for each finding with what would be right.
     Exit status 1 if one is a problem.
     """
-    from sleuth.model_path import require_model
+    from sleuth.host.model_path import require_model
     from sleuth.recipe import load_recipe
 
     require_model(model)
@@ -38,7 +38,7 @@ def check_model(
         resolved = load_recipe(recipe)
     import_heavy()
 
-    from sleuth.model_check.examine import findings_of
+    from sleuth.plan.examine_model import findings_of
 
     began = time.monotonic()
     findings = findings_of(model, resolved)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.tables import Column, print_columns
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.data.scorer_cases import ScorerCase
-    from sleuth.rewards.scorers.scorer import Scores
+    from sleuth.answers.scorer_cases import ScorerCase
+    from sleuth.answers.scorers.scorer import Scores
 
 SHOWN_CASES = 8
 """Cases to show."""
@@ -47,10 +47,10 @@ def check_scorer(
     if file is None:
         _check_attacks(as_json)
         return
-    from sleuth.cli.progress import progress_bar
-    from sleuth.data.scorer_cases import load_scorer_cases
-    from sleuth.rewards.scorers import SCORERS
-    from sleuth.rewards.scorers.scorer import transcript_from_text
+    from sleuth.answers.scorer_cases import load_scorer_cases
+    from sleuth.answers.scorers import SCORERS
+    from sleuth.answers.scorers.scorer import transcript_from_text
+    from sleuth.terminal.progress import progress_bar
 
     cases = load_scorer_cases(file)
     scores: list[Scores] = []
@@ -72,8 +72,8 @@ def _check_attacks(as_json: bool) -> None:
     """Prints what each reward pays each attack, the honest answer first."""
     import asyncio
 
-    from sleuth.rewards.hostile import HONEST, paid_by_judged_rewards, paid_by_scorer
-    from sleuth.rewards.scorers import SCORERS
+    from sleuth.answers.scorers import SCORERS
+    from sleuth.cite.hostile import HONEST, paid_by_judged_rewards, paid_by_scorer
 
     paid = {name: paid_by_scorer(scorer) for name, scorer in SCORERS.items()} | asyncio.run(paid_by_judged_rewards())
     attacks = list(paid["strict"])
@@ -109,7 +109,7 @@ def _paid(value: float | None) -> str:
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
-    from sleuth.rewards.scorers.scorer import disagreement_examples
+    from sleuth.answers.scorers.scorer import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()
@@ -133,7 +133,7 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
 
 def _print_scorers(scores: Sequence[Scores]) -> None:
     """What each scorer reads and its mean score."""
-    from sleuth.rewards.scorers import SCORERS
+    from sleuth.answers.scorers import SCORERS
 
     known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
     means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
@@ -147,7 +147,7 @@ def _print_scorers(scores: Sequence[Scores]) -> None:
 
 def _print_changes(scores: Sequence[Scores]) -> None:
     """The number of cases whose score differs between two scorers, numbered as in the table above."""
-    from sleuth.rewards.scorers.scorer import disagreement_counts
+    from sleuth.answers.scorers.scorer import disagreement_counts
 
     changed, names = disagreement_counts(scores), list(scores[0])
     columns = []

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.options import AsJson
-from sleuth.cli.tables import Column, print_columns
+from sleuth.terminal.options import AsJson
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.metrics.arms import Difference
-    from sleuth.metrics.failures import Mode
-    from sleuth.metrics.intervals import Measured
+    from sleuth.answers.failures import Mode
+    from sleuth.evaluation.arms import Difference
+    from sleuth.evaluation.intervals import Measured
     from sleuth.report.comparison import Comparison, Pair
 
 WIDE = 100
@@ -45,10 +45,10 @@ def compare(
     Paired differences on the same questions with 95 % intervals and p-values, over questions and, where an arm has
     several runs, over runs.
     """
-    from sleuth.cli.progress import progress_bar
     from sleuth.report.arms import read_arms
     from sleuth.report.comparison import compare as compare_arms
     from sleuth.runs.chain import warning
+    from sleuth.terminal.progress import progress_bar
 
     if out is not None and out.suffix != ".html":
         raise SleuthError(f"--out {out}: should be FILE.html: a comparison is one page")
@@ -110,7 +110,7 @@ def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, 
 
 
 def _print_outcomes(comparison: Comparison) -> None:
-    from sleuth.metrics.failures import MODES
+    from sleuth.answers.failures import MODES
 
     totals = {name: sum(counts.values()) for name, counts in comparison.modes.items()}
     modes: list[Mode] = [mode for mode in MODES if any(comparison.modes[name][mode] for name in comparison.names)]

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.inputs import require_unset
-from sleuth.cli.options import Quiet
+from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.options import Quiet
 
 RUN = Path("runs/demo")
 
@@ -63,12 +63,12 @@ def _train(run: Path, overrides: list[str] | None, quiet: bool) -> None:
 
     load_recipe(shipped("recipes/demo.toml"), overrides or ())  # a wrong --set ends it here
 
-    from sleuth.cli.progress import progress_bar, row_counter
     from sleuth.cli.train import train
     from sleuth.report import write_report
     from sleuth.retrieval.bm25 import build_index
     from sleuth.runs.checkpoints import latest_checkpoint
     from sleuth.runs.progress import quiet as silence
+    from sleuth.terminal.progress import progress_bar, row_counter
     from sleuth.world.write_world import CORPUS, write_world
 
     with silence(quiet):

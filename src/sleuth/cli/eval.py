@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli import options
 from sleuth.cli.app import FAILED
-from sleuth.cli.figures import measured_in, print_figures, print_sets
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
-from sleuth.memory import DEFAULT_SLOTS
-from sleuth.threads import PROCESS
+from sleuth.host.memory import DEFAULT_SLOTS
+from sleuth.host.threads import PROCESS
+from sleuth.terminal import options
+from sleuth.terminal.figures import measured_in, print_figures, print_sets
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
 from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def evaluate(
 
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.parts import load_judge
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
     judging = load_judge(judge, missing_inputs) if judge is not None else None
@@ -118,7 +118,7 @@ def evaluate(
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
-        from sleuth.annotation.keep_rows import keep_rows
+        from sleuth.cite.keep_rows import keep_rows
 
         bar = MIN_CITATION_F1 if min_citation_f1 is None else min_citation_f1
         typer.echo(keep_rows(rows, answered, session, model=model, questions=str(questions), bar=bar), err=True)
@@ -167,7 +167,7 @@ def evaluate_suite(
 
     The figures of each set are printed too. The mean gives every set the same weight.
     """
-    from sleuth.plan.inputs import require_suite
+    from sleuth.runs.recipe_inputs import require_suite
 
     require_suite(folder)
     open_session = _prepare_session(
@@ -190,7 +190,7 @@ def evaluate_suite(
         cache_memory=cache_memory,
         dtype=dtype,
     )
-    from sleuth.data.suites import load_suite
+    from sleuth.answers.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
     from sleuth.runs.eval_file import write_eval
 
@@ -251,7 +251,7 @@ def _open_refined(
     open_session: OpenSession, refiner: str, dtype: str | None, tasks: Sequence[Task]
 ) -> tuple[EvalSession, list[str]]:
     """A session in which a refiner rewrites the search results."""
-    from sleuth.evaluation.refined_search import with_refiner
+    from sleuth.cite.refined_search import with_refiner
 
     session, notes = open_session(tasks)
     refined, more = with_refiner(session, refiner, dtype=dtype)
@@ -269,7 +269,7 @@ def _open(open_session: OpenSession, tasks: Sequence[Task], notes: Sequence[str]
 
 
 def _trained_ask_with(model: str) -> AskWith:
-    from sleuth.runs.protocol import ProtocolCard
+    from sleuth.episodes.protocol import ProtocolCard
 
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
     return card.ask_with if card else "question"

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from sleuth.cli import options
-from sleuth.cli.inputs import prepare_out_file
+from sleuth.terminal import options
+from sleuth.terminal.inputs import prepare_out_file
 from sleuth.types import SleuthError
 
 INSTALL = "GGUF files are written with the package gguf: pip install 'sleuth[gguf]'"
@@ -43,10 +43,10 @@ def export(
         raise SleuthError(INSTALL)
     prepare_out_file(out, example="model.gguf")
 
-    from sleuth.cli.progress import progress_bar
     from sleuth.convert.gguf_file import export_gguf
-    from sleuth.runs.disk import shown
+    from sleuth.host.disk import shown
     from sleuth.runs.gguf_card import LOOP
+    from sleuth.terminal.progress import progress_bar
 
     with progress_bar("export") as progress:
         written = export_gguf(model, out, dtype=dtype, progress=progress)

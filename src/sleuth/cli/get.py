@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.inputs import require_unset
-from sleuth.cli.options import AsJson
+from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.data.catalogue import Entry
-    from sleuth.metrics.intervals import Measured
+    from sleuth.evaluation.intervals import Measured
     from sleuth.types import Task
 
 ASKED = 1000
@@ -99,10 +99,10 @@ def _get_questions(entry: Entry, folder: Path, as_json: bool) -> None:
 
 
 def _questions_of(entry: Entry, folder: Path) -> tuple[Path, list[Task]]:
-    from sleuth.cli.progress import progress_bar
     from sleuth.data.catalogue import location_of
     from sleuth.data.hub import download_from_hub
     from sleuth.data.questions import load_questions
+    from sleuth.terminal.progress import progress_bar
 
     file = download_from_hub(location_of(entry.file), folder, progress_bar)
     return file, load_questions(file)
@@ -117,7 +117,6 @@ def _get_corpus(
     questions: Path | None,
     encoder: str | None,
 ) -> dict[str, Any]:
-    from sleuth.cli.progress import progress_bar
     from sleuth.data.catalogue import find_entry
     from sleuth.data.hub import download
     from sleuth.data.questions import load_questions
@@ -126,6 +125,7 @@ def _get_corpus(
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.fetching import fetch_vectors, local_files, needs_of
     from sleuth.retrieval.open_index import open_index
+    from sleuth.terminal.progress import progress_bar
 
     dense = kind == "dense"
     if dense:
@@ -165,9 +165,9 @@ def _get_corpus(
 def _recall(index: Any, tasks: Sequence[Task]) -> tuple[Measured, str]:
     """The share of at most `ASKED` drawn questions for which a gold passage is among the first `K` or, where the data
     names none, a passage with a golden answer in it."""
-    from sleuth.cli.progress import progress_bar
-    from sleuth.metrics.intervals import share
-    from sleuth.rewards.match import normalise
+    from sleuth.answers.match import normalise
+    from sleuth.evaluation.intervals import share
+    from sleuth.terminal.progress import progress_bar
 
     drawn = random.Random(0).sample(list(tasks), min(ASKED, len(tasks)))
     by_gold = all(task.gold_passages for task in drawn)

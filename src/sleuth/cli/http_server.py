@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.heavy import freeze_loaded
+from sleuth.host.variables import KEY_VARIABLE, key_in
+from sleuth.terminal.heavy import freeze_loaded
 from sleuth.types import SleuthError
-from sleuth.variables import KEY_VARIABLE, key_in
 
 if TYPE_CHECKING:
     from sleuth.serve.http.access import Access

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.inputs import require_unset
-from sleuth.cli.options import AsJson
+from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def index(
     downloaded into DIR.corpus first, and texts are split into passages there. With --add or --remove the index in DIR
     changes instead, and encodes no passage that it keeps; a kill leaves it as it was.
     """
-    from sleuth.cli.progress import progress_bar
+    from sleuth.terminal.progress import progress_bar
 
     encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
     encoding |= {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss}
@@ -97,7 +97,7 @@ def index(
 
     corpus = corpus_file(corpus)
     if kind != "bm25":  # before the encoder is loaded
-        from sleuth.plan.inputs import require_file
+        from sleuth.runs.recipe_inputs import require_file
 
         for file in (*([] if corpus.is_dir() else [corpus]), *([faiss] if faiss else [])):
             require_file(file)
@@ -125,10 +125,10 @@ def index(
 
 
 def _add(corpus: Path, folder: Path) -> IndexCard:
-    from sleuth.cli.progress import progress_bar
     from sleuth.retrieval.corpus import corpus_file
     from sleuth.retrieval.index_card import read_card
     from sleuth.retrieval.updating import add_passages
+    from sleuth.terminal.progress import progress_bar
 
     count = read_card(folder).count
     corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
@@ -138,10 +138,10 @@ def _add(corpus: Path, folder: Path) -> IndexCard:
 
 
 def _remove(ids: Path, folder: Path) -> IndexCard:
-    from sleuth.cli.progress import progress_bar
     from sleuth.retrieval.corpus import read_ids
     from sleuth.retrieval.index_card import read_card
     from sleuth.retrieval.updating import remove_passages
+    from sleuth.terminal.progress import progress_bar
 
     total, removed = read_card(folder).count, read_ids(ids)
     with progress_bar("index") as progress:
@@ -165,13 +165,13 @@ def _print_card(folder: Path, card: IndexCard, as_json: bool) -> None:
 def _local_corpus(corpus: Path, folder: Path) -> Path:
     """The corpus as a file of rows on this machine. One of the hub, and one made of texts, is kept beside the index,
     because a build that continues and an index made from faiss vectors read its passages there."""
-    from sleuth.cli.progress import progress_bar
     from sleuth.data.hub import HubLocation, download_from_hub
     from sleuth.data.pages import is_of_pages
     from sleuth.data.rows import ENDINGS
     from sleuth.data.tables import TABLES
     from sleuth.retrieval.corpus import BEIR_CORPUS
     from sleuth.retrieval.passages import write_corpus
+    from sleuth.terminal.progress import progress_bar
 
     place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
     if place is None and is_of_pages(corpus):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.inputs import require_unset
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
+    from sleuth.episodes.protocol import ProtocolCard
     from sleuth.recipe.starter import StarterTask, Taught
-    from sleuth.runs.protocol import ProtocolCard
 
 PEOPLE = 200
 """Size of the generated world that stands in for data."""
@@ -69,7 +69,7 @@ def init(
     and prints the next command. To search needs a corpus and questions, to refine questions with tool outputs, to think
     a corpus of texts. Without data, a small generated world stands in.
     """
-    from sleuth.model_path import require_model
+    from sleuth.host.model_path import require_model
     from sleuth.recipe.shipped import find_model
     from sleuth.recipe.starter import starter_recipe
 
@@ -132,10 +132,10 @@ def _write_data(
 ) -> list[str]:
     """Writes the data of a task into `work`: `train.jsonl`, `test.jsonl` and, to search, `corpus.jsonl` and `index`.
     Returns a line for each."""
-    from sleuth.cli.progress import row_counter
     from sleuth.data.held_out import write_rows
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.passages import write_corpus
+    from sleuth.terminal.progress import row_counter
 
     in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}
     in_questions = {OF_QUESTIONS[name]: column for name, column in names.items() if name in OF_QUESTIONS}
@@ -199,12 +199,12 @@ def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
 
 def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
     """What the config of a model and the `protocol.json` of its folder say of how to train it further."""
-    from sleuth.dialects import DIALECTS
-    from sleuth.dialects.refine import REFINERS
+    from sleuth.answers.scorers.scorer import STRICT
+    from sleuth.cite.dialect import REFINERS
+    from sleuth.dialect import DIALECTS
+    from sleuth.episodes.protocol import FILE, ProtocolCard
     from sleuth.plan.shapes import max_positions
     from sleuth.recipe.starter import Taught
-    from sleuth.rewards.scorers.scorer import STRICT
-    from sleuth.runs.protocol import FILE, ProtocolCard
 
     place = Path(model)
     files: dict[str, Any] = {"positions": max_positions(model)}
@@ -240,9 +240,9 @@ def _chat_template(model: Path) -> str:
 def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
     """The keys of an environment with the protocol of a card. Texts that do not ship are written into `work`, which
     becomes `folder`."""
-    from sleuth.dialects import BUDGETS, DIALECTS
-    from sleuth.dialects.refine import REFINERS
-    from sleuth.prompts.library import read_prompt
+    from sleuth.cite.dialect import REFINERS
+    from sleuth.dialect import BUDGETS, DIALECTS
+    from sleuth.episodes.library import read_prompt
 
     def name_of(key: str, name: str, text: str) -> str:
         with suppress(SleuthError):
@@ -271,14 +271,14 @@ def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
 
 def _check(folder: Path) -> str:
     """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     file = folder / "recipe.toml"
     try:
         recipe = load_recipe(file, look=missing_inputs)
         import_heavy()
-        from sleuth.pipeline import require_inputs
+        from sleuth.cli.pipeline import require_inputs
 
         asked = require_inputs(recipe)
     except SleuthError as error:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli import options
-from sleuth.cli.inputs import require_unset
+from sleuth.terminal import options
+from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -81,17 +81,17 @@ def merge(
 
     import torch
 
-    from sleuth.cli.progress import progress_bar
+    from sleuth.cite.dialect import refines
     from sleuth.convert.merge import config_folder, merge_shards
     from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
     from sleuth.data.cards import prepare_card
-    from sleuth.dialects.refine import refines
-    from sleuth.factories.models import load_outline
-    from sleuth.memory import parse_size
+    from sleuth.episodes.protocol import ProtocolCard
+    from sleuth.host.disk import shown
+    from sleuth.host.memory import parse_size
+    from sleuth.learn.models import load_outline
     from sleuth.runs.checkpoints import CARD
-    from sleuth.runs.disk import shown
     from sleuth.runs.model_card import converted_card
-    from sleuth.runs.protocol import ProtocolCard
+    from sleuth.terminal.progress import progress_bar
 
     home = config_folder(shards, config)
     protocol, card = None, None

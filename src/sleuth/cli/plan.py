@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, CheckNoCode, RecipeFile
-from sleuth.memory import total_host_memory
+from sleuth.host.memory import total_host_memory
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AsJson, CheckNoCode, RecipeFile
 from sleuth.types import SleuthError
 
 
@@ -37,7 +37,7 @@ def plan(
     data. The report of a run shows its plan beside what it measured.
     """
     from sleuth.cli.plan_card import print_card_plan
-    from sleuth.hardware import Cards, read_cards
+    from sleuth.host.hardware import Cards, read_cards
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
     from sleuth.recipe import load_recipe
 
@@ -54,7 +54,7 @@ def plan(
         count = world or cards.count
         if count > 1:
             import_heavy()
-            from sleuth.pipeline import require_ranks
+            from sleuth.cli.pipeline import require_ranks
             from sleuth.plan.server_cards import ranks_and_servers
             from sleuth.ranks import Ranks
 

@@ -110,7 +110,7 @@ def _bars(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) ->
 
 
 def _lines(plan: CardPlan) -> Iterator[str]:
-    from sleuth.runs.disk import shown
+    from sleuth.host.disk import shown
 
     seen: set[str] = set()
     for phase in plan.phases:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.options import AsJson
+from sleuth.terminal.options import AsJson
 
 if TYPE_CHECKING:
-    from sleuth.prompts.library import ListedPrompt
+    from sleuth.episodes.library import ListedPrompt
 
 FIRST_LINE = 33
 """Characters of a prompt's first line to show, so that a row has 80."""
@@ -28,7 +28,7 @@ def show(context: typer.Context, as_json: AsJson = False) -> None:
 
     Ours come with Sleuth; of a published one, the user brings the text.
     """
-    from sleuth.prompts.library import list_prompts
+    from sleuth.episodes.library import list_prompts
 
     if context.invoked_subcommand is not None:
         return
@@ -55,8 +55,8 @@ def import_(
 
     Its sha256 must be the known one.
     """
-    from sleuth.prompts.library import import_prompt, stored_file
-    from sleuth.prompts.published import PUBLISHED
+    from sleuth.episodes.library import import_prompt, stored_file
+    from sleuth.episodes.published import PUBLISHED
 
     text = import_prompt(name, file)
     prompt = PUBLISHED[name]
@@ -72,7 +72,7 @@ def import_(
 
 
 def _row(prompt: ListedPrompt) -> dict[str, object]:
-    from sleuth.prompts.published import sha256_of
+    from sleuth.episodes.published import sha256_of
 
     published = prompt.published
     return {

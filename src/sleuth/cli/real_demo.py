@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, server_of
-from sleuth.cli.progress import progress_bar
-from sleuth.threads import PROCESS
+from sleuth.host.threads import PROCESS
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.progress import progress_bar
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def answer_here(question: str, *, as_json: bool = False, quiet: bool = False) ->
 def find_real_model() -> Path:
     """The folder of the model, here or among those that ship, with its passages. Raises SleuthError if it is not there
     or was trained under another protocol."""
+    from sleuth.episodes.protocol import ProtocolCard
     from sleuth.recipe.shipped import find_model
-    from sleuth.runs.protocol import ProtocolCard
 
     folder = Path(find_model(MODEL))
     if not (folder / "config.json").is_file():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sleuth.cli.options import AsJson
+from sleuth.terminal.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

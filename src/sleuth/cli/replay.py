@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AllowCode, AsJson
-from sleuth.threads import PROCESS
+from sleuth.host.threads import PROCESS
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AllowCode, AsJson
 from sleuth.types import SleuthError
 
 
@@ -42,9 +42,9 @@ def replay(
     changed = load_recipe(run / "recipe.toml", overrides or ())
 
     import_heavy()
-    from sleuth.cli.progress import progress_bar
-    from sleuth.pipeline import trained_stages
+    from sleuth.cli.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
+    from sleuth.terminal.progress import progress_bar
     from sleuth.training.replay import replay as replay_step
 
     for stage in trained_stages(folder.recipe, folder):

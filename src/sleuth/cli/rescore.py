@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import AsJson, NoCode
-from sleuth.cli.tables import Column, print_columns
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AsJson, NoCode
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.metrics.intervals import Measured
+    from sleuth.evaluation.intervals import Measured
     from sleuth.training.rescoring import Rescored
 
 
@@ -31,18 +31,18 @@ def rescore(
     Prints how far the two rewards agree. Nothing is generated. A judge's verdicts are taken from the run and only
     missing ones are asked for; where only weights differ, no call is made.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.parts import load_rewards
     from sleuth.recipe.rewards import unfit_rewards
+    from sleuth.runs.recipe_inputs import missing_inputs
     from sleuth.runs.run_folder import RunFolder
 
     rewards = load_rewards(reward, missing_inputs)
     folder = RunFolder.look(run)
 
     import_heavy()
-    from sleuth.cli.progress import progress_bar
-    from sleuth.pipeline import trained_stages
+    from sleuth.cli.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
+    from sleuth.terminal.progress import progress_bar
     from sleuth.training.rescoring import rescore as rescore_stage
 
     played = folder.recipe.stages_of(GrpoRecipe)

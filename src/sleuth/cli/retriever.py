@@ -19,7 +19,7 @@ from sleuth.cli.http_server import (
     run,
     server_of,
 )
-from sleuth.cli.inputs import require_unset
+from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

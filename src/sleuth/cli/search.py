@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli.figures import print_figures
-from sleuth.cli.inputs import prepare_out_file, require_unset
-from sleuth.cli.options import AsJson
+from sleuth.terminal.figures import print_figures
+from sleuth.terminal.inputs import prepare_out_file, require_unset
+from sleuth.terminal.options import AsJson
 from sleuth.types import Passage, Retriever, SleuthError, Task
 
 if TYPE_CHECKING:
-    from sleuth.metrics.intervals import Measured
+    from sleuth.evaluation.intervals import Measured
     from sleuth.retrieval.open_index import Index
 
 
@@ -47,7 +47,7 @@ def search(
     if questions is None:
         require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
     else:
-        from sleuth.plan.inputs import require_file
+        from sleuth.runs.recipe_inputs import require_file
 
         if not questions.is_dir():
             require_file(questions)
@@ -74,9 +74,9 @@ def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> N
 
 
 def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
-    from sleuth.cli.progress import progress_bar
-    from sleuth.data.beir import is_beir, load_beir
     from sleuth.data.questions import load_questions
+    from sleuth.search.beir import is_beir, load_beir
+    from sleuth.terminal.progress import progress_bar
 
     tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
     with_gold = [task for task in tasks if task.gold_passages]
@@ -94,8 +94,8 @@ def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, 
 
 
 def _write_run(file: Path, tasks: Sequence[Task], found: Sequence[Sequence[Passage]], tag: str) -> None:
-    from sleuth.data.trec import run_lines
-    from sleuth.runs.atomic import replacing_file
+    from sleuth.host.atomic import replacing_file
+    from sleuth.search.trec import run_lines
 
     with replacing_file(file) as partial, partial.open("w", encoding="utf-8") as lines:
         lines.writelines(f"{line}\n" for line in run_lines(tasks, found, tag))
@@ -103,7 +103,7 @@ def _write_run(file: Path, tasks: Sequence[Task], found: Sequence[Sequence[Passa
 
 def _recall_by_kind(index: Retriever, tasks: Sequence[Task], k: int) -> dict[str, Measured]:
     """Recall of all questions, then of each kind if there are several."""
-    from sleuth.metrics.metrics import recall_at_k
+    from sleuth.evaluation.metrics import recall_at_k
 
     groups = {"all": tasks}
     kinds = sorted({task.kind for task in tasks})

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.cli import options
-from sleuth.cli.heavy import import_heavy
 from sleuth.cli.http_server import (
     ApiKey,
     Host,
@@ -21,8 +19,10 @@ from sleuth.cli.http_server import (
     run,
     server_of,
 )
-from sleuth.cli.inputs import require_engine, require_inputs, require_passages
-from sleuth.threads import PROCESS
+from sleuth.host.threads import PROCESS
+from sleuth.terminal import options
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.inputs import require_engine, require_inputs, require_passages
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession

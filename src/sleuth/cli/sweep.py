@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.app import FAILED, PAUSED
-from sleuth.cli.options import AsJson, NoCode, Quiet
-from sleuth.cli.tables import Column, print_columns
+from sleuth.terminal.options import AsJson, NoCode, Quiet
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
 
 if TYPE_CHECKING:
-    from sleuth.metrics.intervals import Measured
+    from sleuth.evaluation.intervals import Measured
     from sleuth.ranks import Ranks
     from sleuth.recipe import Recipe
     from sleuth.recipe.sweep import SweepRecipe
@@ -54,8 +54,8 @@ def sweep(
     and finished runs are not trained again. If an arm fails or misses its gate, the others go on, and the exit status
     is 1, or 3 where no arm failed.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe.sweep import load_sweep
+    from sleuth.runs.recipe_inputs import missing_inputs
 
     resolved, runs = load_sweep(recipe, overrides or (), missing_inputs, only or ())
     root = run or Path("runs") / resolved.name
@@ -109,7 +109,7 @@ def _seeded(recipe: Recipe, seed: int) -> Recipe:
 
 def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
     """Trains an arm in the first of the `places`; it reuses checkpoints of the other ones."""
-    from sleuth.pipeline import run_recipe
+    from sleuth.cli.pipeline import run_recipe
     from sleuth.runs.checkpoints import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
 

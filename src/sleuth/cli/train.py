@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.cli.app import FAILED, exit_status
-from sleuth.cli.heavy import import_heavy
-from sleuth.cli.options import NoCode, Quiet, RecipeFile
 from sleuth.ranks import Ranks
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import NoCode, Quiet, RecipeFile
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def train(
 
     Under torchrun all processes train it.
     """
-    from sleuth.plan.inputs import missing_inputs
     from sleuth.recipe import load_recipe
+    from sleuth.runs.recipe_inputs import missing_inputs
     from sleuth.runs.run_folder import RunFolder
 
     with _rank_0_first():
@@ -81,7 +81,7 @@ def train(
         RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=roll_back)
 
     import_heavy()
-    from sleuth.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
+    from sleuth.cli.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
     from sleuth.report.run_files import read_run
     from sleuth.report.summary import run_headline
     from sleuth.runs.joined_folder import open_on
@@ -132,7 +132,7 @@ def train(
 def on_ranks() -> Iterator[Ranks]:
     """The ranks of a launcher, or a world of one. An error that all ranks share is printed by rank 0 alone; one of
     another rank names it."""
-    from sleuth.distributed.group import join_ranks
+    from sleuth.training.group import join_ranks
 
     with _rank_0_first(), join_ranks() as ranks:
         yield ranks
@@ -147,7 +147,7 @@ def _rank_0_first() -> Iterator[None]:
         rank = int(os.environ.get("RANK", "0"))
         if rank == 0:
             raise
-        from sleuth.distributed.group import RAISED_BY_FIRST
+        from sleuth.training.group import RAISED_BY_FIRST
 
         time.sleep(OTHER_RANK_DELAY)
         if RAISED_BY_FIRST in getattr(error, "__notes__", ()):
@@ -170,9 +170,9 @@ def _train_on_ray(
 
     All checks come before Ray is started. If the ranks end later, that is one line and exit status 1.
     """
-    from sleuth.distributed.ray_ranks import RanksEndedError, RayCluster, require_ray, run_on_ray
-    from sleuth.pipeline import require_inputs, require_ranks, stage_to_roll_back
+    from sleuth.cli.pipeline import require_inputs, require_ranks, stage_to_roll_back
     from sleuth.runs.run_folder import FORWARDED_SIGNAL, LAUNCHER, RunFolder
+    from sleuth.training.ray_ranks import RanksEndedError, RayCluster, require_ray, run_on_ray
 
     if address is None:
         raise SleuthError("--ranks and --restarts are for --ray; torchrun has --nproc-per-node and --max-restarts")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sleuth.cli.options import AsJson
+from sleuth.terminal.options import AsJson
 
 
 def world(
@@ -27,7 +27,7 @@ def world(
     which half contain a right thought), arithmetic_test.jsonl (sums in the layout of MATH-500) and world.json, which
     describes them and says how well the endings can be predicted.
     """
-    from sleuth.cli.progress import progress_bar
+    from sleuth.terminal.progress import progress_bar
     from sleuth.world.write_world import CORPUS, write_world
 
     with progress_bar("world") as progress:

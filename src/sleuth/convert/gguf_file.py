@@ -21,13 +21,12 @@ from sleuth.convert.merge import assemble_weights, dtype_name, main_dtype
 from sleuth.convert.shards import open_safetensors, read_blueprint
 from sleuth.convert.tensor_parts import TensorPart, WholeTensor
 from sleuth.convert.weight_files import row_blocks
-from sleuth.factories.models import load_outline
-from sleuth.runs.atomic import replacing_file, write_text
-from sleuth.runs.checkpoints import of_model
-from sleuth.runs.checksums import require_intact
-from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.atomic import replacing_file, write_text
+from sleuth.host.checksums import of_model, require_intact
+from sleuth.host.disk import SLACK, recognising_full_disk, require_free
+from sleuth.learn.models import load_outline
 from sleuth.runs.gguf_card import LOOP, gguf_card
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -20,8 +20,8 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import serialization
 
+from sleuth.host.variables import PICKLE
 from sleuth.types import SleuthError
-from sleuth.variables import PICKLE
 
 MAX_DEPTH = 100
 """Of containers in containers in a pickle; those of state dicts have about ten."""

@@ -15,12 +15,12 @@ from sleuth.convert.layouts import assemble_tensor
 from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.convert.tensor_parts import WholeTensor
 from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
-from sleuth.model_path import COMPANIONS
-from sleuth.runs.atomic import replacing_folder, write_text
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.atomic import replacing_folder, write_text
+from sleuth.host.checksums import write_checksums
+from sleuth.host.disk import SLACK, recognising_full_disk, require_free
+from sleuth.host.model_path import COMPANIONS
 from sleuth.runs.checkpoints import CARD
-from sleuth.runs.checksums import write_checksums
-from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 2 * 10**9

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS, Mode
+from sleuth.answers.factory import answer_scorer_of, reward_spec_of
+from sleuth.answers.scorers import scorer_of
+from sleuth.cite.dialect import REFINERS, Mode
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
-from sleuth.factories.environments import setting_of
-from sleuth.factories.models import Outline
-from sleuth.factories.rewards import answer_scorer_of, reward_spec_of
+from sleuth.learn.models import Outline
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
 from sleuth.recipe.envs import Role
-from sleuth.rewards.scorers import scorer_of
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 

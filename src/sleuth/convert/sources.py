@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sleuth.model_path import loaded_files
+from sleuth.host.model_path import loaded_files
 from sleuth.types import SleuthError
 
 RANK_FILE = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sleuth.threads import to_stderr
+from sleuth.host.threads import to_stderr
 
 CARD = "README.md"
 MAX_BYTES = 2**20

@@ -4,7 +4,7 @@ A row has `text` and may have `id`, `url`, `source` (or `data_source`) and `type
 beginning, it has `cut` (the number of characters before the ending) and `golden_answers` (what a right ending names).
 `thoughts` are `{"at": characters before it, "text": "..."}`; rows written by `sleuth annotate thoughts` have `raw_text`
 instead of `text`, and the `origin` of their document. Published sets have, instead of `thoughts`, `augmented_text` with
-the thoughts in it (`sleuth.data.splicing`). A file of plain text is one document.
+the thoughts in it (`sleuth.think.splicing`). A file of plain text is one document.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.pages import name_as_text
 from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, read_rows, rows_and_faults, text_of, texts_of
-from sleuth.data.splicing import split_copy
+from sleuth.host.variables import ROW
 from sleuth.recipe.text import Part
+from sleuth.think.splicing import split_copy
 from sleuth.types import Document, SleuthError, Thought
-from sleuth.variables import ROW
 
 PLAIN = (".txt", ".txt.gz")
 TEXT_ENDINGS = (*PLAIN, *ENDINGS)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.data import refiner
+from sleuth.cite import rows as refiner
 from sleuth.data.columns import question_in, text_column
 from sleuth.data.documents import text_digest
 from sleuth.data.pages import Page, pages_and_rows

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from sleuth.data.cards import fetch_card
-from sleuth.threads import to_stderr
+from sleuth.host.threads import to_stderr
 from sleuth.types import SleuthError
 
 SCHEME = "hf:"

@@ -21,8 +21,8 @@ from sleuth.data.hub import local_file
 from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import ENDINGS, Row, rows_and_faults
 from sleuth.data.tables import TABLES
+from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
-from sleuth.variables import ROW
 
 PAGES = (".txt", ".md", ".html", ".htm", ".pdf")
 KINDS = (*PAGES, *ENDINGS, *TABLES)

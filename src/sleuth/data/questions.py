@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from sleuth.data import columns, refiner, search_r1
+from sleuth.cite import rows as refiner
+from sleuth.data import columns
 from sleuth.data.hub import local_file
 from sleuth.data.rows import Row, checked_text, listed, read_rows, rows_and_faults, text_of, texts_of, valid_row
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
+from sleuth.search import search_r1_rows as search_r1
 from sleuth.types import SleuthError, Task
 
 COLUMNS = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
@@ -34,9 +36,9 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; other names
     of these columns are in `sleuth.data.columns`, and `names` adds some: `{"question": "prompt"}`. The layouts
-    of `sleuth.data.search_r1`, and those of `sleuth.data.refiner` with a tool output, which need no golden answers, are
-    read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for the first few malformed
-    rows and repeated ids, with the number of all, and for a file without rows.
+    of `sleuth.search.search_r1_rows`, and those of `sleuth.cite.rows` with a tool output, which need no golden
+    answers, are read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for the first
+    few malformed rows and repeated ids, with the number of all, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
     problems: list[str] = []
@@ -156,7 +158,7 @@ def _label(row: Row, key: str, where: str) -> str:
 
 def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     """The questions selected by a recipe's `[stage.data]` from its file."""
-    assert data.questions is not None  # a suite is `sleuth.data.suites.load_suite`'s
+    assert data.questions is not None  # a suite is `sleuth.answers.suites.load_suite`'s
     tasks = load_questions(data.questions, with_prompt=data.ask_with == "prompt")
     tasks = [task for task in tasks if not data.kinds or task.kind in data.kinds]
     if not tasks:

@@ -20,8 +20,8 @@ import numpy as np
 
 from sleuth.data import parquet_worker
 from sleuth.data.tables import TABLES, csv_rows, json_object, json_rows
+from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
-from sleuth.variables import ROW
 
 Row = Mapping[str, Any]
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")

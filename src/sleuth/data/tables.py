@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
-from sleuth.variables import ROW
 
 TABLES = (".csv", ".tsv", ".json")
 """Formats that are read whole or converted; runs read them too, but the others are faster."""

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sleuth.engines.transfers import sent
-from sleuth.learn.compiled import (
+from sleuth.kernels.compiled import (
     LOG2_E,
     MIN_EXPONENT,
     compiled,
@@ -21,6 +20,7 @@ from sleuth.learn.compiled import (
     power_of_two,
     prange,
 )
+from sleuth.kernels.transfers import sent
 
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Lower temperatures are raised to this: fp32 may round them to 0, and 0 / 0 is NaN. All but the likeliest tokens have

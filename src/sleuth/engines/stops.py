@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sleuth.render import decode
-from sleuth.types import SleuthError
 
 
 class StopScanner:
@@ -32,19 +31,6 @@ class StopScanner:
 def stop_end(text: str, stops: Sequence[str]) -> int | None:
     """The end position in `text` of the stop string that completes first, or None."""
     return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
-
-
-def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The end-of-text tokens of a model's generation config and of the tokenizer. Raises SleuthError if that config has
-    anything but numbers there."""
-    configured = config.eos_token_id if config is not None else None
-    eos_ids = configured if isinstance(configured, list) else [configured]
-    try:
-        return frozenset(int(token) for token in [*eos_ids, tokenizer.eos_token_id] if token is not None)
-    except (ValueError, TypeError):
-        raise SleuthError(
-            f"eos_token_id = {configured!r} of the generation config: should be a token's number"
-        ) from None
 
 
 class StopTokens:

@@ -10,39 +10,29 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.dialects.refine import REFINERS, Mode, refines
+from sleuth.answers.factory import eval_reward_of, scorer_warnings
+from sleuth.answers.scorers import scorer_of
+from sleuth.answers.scorers.scorer import STRICT
+from sleuth.cite.dialect import REFINERS, Mode, refines
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
-from sleuth.factories import (
-    EVAL_JUDGE,
-    SearchSetting,
-    Setting,
-    changes_of_card,
-    context_of,
-    eval_reward_of,
-    load_model,
-    load_outline,
-    refine_setting,
-    scorer_warnings,
-    search_setting,
-    setting_of_card,
-)
+from sleuth.episodes.environments import EVAL_JUDGE, SearchSetting, refine_setting, search_setting, setting_of_card
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.setting import Setting, changes_of_card
+from sleuth.host.checksums import SUMS, has_checksums
+from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.judges.cache import NamedJudge
-from sleuth.learn.token_budget import is_out_of_memory
-from sleuth.memory import DEFAULT_SLOTS
+from sleuth.kernels.allocator import is_out_of_memory
+from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
 from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.training import SampledRecipe
 from sleuth.render import Renderer
-from sleuth.rewards.scorers import scorer_of
-from sleuth.rewards.scorers.scorer import STRICT
 from sleuth.rollout import Rollout, scored
-from sleuth.runs.checksums import SUMS, has_checksums
 from sleuth.runs.progress import ProgressBar
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096

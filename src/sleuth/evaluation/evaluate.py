@@ -10,88 +10,28 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from sleuth.data.questions import select_tasks
-from sleuth.data.suites import QuestionSet, Suite, eval_tasks, load_suite
-from sleuth.dialects.refine import refines
+from sleuth.answers.answer import SCORE
+from sleuth.answers.factory import computes_score, leads_with_score, reward_spec_of
+from sleuth.answers.match import sub_match, token_f1
+from sleuth.answers.suites import QuestionSet, Suite
+from sleuth.cite.dialect import refines
+from sleuth.cite.figures import FIGURES as CITATION_FIGURES
+from sleuth.cite.figures import citation_figures, citation_value
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.factories import answer_scorer_of, computes_score, leads_with_score, reward_spec_of, setting_of
-from sleuth.metrics.citation_figures import FIGURES as CITATION_FIGURES
-from sleuth.metrics.citation_figures import citation_figures, citation_value
-from sleuth.metrics.headline import evaluation_line
-from sleuth.metrics.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
-from sleuth.metrics.metrics import (
+from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
+from sleuth.evaluation.metrics import (
     CITING,
     REFINED,
-    SCORE,
     compatible_scores,
     episode_figures,
     is_score,
     missing_reasons,
     outcome_counts,
 )
-from sleuth.metrics.paired import question_value
-from sleuth.recipe.evaluation import EvaluateRecipe
-from sleuth.rewards.match import sub_match, token_f1
-from sleuth.stage_context import StageContext, StageInputs
-from sleuth.types import Episode, RetrievalFailed, Score, Task
-
-
-def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
-    """The questions. Raises SleuthError if they do not fit the model or the environment."""
-    env, longest = inputs.recipe.env_and_context(inputs.index)
-    tasks = eval_tasks(stage.data)
-    inputs.setting(stage.data, env, tasks, longest)
-    inputs.require_cache(stage, longest)
-    return tasks
-
-
-def run(stage: EvaluateRecipe, context: StageContext) -> Path:
-    """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
-    exist for this model; returns the model unchanged."""
-    env, longest = context.recipe.env_and_context(context.index)
-    arms = {stage.name: env}
-    if stage.forced_search_arm:
-        arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
-    missing = {name: arm for name, arm in arms.items() if context.read_eval(name) is None}
-    if not missing:
-        return Path(context.model)
-    model, tokenizer = context.load(context.model)
-    suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
-    tasks = suite.tasks if suite is not None else select_tasks(stage.data)
-    rewards = context.recipe.rewards_for(context.index)
-    pool = context.pool_for_evaluation(model, tokenizer, longest)
-    for name, arm in missing.items():
-        session = EvalSession(
-            model=model,
-            tokenizer=tokenizer,
-            setting=setting_of(arm, tokenizer, tasks),
-            context=longest,
-            slots=stage.slots,
-            cache_memory=stage.cache_memory,
-            temperature=stage.temperature,
-            seed=context.recipe.seed,
-            scorer=answer_scorer_of(rewards),
-            rewards=rewards,
-            pool=pool,
-        )
-        with context.folder.costing(stage.name, "asking"):
-            if suite is not None:
-                contents = ask_suite(
-                    session, suite, name=name, model=context.model, write=context.write_eval, stored=context.read_eval
-                )
-            else:
-                answered = session.ask(tasks, f"evaluate {name}")
-                contents = evaluation(answered, session, name=name, model=context.model)
-        if (line := missing_line(contents)) is not None:
-            context.folder.say(f"evaluate {name}: {line}")
-            if all_missing(contents):
-                raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
-        context.write_eval(name, contents)
-        context.folder.say(evaluation_line(name, contents))
-    return Path(context.model)
+from sleuth.evaluation.paired import question_value
+from sleuth.types import Episode, Score, Task
 
 
 def ask_suite(

@@ -10,15 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sleuth.factories import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
+from sleuth.answers.exam_paper import exam_paper
+from sleuth.evaluation.exam_card import ExamCard, exam_card, in_words
+from sleuth.host.atomic import write_text
+from sleuth.host.threads import to_stderr
 from sleuth.judges.exam import sit_exam
-from sleuth.metrics.exam_card import ExamCard, exam_card, in_words
+from sleuth.judges.factory import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
 from sleuth.recipe.judges import JudgeFields, Skill
-from sleuth.rewards.exam_paper import exam_paper
-from sleuth.runs.atomic import write_text
 from sleuth.runs.judge_cards import CARDS_FILE, read_cards
 from sleuth.runs.progress import ProgressBar
-from sleuth.threads import to_stderr
 from sleuth.types import SleuthError
 
 PEOPLE = 32

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sleuth.judges.forms import FORMS, InvalidAnswerError, Question, question_of
 from sleuth.judges.json_client import JsonClient
+from sleuth.judges.judge_prompts import FORMS, InvalidAnswerError, Question, question_of
 from sleuth.judges.pool import Ledger, NoAnswerError
-from sleuth.judges.sheets import CLAIMS, CRITERIA, SheetQuestion, sheet_question
+from sleuth.judges.rubric_sheets import CLAIMS, CRITERIA, SheetQuestion, sheet_question
 from sleuth.types import AnySheet, Case, Pair, Verdict
 
 PARSER_VERSION = 1

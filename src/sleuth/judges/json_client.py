@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from sleuth.judges.forms import InvalidAnswerError, spelled_out
+from sleuth.judges.judge_prompts import InvalidAnswerError, spelled_out
 from sleuth.judges.pool import Ledger, RefusedError, Reply, ServerPool
 
 Answer = TypeVar("Answer", covariant=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.judges.forms import replace_surrogates
-from sleuth.retrieval.connections import Answer, RequestFailedError, ask
-from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
+from sleuth.host.connections import Answer, RequestFailedError, ask
+from sleuth.host.replicas import Replica, Replicas, RetryBudget
+from sleuth.judges.judge_prompts import replace_surrogates
 from sleuth.types import Verdict
 
 ATTEMPTS = 4

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
+from sleuth.host.connections import Answer, RequestFailedError, ask_within
 from sleuth.judges.pool import base_url
-from sleuth.retrieval.connections import Answer, RequestFailedError, ask_within
 from sleuth.types import SleuthError
 
 HEALTH_SECONDS = 10.0  # timeout for the list of models

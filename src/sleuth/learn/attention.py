@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
-from sleuth.learn.copying import CopyingHead
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.learn.tree_blocks import Block, blocks_for_outputs, tree_blocks, within_window
+from sleuth.read.copying import CopyingHead
 from sleuth.types import SleuthError
 
 TREE_ATTENTION = "sleuth_tree"

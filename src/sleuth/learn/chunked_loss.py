@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sleuth.kernels.last_layer import select_outputs
+from sleuth.kernels.vocabulary import embedding_in_place, logprobs_with_grad
 from sleuth.learn.attention import ActivationBoundary, Branches
-from sleuth.learn.last_layer import select_outputs
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack, gather_rows
 from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
-from sleuth.learn.vocabulary import embedding_in_place, logprobs_with_grad
 
 
 def add_gradients(

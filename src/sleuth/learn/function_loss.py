@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sleuth.user_code.calls import Caller
-from sleuth.user_code.functions import UserFunction, parameters_of, require_arguments
-from sleuth.user_code.prints import prints_to_stderr
+from sleuth.own.calls import Caller
+from sleuth.own.functions import UserFunction, parameters_of, require_arguments
+from sleuth.own.prints import prints_to_stderr
 
 EXAMPLE = "def {name}(logprobs, old_logprobs, advantages, weights)"
 BOUNDS = ("low", "high")

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sleuth.kernels.fused_layers import fused_forwards
+from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
+from sleuth.kernels.matmul import onednn_linears, replaced_forwards
+from sleuth.kernels.vocabulary import logprobs_with_grad, target_logprobs, top_logprobs
 from sleuth.learn.attention import TREE_ATTENTION, Branches
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.copying import CopyingHead
-from sleuth.learn.families import check_family
-from sleuth.learn.fused_layers import fused_forwards
-from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
+from sleuth.learn.model_families import check_family
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
-from sleuth.learn.products import onednn_linears, replaced_forwards
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.learn.vocabulary import logprobs_with_grad, target_logprobs, top_logprobs
+from sleuth.read.copying import CopyingHead
 
 
 def token_logprobs(

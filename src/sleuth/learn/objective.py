@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
-from sleuth.learn.dpo import PAIR, dpo_objective
 from sleuth.learn.losses import KLKind
+from sleuth.think.dpo import PAIR, dpo_objective
 
 POLICY_LOSSES = {
     "clip": (losses.clipped_policy_loss, losses.clipped),
@@ -115,7 +115,7 @@ class PolicyLoss(Objective):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedLoss(Objective):
     """Cross-entropy on the trained tokens, plus `copying` times that of where the copying head attends, on those that
-    copy a token (`sleuth.learn.copying`)."""
+    copy a token (`sleuth.read.copying`)."""
 
     copying: float = 0.0
 

@@ -15,18 +15,17 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sleuth.kernels.allocator import is_out_of_memory, keep_freed_memory, return_freed_memory
 from sleuth.learn.batch import Batch, Top
-from sleuth.learn.copying import CopyingHead
-from sleuth.learn.families import check_family
-from sleuth.learn.heap import keep_freed_memory, return_freed_memory
 from sleuth.learn.logprobs import tree_attention
-from sleuth.learn.masters import Holding, MasterWeights
+from sleuth.learn.master_weights import Holding, MasterWeights
+from sleuth.learn.model_families import check_family
 from sleuth.learn.objective import Objective, PolicyLoss, PreferenceLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
 from sleuth.learn.targets import PassFigures
-from sleuth.learn.token_budget import is_out_of_memory
+from sleuth.read.copying import CopyingHead
 from sleuth.types import SleuthError
 
 ONE_ROW = 1

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from sleuth.kernels.vocabulary import LogprobGrad
 from sleuth.learn.batch import Batch, Top
 from sleuth.learn.prefix_tree import Pack, gather_rows
-from sleuth.learn.vocabulary import LogprobGrad
 
 TokenLoss = Callable[[Batch, Tensor, Tensor | None], tuple[Tensor, dict[str, Tensor]]]
 """(rows, their log-probabilities (R, T), those of a reference model) -> a sum over tokens whose terms depend on one

@@ -6,11 +6,9 @@ import gc
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
-
-from sleuth.learn.heap import release_cached_memory
+from sleuth.host.threads import to_stderr
+from sleuth.kernels.allocator import is_out_of_memory, release_cached_memory
 from sleuth.ranks import ALONE, Ranks
-from sleuth.threads import to_stderr
 from sleuth.types import SleuthError, TransientError
 
 Result = TypeVar("Result")
@@ -72,8 +70,3 @@ class TokenBudget:
         return TransientError(
             f"{here}: the same command continues from the last checkpoint, with {self.tokens // 2} tokens at once"
         )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, on a CPU or a GPU; torch raises a different error for each."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

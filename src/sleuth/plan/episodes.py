@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.data.suites import SUITES
-from sleuth.dialects import dialect_of
+from sleuth.answers.suites import SUITES
+from sleuth.dialect import dialect_of
 from sleuth.engines.local.pages import PAGE
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
-    AnnotateRecipe,
     EvaluateRecipe,
     GateRecipe,
     GrpoRecipe,
-    OnlineDpoRecipe,
     ProbeRecipe,
     ReasonRecipe,
     Recipe,
@@ -29,12 +27,13 @@ from sleuth.recipe import (
     ThoughtEnvRecipe,
     ThoughtTextRecipe,
     WarmStartRecipe,
-    WinRateRecipe,
 )
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
+from sleuth.think.annotate_table import AnnotateRecipe
+from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
 
 PROMPT, TURN, PASSAGE, SEARCHES = 300, 120, 150, 2
 """Tokens of a search prompt, of a turn and of a passage, and searches of a typical episode, where limits allow them.

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sleuth.hardware import Card, Cards
+from sleuth.host.disk import SLACK, DiskPlan
+from sleuth.host.hardware import Card, Cards
 from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.judge_calls import StepCalls, step_calls
@@ -16,7 +17,6 @@ from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
 from sleuth.recipe import Recipe, TrainingRecipe
-from sleuth.runs.disk import SLACK, DiskPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,8 @@ def plan_for_cpu(recipe: Recipe, memory: int) -> CardPlan:
 def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> CardPlan:
     shape, note = shape_of(recipe.model) if recipe.init is None else (random_shape(recipe.stage[0]), None)
     if recipe.init is None and note is None:
-        from sleuth.factories.models import read_config  # takes seconds to import
-        from sleuth.stage_context import require_family
+        from sleuth.learn.models import read_config  # takes seconds to import
+        from sleuth.training.stage_context import require_family
 
         require_family(recipe, read_config(recipe.model))
     phases = phases_of(recipe, shape, machine)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sleuth.cite.measure import MAX_SHEET
+from sleuth.cite.rubric_reward import STATIC
 from sleuth.recipe import Recipe
 from sleuth.recipe.recipe import StageFields
 from sleuth.recipe.rewards import AnswerSize
-from sleuth.rewards.citation.measure import MAX_SHEET
-from sleuth.rewards.rubric import STATIC
 
 OWN_CRITERIA = 5
 """Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""

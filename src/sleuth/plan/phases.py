@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sleuth.memory import FREE_SHARE, parse_share
+from sleuth.host.disk import shown
+from sleuth.host.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.server_cards import SERVER_SHARE, played_by_server, shares_learner_card
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import Recipe, TrainingRecipe
-from sleuth.runs.disk import shown
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
 """Bytes of a vLLM or SGLang server beside its weights and cache (activations, graphs, context); of a sleeping one."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from sleuth.model_path import require_model
+from sleuth.host.model_path import require_model
 from sleuth.recipe import SupervisedRecipe, WorldTextRecipe
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.training import LoraRecipe

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sleuth.hardware import Card
+from sleuth.host.hardware import Card
 from sleuth.plan.episodes import Played
 from sleuth.plan.memory import LearnerMemory, Passes
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.model_path import model_name
+from sleuth.host.model_path import model_name
 from sleuth.recipe.strict import TABLE, TEXT, FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sleuth.own.functions import resolved
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
@@ -42,7 +43,6 @@ from sleuth.recipe.shipped import (
 )
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
-from sleuth.user_code.functions import resolved
 
 FUNCTION_KEYS = ("function", "tools")
 """Keys whose values name functions of the user."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt
 
-from sleuth.hardware import read_cards
+from sleuth.host.hardware import read_cards
 from sleuth.recipe.envs import EnvFields, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from pydantic import Field, PositiveFloat
 
-from sleuth.dialects import Dialect
+from sleuth.dialect import Dialect
+from sleuth.own.functions import load_function
 from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, Skill
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, PairJudge, Reward, SheetJudge, Task
-from sleuth.user_code.functions import load_function
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -30,7 +30,7 @@ FUNCTION_VERSION = 1
 
 
 class Judges(Protocol):
-    """The judges of a stage by their tables, each opened once, as in `sleuth.factories.JudgePool`."""
+    """The judges of a stage by their tables, each opened once, as in `sleuth.judges.factory.JudgePool`."""
 
     def judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> Judge: ...
 

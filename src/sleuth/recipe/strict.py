@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import with_info_plain_validator_function
 
 from sleuth import family
-from sleuth.user_code.functions import resolved
+from sleuth.own.functions import resolved
 
 Item = TypeVar("Item")
 Check = Callable[[Any], Iterator[str]]
@@ -65,7 +65,7 @@ class StrictModel(BaseModel):
     refused: ClassVar[Mapping[str, str]] = {}
     """Keys that users may expect but that are not supported, with the reason."""
     named: ClassVar[Mapping[str, str]] = {}
-    """Keys that name something outside of the recipe, with its kind in `sleuth.plan.inputs.REQUIRED`."""
+    """Keys that name something outside of the recipe, with its kind in `sleuth.runs.recipe_inputs.REQUIRED`."""
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.memory import DEFAULT_SLOTS, require_amount
+from sleuth.host.memory import DEFAULT_SLOTS, require_amount
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
 from sleuth.types import SleuthError

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.metrics.arms import Difference, difference, level
-from sleuth.metrics.intervals import UNMEASURED, Measured
-from sleuth.metrics.paired import FIGURES, Evaluation, Record, by_question, is_share, question_value
-from sleuth.metrics.significance import clusters_for_difference
+from sleuth.evaluation.arms import Difference, difference, level
+from sleuth.evaluation.intervals import UNMEASURED, Measured
+from sleuth.evaluation.paired import FIGURES, Evaluation, Record, by_question, is_share, question_value
+from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object
@@ -59,7 +59,7 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
 def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was evaluated with at least one seed, or ended at its gate.
 
-    Levels and differences are over texts and, with several seeds, over these too, as in `sleuth.metrics.arms`.
+    Levels and differences are over texts and, with several seeds, over these too, as in `sleuth.evaluation.arms`.
     Differences are paired by text and seed, because arms share their first stages. A figure without values by text is
     the mean over seeds, with an interval over them. Raises SleuthError for a figure that no evaluation has."""
     wanted = recipe.table

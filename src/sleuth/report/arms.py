@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.report.figures import arms_of
 from sleuth.report.run_files import TRAINED, RunFiles, read_evaluation, read_run
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.types import SleuthError
 
 MAX_ARMS = 8

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from sleuth.metrics.arms import Difference, difference, level
-from sleuth.metrics.failures import Mode, mode_counts, transitions
-from sleuth.metrics.headline import leading_figures, same_reward
-from sleuth.metrics.intervals import Measured
-from sleuth.metrics.metrics import SCORE, is_score
-from sleuth.metrics.paired import (
+from sleuth.answers.answer import SCORE
+from sleuth.answers.failures import Mode, mode_counts, transitions
+from sleuth.episodes.protocol import HISTORY, ProtocolCard
+from sleuth.episodes.protocol_differences import differences
+from sleuth.evaluation.arms import Difference, difference, level
+from sleuth.evaluation.headline import leading_figures, same_reward
+from sleuth.evaluation.intervals import Measured
+from sleuth.evaluation.metrics import is_score
+from sleuth.evaluation.paired import (
     FIGURES,
     Evaluation,
     Record,
@@ -25,8 +28,6 @@ from sleuth.metrics.paired import (
 from sleuth.report.arms import Arm, Evaluated
 from sleuth.report.figures import label_of
 from sleuth.report.summary import flat
-from sleuth.runs.protocol import HISTORY, ProtocolCard
-from sleuth.runs.protocol_differences import differences
 from sleuth.types import SleuthError
 
 Table = Mapping[Mode, Mapping[Mode, int]]

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.metrics.failures import MODES
-from sleuth.metrics.paired import side_of_zero
+from sleuth.answers.failures import MODES
+from sleuth.evaluation.paired import side_of_zero
 from sleuth.report.axes import Scale, area, dots, line, round_domain, running_mean, ticks
 from sleuth.report.comparison import Comparison
 from sleuth.report.curves import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.metrics.metrics import is_score, score_label
+from sleuth.evaluation.metrics import is_score, score_label
 from sleuth.report.axes import Scale, Tick, area, dots, line, round_domain, running_mean, ticks
 
 WIDTH, HEIGHT = 340, 168

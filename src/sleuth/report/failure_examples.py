@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sleuth.metrics.failures import MODES, Mode, Record, failure_mode
-from sleuth.metrics.paired import Evaluation, records_of
+from sleuth.answers.failures import MODES, Mode, Record, failure_mode
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import STRICT, Transcript
+from sleuth.evaluation.paired import Evaluation, records_of
 from sleuth.report.run_files import BASE, TRAINED
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import STRICT, Transcript
 
 LONGEST = 600
 """Characters of what a policy wrote that an example shows."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sleuth.metrics.headline import same_reward
-from sleuth.metrics.intervals import Measured
-from sleuth.metrics.metrics import SCORE, is_score, score_label
-from sleuth.metrics.paired import Evaluation, mean_difference, records_of, side_of_zero
+from sleuth.answers.answer import SCORE
+from sleuth.evaluation.headline import same_reward
+from sleuth.evaluation.intervals import Measured
+from sleuth.evaluation.metrics import is_score, score_label
+from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, side_of_zero
 from sleuth.report.axes import Scale, round_domain
 from sleuth.report.run_files import BASE, TRAINED
 

@@ -14,9 +14,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sleuth.metrics.headline import leading_figures
-from sleuth.metrics.intervals import Measured
-from sleuth.metrics.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
+from sleuth.evaluation.headline import leading_figures
+from sleuth.evaluation.intervals import Measured
+from sleuth.evaluation.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
+from sleuth.host import disk
+from sleuth.host.atomic import write_text
+from sleuth.host.escapes import escape
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.failure_examples import failure_arms, failure_rows
@@ -27,10 +30,7 @@ from sleuth.report.step_files import with_files, write_step_files
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
 from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
-from sleuth.runs import disk
-from sleuth.runs.atomic import write_text
 from sleuth.runs.judge_cards import COLUMNS, mark_rows, read_cards
-from sleuth.terminal import escape
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from sleuth.metrics.failures import MODES, failure_mode
-from sleuth.metrics.metrics import is_score, score_label
-from sleuth.metrics.paired import Record
+from sleuth.answers.failures import MODES, failure_mode
+from sleuth.evaluation.metrics import is_score, score_label
+from sleuth.evaluation.paired import Record
 from sleuth.report.transcripts import TextPool, action_view, segment_view
 from sleuth.runs.rollouts import SCHEMA, reading
 from sleuth.types import SleuthError

@@ -12,9 +12,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from sleuth.host.atomic import write_text
 from sleuth.report.rollouts_shown import rollouts_of, step_of
 from sleuth.report.transcripts import TextPool
-from sleuth.runs.atomic import write_text
 
 FOLDER = "report_rollouts"
 

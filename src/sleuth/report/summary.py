@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sleuth.metrics.headline import headline
+from sleuth.answers.scorers import SCORERS
+from sleuth.evaluation.headline import headline
 from sleuth.report.run_files import RunFiles
-from sleuth.rewards.scorers import SCORERS
 
 Facts = list[tuple[str, str]]
 

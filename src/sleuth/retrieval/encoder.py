@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from sleuth.model_path import require_model
+from sleuth.host.checksums import file_sha256
+from sleuth.host.model_path import require_model
+from sleuth.host.threads import PROCESS
 from sleuth.retrieval.index_card import EncoderCard
-from sleuth.runs.checksums import file_sha256
-from sleuth.threads import PROCESS
 from sleuth.types import Passage, SleuthError
 
 HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from sleuth.data.catalogue import command_for
-from sleuth.model_path import model_name
-from sleuth.runs.checksums import SUMS, damage, has_checksums, lists, write_checksums
-from sleuth.threads import to_stderr
+from sleuth.host.checksums import SUMS, damage, has_checksums, lists, write_checksums
+from sleuth.host.model_path import model_name
+from sleuth.host.threads import to_stderr
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 FILE_NAME = "card.json"

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.retrieval.connections import RequestFailedError, ask, ask_within, key_headers
+from sleuth.host.connections import RequestFailedError, ask, ask_within, key_headers
+from sleuth.host.replicas import Replica, Replicas, RetryBudget
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.replicas import Replica, Replicas, RetryBudget
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, Retriever, RetrieverIdentity, SleuthError
 
 ATTEMPTS = 4

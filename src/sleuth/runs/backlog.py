@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from sleuth.runs.disk import is_full, lack
+from sleuth.host.disk import is_full, lack
 from sleuth.types import SleuthError
 
 MAX_WAITING = 64

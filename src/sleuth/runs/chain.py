@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sleuth.model_path import not_a_file
-from sleuth.runs.atomic import write_text
-from sleuth.runs.checksums import SUMS, damage, has_checksums, listed_files, unlisted_files
+from sleuth.host.atomic import write_text
+from sleuth.host.checksums import SUMS, damage, has_checksums, listed_files, unlisted_files
+from sleuth.host.model_path import not_a_file
 from sleuth.types import SleuthError
 
 CHAIN = "chain.jsonl"

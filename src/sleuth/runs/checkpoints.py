@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sleuth.model_path import require_file
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.atomic import DAMAGED, PARTIAL, replacing_folder, write_text
+from sleuth.host.checksums import damage, drop_checksums, list_again, lists, of_model, require_intact, write_checksums
+from sleuth.host.disk import SLACK, recognising_full_disk, require_free
+from sleuth.host.model_path import require_file
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
 from sleuth.recipe.sweep import shared_stage_count
-from sleuth.runs.atomic import DAMAGED, PARTIAL, replacing_folder, write_text
 from sleuth.runs.chain import forget, recorded
-from sleuth.runs.checksums import damage, drop_checksums, list_again, lists, require_intact, write_checksums
-from sleuth.runs.disk import SLACK, recognising_full_disk, require_free
 from sleuth.runs.manifest import SAVED_AS, Manifest, changes_since, saved_as
 from sleuth.runs.metrics import MetricsFile
-from sleuth.runs.protocol import ProtocolCard
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 
@@ -133,16 +133,6 @@ def resumable(checkpoint: Path) -> bool:
 def saved_with_state(checkpoint: Path) -> bool:
     """Whether it has a state, or had one that is missing by accident."""
     return resumable(checkpoint) or lists(checkpoint, STATE.as_posix())
-
-
-def of_model(name: str) -> bool:
-    """Whether a file of a checkpoint is read to load its model."""
-    return not name.startswith(STATE.parts[0] + "/")
-
-
-def beside_weights(name: str) -> bool:
-    """Whether it is read to load its model, and is small."""
-    return of_model(name) and not name.endswith(".safetensors")
 
 
 def require_own(checkpoint: Path, run: str | None) -> None:

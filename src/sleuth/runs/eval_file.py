@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sleuth.runs.atomic import DAMAGED, write_text
+from sleuth.host.atomic import DAMAGED, write_text
+from sleuth.host.checksums import weights_sha256
 from sleuth.runs.chain import forget, recorded
-from sleuth.runs.checksums import weights_sha256
 
 MODELS = ("model", "against")
 """Keys that name the models of an evaluation; `model_sha256` is the digest of the weights, where they are a folder."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from sleuth import __version__
+from sleuth.episodes.protocol import ProtocolCard
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.model_card import client_part, protocol_section
-from sleuth.runs.protocol import ProtocolCard
 
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
-from sleuth.model_path import require_file
+from sleuth.host.atomic import write_text
+from sleuth.host.machine import machine
+from sleuth.host.model_path import require_file
 from sleuth.recipe import Recipe
-from sleuth.runs.atomic import write_text
 from sleuth.runs.chain import recorded, run_id
-from sleuth.runs.machine import machine
 from sleuth.types import RetrieverIdentity, SleuthError
 
 _MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")

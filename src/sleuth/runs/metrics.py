@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from sleuth import family
+from sleuth.host.atomic import write_text
 from sleuth.recipe.renamed import renamed_figures
-from sleuth.runs.atomic import write_text
 from sleuth.runs.chain import record_rows, recorded
 from sleuth.types import SleuthError
 

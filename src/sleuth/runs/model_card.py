@@ -9,16 +9,16 @@ from shlex import quote
 from typing import Any
 
 from sleuth import __version__
+from sleuth.cite.dialect import refines
 from sleuth.data.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.data.hub import HubLocation
-from sleuth.dialects import Dialect
-from sleuth.dialects.refine import refines
-from sleuth.prompts.published import QUESTION
+from sleuth.dialect import Dialect
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.published import QUESTION
 from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.judge_cards import COLUMNS, mark_rows
 from sleuth.runs.methods import method_citations, method_tags, trained_stages
-from sleuth.runs.protocol import ProtocolCard
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Evaluation -> figure -> {"value", "low", "high", "n"}: `results["trained"]["em"]["value"]`."""

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-from sleuth.terminal import escape, escape_terminals
-from sleuth.threads import to_stderr
+from sleuth.host.escapes import escape, escape_terminals
+from sleuth.host.threads import to_stderr
 
 DELAY = 1.0
 """Seconds of work before a bar of `progress_bar` is shown."""

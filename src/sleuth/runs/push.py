@@ -8,9 +8,9 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sleuth.model_path import loaded_files, require_file
-from sleuth.runs.checkpoints import CARD, of_model
-from sleuth.runs.checksums import SUMS, listed_files, require_intact
+from sleuth.host.checksums import SUMS, listed_files, of_model, require_intact
+from sleuth.host.model_path import loaded_files, require_file
+from sleuth.runs.checkpoints import CARD
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

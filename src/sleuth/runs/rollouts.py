@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sleuth.runs.atomic import replacing_file
+from sleuth.host.atomic import replacing_file
 from sleuth.runs.chain import recorded
 from sleuth.types import (
     Action,

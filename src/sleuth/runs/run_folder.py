@@ -13,14 +13,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
+from sleuth.host.atomic import PARTIAL, write_text
+from sleuth.host.disk import Shortages
+from sleuth.host.peak_memory import peak_memory
 from sleuth.recipe import Recipe, dump_toml, load_recipe
-from sleuth.runs.atomic import PARTIAL, write_text
 from sleuth.runs.backlog import Backlog
 from sleuth.runs.chain import CHAIN, begin_chain, recorded, require_regular, require_unbroken, settle
-from sleuth.runs.disk import Shortages
 from sleuth.runs.eval_file import set_aside_damaged
 from sleuth.runs.manifest import Manifest, identity
-from sleuth.runs.memory import peak_memory
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.progress import print_line
 from sleuth.runs.trackers import Trackers, open_trackers

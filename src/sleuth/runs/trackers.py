@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Any, Protocol, Self
 from uuid import uuid4
 
-from sleuth.runs.atomic import write_text
+from sleuth.host.atomic import write_text
 from sleuth.types import SleuthError
 
 PROJECT = "sleuth"

@@ -13,6 +13,16 @@ FAMILY = Family(
     environments={
         "search": "sleuth.recipe.envs:SearchEnvRecipe",
     },
+    dialects={
+        "sleuth": "sleuth.search.dialects.sleuth:SLEUTH",
+        "search_r1": "sleuth.search.dialects.search_r1:SEARCH_R1",
+        "slime": "sleuth.search.dialects.slime:SLIME",
+        "verl": "sleuth.search.dialects.verl:VERL",
+        "research": "sleuth.search.dialects.research:RESEARCH",
+        "research_card": "sleuth.search.dialects.research:RESEARCH_CARD",
+        "chat": "sleuth.search.dialects.chat:CHAT",
+    },
+    other_dialects=("sleuth.search.dialects.tools:TOOLS_CHAT", "sleuth.search.dialects.tools:TOOLS_TEXT"),
     rewards={
         "cited_answer": "sleuth.search.rewards:CitedAnswerRecipe",
     },

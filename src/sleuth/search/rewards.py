@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from sleuth.dialects import DIALECTS, Dialect
+from sleuth.answers.answer import cited_passage_holds, given_answer
+from sleuth.answers.tables import EpisodeRewardRecipe
+from sleuth.dialect import DIALECTS, Dialect
 from sleuth.recipe.envs import EnvFields
-from sleuth.rewards.answer import cited_passage_holds, given_answer
-from sleuth.rewards.tables import EpisodeRewardRecipe
 from sleuth.types import Episode
 
 

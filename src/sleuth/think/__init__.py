@@ -8,9 +8,9 @@ FAMILY = Family(
     name="think",
     about="Thoughts in texts, paid by what they help to continue, and preferences between continuations.",
     stages={
-        "annotate": "sleuth.recipe.annotation:AnnotateRecipe",
-        "online_dpo": "sleuth.recipe.preference:OnlineDpoRecipe",
-        "win_rate": "sleuth.recipe.preference:WinRateRecipe",
+        "annotate": "sleuth.think.annotate_table:AnnotateRecipe",
+        "online_dpo": "sleuth.think.preference_tables:OnlineDpoRecipe",
+        "win_rate": "sleuth.think.preference_tables:WinRateRecipe",
         "probe": "sleuth.recipe.evaluation:ProbeRecipe",
         "gate": "sleuth.recipe.evaluation:GateRecipe",
         "reason": "sleuth.recipe.evaluation:ReasonRecipe",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from sleuth.judges.ending import EndingJudge
 from sleuth.recipe.judges import JudgeFields
+from sleuth.think.suffix_judge import EndingJudge
 
 if TYPE_CHECKING:
     from sleuth.judges.open_judge import OpenJudge

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveFloat
 
+from sleuth.answers.function import function_reward_of
 from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.recipe.judges import Skill
-from sleuth.recipe.preference import ComparisonRecipe, PreferenceFields, rounds_of
 from sleuth.recipe.rewards import FunctionFields, Identify, Judges
-from sleuth.rewards.function import function_reward_of
+from sleuth.think.preference_tables import ComparisonRecipe, PreferenceFields, rounds_of
 from sleuth.types import Reward
 
 
@@ -25,7 +25,7 @@ class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
     """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
 
     def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.rewards.preference import PairwiseReward, pair_judge_of, shown_to
+        from sleuth.think.preference_rewards import PairwiseReward, pair_judge_of, shown_to
 
         judge = pair_judge_of(self, judge_pool)
         return PairwiseReward(judge, schedule=self.schedule, evidence_of=shown_to(self.judge))
@@ -51,7 +51,7 @@ class PointwiseRecipe(PreferenceFields):
     """The judge."""
 
     def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.rewards.preference import PointwiseReward
+        from sleuth.think.preference_rewards import PointwiseReward
 
         return PointwiseReward(judge_pool.judge(self.judge), self.dimension)
 
@@ -75,7 +75,7 @@ class MechanicsRecipe(PreferenceFields):
     """Factor of this reward in the sum."""
 
     def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.rewards.preference import MechanicsReward
+        from sleuth.think.preference_rewards import MechanicsReward
 
         return MechanicsReward()
 

@@ -30,7 +30,7 @@ class SuffixRecipe(RewardFields):
     """The judge: a table of kind "http" names a model; "ending" knows the right ending of world texts."""
 
     def build(self, inputs: RewardInputs) -> Reward:
-        from sleuth.rewards.thoughts import SuffixReward, judge_of_suffixes
+        from sleuth.think.suffix_reward import SuffixReward, judge_of_suffixes
 
         return SuffixReward(*judge_of_suffixes(self.judge, inputs.judge_pool), inputs.dialect.think.close)
 
@@ -68,7 +68,7 @@ class GainRecipe(RewardFields):
     has no reason to prefer empty thoughts while most of its thoughts are still wrong."""
 
     def build(self, inputs: RewardInputs) -> None:
-        """`sleuth.training.credit.thought_gain` adds it."""
+        """`sleuth.think.thought_gain` adds it."""
 
     def record(self, identify: Identify) -> dict[str, Any]:
         scorer = f"{self.scorer}, clip={self.clip}, floor={self.floor}, decay={self.decay}"

@@ -9,63 +9,56 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from sleuth.data.questions import questions_hash
-from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.evaluation.judge_exam import cards_json, require_accurate
-from sleuth.evaluation.search_gain import require_text_dialect
-from sleuth.factories import (
-    JudgePool,
-    Setting,
-    ThoughtSetting,
+from sleuth.answers.factory import (
     answer_scorer_of,
-    engine_of,
-    function_loss_of,
     judges_in,
-    own_code_in,
-    played_tasks,
-    policy_loss_of,
-    policy_of,
-    program_of,
-    record_cache,
     require_functions,
     require_gradable,
     require_judges,
-    require_teacher,
     reward_of,
     reward_spec_of,
     rightness,
     scorer_warnings,
-    served_teacher_of,
-    setting_of,
-    sources_of,
-    trial_group,
 )
+from sleuth.data.questions import questions_hash
+from sleuth.engines.remote.served_teacher import ServedTeacher
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.own_code import own_code_in, sources_of
+from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
+from sleuth.episodes.protocol_differences import differences
+from sleuth.episodes.setting import Setting, trial_group
+from sleuth.evaluation.judge_exam import cards_json, require_accurate
+from sleuth.judges.factory import JudgePool
+from sleuth.kernels.allocator import release_cached_memory, releasing_cached_memory
 from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.function_loss import FunctionLoss, require_loss
-from sleuth.learn.heap import release_cached_memory, releasing_cached_memory
+from sleuth.learn.models import require_teacher
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
+from sleuth.own.functions import merged_sources
 from sleuth.ranks import Ranks
 from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.runs.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
-from sleuth.runs.protocol_differences import differences
-from sleuth.stage_context import Saved, StageContext, StageInputs
-from sleuth.training.credit.thought_gain import gain_in
+from sleuth.search.search_gain import require_text_dialect
+from sleuth.think.thought_gain import gain_in
+from sleuth.think.thoughts import ThoughtSetting, played_tasks
 from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
+from sleuth.training.engines import engine_of, record_cache
 from sleuth.training.hooks import hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.learning import function_loss_of, policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.loop import Figures, Trainer, figures_of, train
 from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
 from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores
+from sleuth.training.servers import program_of
+from sleuth.training.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError, Task
-from sleuth.user_code.functions import merged_sources
 
 
 def run(stage: GrpoRecipe, context: StageContext) -> Path:

@@ -8,18 +8,18 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sleuth.dialects.refine import refines
-from sleuth.engines.stops import find_eos_ids
-from sleuth.factories import ThoughtSetting
+from sleuth.cite.dialect import refines
+from sleuth.cite.red_team import Attack, attack
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.grpo import CreditRecipe
-from sleuth.rewards.thoughts import thought_figures
-from sleuth.stage_context import Saved
-from sleuth.training.credit.credit_assignment import assign_credit
-from sleuth.training.credit.thought_gain import GainScorer, gain_in
+from sleuth.render import find_eos_ids
+from sleuth.search.credit_assignment import assign_credit
+from sleuth.think.suffix_reward import thought_figures
+from sleuth.think.thought_gain import GainScorer, gain_in
+from sleuth.think.thoughts import ThoughtSetting
 from sleuth.training.loop import Figures
-from sleuth.training.red_team import Attack, attack
 from sleuth.training.rollout_worker import RolloutWorker, shuffled_scores
+from sleuth.training.stage_context import Saved
 from sleuth.types import Group, Task
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sleuth.factories import optimisation_of
+from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.learn.update_resolution import UpdateResolution, path_length, step_distance
+from sleuth.own.calls import slow_calls
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
-from sleuth.runs.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
-from sleuth.stage_context import Saved, StageContext, failing
+from sleuth.training.learning import optimisation_of
+from sleuth.training.stage_context import Saved, StageContext, failing
 from sleuth.types import SleuthError, StoppedByRule
-from sleuth.user_code.calls import slow_calls
 
 Figures = dict[str, Any]
 """A row of `metrics.jsonl`."""

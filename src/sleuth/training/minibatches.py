@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sleuth.factories import rightness
+from sleuth.answers.factory import rightness
 from sleuth.learn.batch import Advantages, Batch, Verdicts, batch_of_groups, has_gradient
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import Policy, Update

@@ -10,25 +10,28 @@ from pathlib import Path
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sleuth.answers.factory import reward_of
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.factories import JudgePool, dialect_in, policy_loss_of, policy_of, reward_of, served_teacher_of
+from sleuth.episodes.environments import dialect_in
+from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
+from sleuth.own.functions import load_function
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import FunctionFields
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
-from sleuth.stage_context import Saved, StageContext
-from sleuth.training.credit.thought_gain import gain_in
+from sleuth.think.thought_gain import gain_in
 from sleuth.training.grpo import advantages_of
+from sleuth.training.learning import policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
+from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError
-from sleuth.user_code.functions import load_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.factories import JudgePool, dialect_in, misfit_lines, require_gradable, reward_of, reward_spec_of
+from sleuth.answers.factory import misfit_lines, require_gradable, reward_of, reward_spec_of
+from sleuth.answers.scorers.scorer import transcript_of
+from sleuth.episodes.environments import dialect_in
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
+from sleuth.evaluation.significance import kendall_tau_b
+from sleuth.judges.factory import JudgePool
 from sleuth.learn.advantages import has_signal
-from sleuth.metrics.intervals import Measured, bootstrap_mean, share
-from sleuth.metrics.significance import kendall_tau_b
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import load_tokenizer
-from sleuth.rewards.scorers.scorer import transcript_of
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.stage_context import StageContext
-from sleuth.training.credit.thought_gain import gain_in
+from sleuth.think.thought_gain import gain_in
+from sleuth.training.stage_context import StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
 

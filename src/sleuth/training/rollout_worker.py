@@ -13,7 +13,8 @@ from functools import partial
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
-from sleuth.factories import JudgePool, Setting, ThoughtSetting, TrainingEngine
+from sleuth.episodes.setting import Setting
+from sleuth.judges.factory import JudgePool
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
 from sleuth.ranks import Ranks
@@ -21,9 +22,11 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.rollouts import is_whole, read_rollouts
-from sleuth.stage_context import StageContext
+from sleuth.think.thoughts import ThoughtSetting
 from sleuth.training.difficulty_sampler import DifficultySampler
+from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.stage_context import StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, Reward, SleuthError, Task
 

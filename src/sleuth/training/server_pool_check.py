@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.engines.remote.capabilities import discover_server
-from sleuth.factories import load_model, load_outline, pool_engine_of
+from sleuth.learn.models import load_model, load_outline
 from sleuth.recipe import GrpoRecipe, Recipe
+from sleuth.training.engines import pool_engine_of
 from sleuth.types import SleuthError
 
 

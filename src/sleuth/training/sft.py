@@ -8,21 +8,23 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.evaluation.thought_figures import LogprobScorer, thought_figures
-from sleuth.factories import add_tokens, context_of, place_weights, policy_of, random_model, thought_documents
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
+from sleuth.learn.models import add_tokens, context_of, place_weights, random_model
 from sleuth.learn.prefix_tree import pack
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.metrics.intervals import Measured
 from sleuth.recipe import HeldOutThoughtsRecipe, SupervisedRecipe, WorldTextRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import write_eval
-from sleuth.runs.protocol import ProtocolCard
-from sleuth.stage_context import Saved, StageContext
+from sleuth.think.thought_figures import LogprobScorer, thought_figures
+from sleuth.think.thoughts import thought_documents
+from sleuth.training.learning import policy_of
 from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.sft_rows import training_rows
+from sleuth.training.stage_context import Saved, StageContext
 from sleuth.types import Piece
 from sleuth.world.text import TextRows, make_text_tokenizer
 

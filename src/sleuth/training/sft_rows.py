@@ -11,19 +11,14 @@ from typing import Protocol, cast
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.answers.scorers.scorer import STRICT
+from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import named_rows, questions_hash, select_tasks
-from sleuth.factories import (
-    THINK,
-    Setting,
-    excerpts_of,
-    interleaved,
-    read_reading_texts,
-    require_apart,
-    require_indexed,
-    setting_of,
-    thought_documents,
-)
-from sleuth.factories.reading_tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.setting import Setting
+from sleuth.read.texts import read_reading_texts, require_indexed
+from sleuth.read.tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
 from sleuth.recipe import (
     AnsweredRowsRecipe,
     ReadingRecipe,
@@ -33,10 +28,9 @@ from sleuth.recipe import (
     WorldTextRecipe,
 )
 from sleuth.render import Renderer, check_writable
-from sleuth.rewards.scorers.scorer import STRICT
-from sleuth.runs.protocol import ProtocolCard
-from sleuth.stage_context import StageContext, StageInputs
+from sleuth.think.thoughts import THINK, interleaved, require_apart, thought_documents
 from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Document, Piece, SleuthError, Task
 from sleuth.world.text import TextRows
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Container, Sequence
 from statistics import fmean
 from typing import Any
 
-from sleuth.envs.calls import ERROR
+from sleuth.answers.answer import OUTCOMES
+from sleuth.episodes.calls import ERROR
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
-from sleuth.rewards.answer import OUTCOMES
 from sleuth.types import Episode, Group, Score
 
 FEW = 0.05

@@ -9,12 +9,12 @@ are those of one split. The kinds of row:
 - phrasing: questions in many wordings, each with a thought of what to look up first;
 - lookup: look-ups with query, results and value, without a question;
 - plan: questions, each with a thought of all look-ups;
-- episode: a question, answered by a careless search agent (see `sleuth.world.habits`);
-- placing: a tool output, and the snippet id of some of its words (see `sleuth.world.citing`);
+- episode: a question, answered by a careless search agent (see `sleuth.search.world_habits`);
+- placing: a tool output, and the snippet id of some of its words (see `sleuth.cite.world_citing`);
 - citing: a tool output, and an honest refiner's thoughts and answers for several look-ups, with citations;
 - strangers: the same, with look-ups of entities that the tool output does not mention;
 - namesakes: a tool output about entities that share words of their names, and the snippet id of each fact;
-- refining: a question, a tool output and a careless refiner's answer (see `sleuth.world.refining`).
+- refining: a question, a tool output and a careless refiner's answer (see `sleuth.cite.world_refining`).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sleuth.cite.world_citing import STRANGERS, TAGS, citing_row, namesakes_row, placing_row
+from sleuth.cite.world_citing import words as citing_words
+from sleuth.cite.world_refining import refining_row
+from sleuth.search.world_habits import Careless
+from sleuth.search.world_thoughts import DIALECT, PROMPT, Row, goal, reading_row, results
 from sleuth.types import Piece
 from sleuth.world import names
-from sleuth.world.citing import STRANGERS, TAGS, citing_row, namesakes_row, placing_row
-from sleuth.world.citing import words as citing_words
 from sleuth.world.facts import World, draw_world, firm_names, person_names, work_names
-from sleuth.world.habits import Careless
 from sleuth.world.library import Article, Distraction, Shelf, articles
 from sleuth.world.names import Split, split_of, words_for
 from sleuth.world.questions import Facts, Question, ask, one_hops, two_hops
-from sleuth.world.refining import refining_row
-from sleuth.world.thoughts import DIALECT, PROMPT, Row, goal, reading_row, results
 from sleuth.world.tokens import make_tokenizer
 
 if TYPE_CHECKING:

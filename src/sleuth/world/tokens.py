@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from sleuth.dialects import DIALECTS
+from sleuth.dialect import DIALECTS
 from sleuth.world import names
 from sleuth.world.names import words_for
 from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS, RELATIONS

@@ -12,17 +12,17 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from sleuth.runs.atomic import replacing_file
+from sleuth.cite.world_tool_outputs import ToolOutputs
+from sleuth.host.atomic import replacing_file
+from sleuth.think.world_arithmetic import arithmetic_rows
+from sleuth.think.world_chained import INFERENCES, ChainedText, ChainedTexts, entropies
+from sleuth.think.world_noisy_text import CarelessText, CarelessTexts
+from sleuth.think.world_noisy_thoughts import HastyTexts
 from sleuth.types import SleuthError
-from sleuth.world.arithmetic import arithmetic_rows
-from sleuth.world.careless import CarelessText, CarelessTexts
-from sleuth.world.chained import INFERENCES, ChainedText, ChainedTexts, entropies
 from sleuth.world.facts import World, make_world
-from sleuth.world.hasty import HastyTexts
 from sleuth.world.library import REPORT_EVERY, Library, count_articles
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Question, ask, one_hops, two_hops
-from sleuth.world.tool_outputs import ToolOutputs
 
 CORPUS = "corpus.jsonl"
 QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl"}

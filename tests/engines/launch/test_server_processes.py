@@ -105,7 +105,7 @@ def until(happened: Callable[[], bool], seconds: float = 15.0) -> None:
 def test_a_line_names_the_program_before_it_is_started_and_none_the_second_time(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sleuth.user_code.permission.CODE.announced", [])
+    monkeypatch.setattr("sleuth.own.permission.CODE.announced", [])
     server = start()
     assert capfd.readouterr().err == f"code: starts {sys.executable} -I -S {tmp_path}/server.py\n"
     end_all([server])

@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import paged_attention, shared_spans
-from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.engines.local import paged_attention
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, token_rows
-from sleuth.engines.local.shared_spans import find_shared_spans
+from sleuth.kernels import shared_spans
+from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.kernels.shared_spans import find_shared_spans
 
 CPU = torch.device("cpu")
 SLOTS, PAGE, PAGES_EACH = 10, 16, 10

@@ -18,8 +18,8 @@ from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.decode_graphs import DecodeBuffers, bucket_of, decode_step
 from sleuth.engines.local.engine import HELD_STEPS, LocalEngine
 from sleuth.engines.local.pages import PAGE
+from sleuth.host.variables import GRAPHS_VARIABLE
 from sleuth.types import Sampling, SleuthError
-from sleuth.variables import GRAPHS_VARIABLE
 
 
 def plain_kernel(query, keys, values, pages, lengths, longest, scale, window):

@@ -28,7 +28,7 @@ CASES = {
 CHECK = """
 import json, sys
 import numpy as np, torch
-from sleuth.engines.local.decode_kernels import attend_by_pages
+from sleuth.kernels.decode_kernels import attend_by_pages
 
 def error(lengths, sharing=1, size=16, page=64, window=2**30, dtype="float32", gap=False):
     generator, rows, heads = torch.Generator().manual_seed(0), len(lengths), 2

@@ -70,8 +70,8 @@ def test_nothing_is_fused_also_where_the_learner_would(make_model, tokenizer, wo
     def refuse(*arguments, **options):
         raise AssertionError("fused")
 
-    monkeypatch.setattr("sleuth.learn.fused_layers.on_card", lambda *tensors: True)
-    monkeypatch.setattr("sleuth.learn.fused.Fused.__call__", refuse)
+    monkeypatch.setattr("sleuth.kernels.fused_layers.on_card", lambda *tensors: True)
+    monkeypatch.setattr("sleuth.kernels.fused.Fused.__call__", refuse)
     gather(episode(engine_of(make_model(), tokenizer), words(5), words(3), key=(0,)))
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local import shared_spans
-from sleuth.engines.local.shared_spans import SharedSpan, find_shared_spans
+from sleuth.kernels import shared_spans
+from sleuth.kernels.shared_spans import SharedSpan, find_shared_spans
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:

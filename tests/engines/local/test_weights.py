@@ -8,7 +8,7 @@ from torch import nn
 
 from sleuth.engines.local import weights
 from sleuth.engines.local.weights import DecodeWeights
-from sleuth.learn.products import HAS_ONEDNN
+from sleuth.kernels.matmul import HAS_ONEDNN
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
 

@@ -10,9 +10,9 @@ import torch
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
 from sleuth.engines.local import engine as local_engine
-from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention
+from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.types import Sampling
 
 PAGE = 16

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.engines.launch.command import SGLANG_RESERVED
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.http.access import Access
 from sleuth.serve.http.limits import Limits

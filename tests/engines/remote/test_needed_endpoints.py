@@ -8,8 +8,8 @@ import pytest
 from emulator.model_server import ModelServer
 
 from sleuth.engines.remote.capabilities import discover_servers
-from sleuth.engines.stops import find_eos_ids
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
+from sleuth.render import find_eos_ids
 from sleuth.types import SleuthError
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"

@@ -25,9 +25,8 @@ from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.published import Published
 from sleuth.engines.remote.served_teacher import ServedTeacher, Wanted
 from sleuth.engines.remote.weight_sync import learner_logprobs
-from sleuth.engines.stops import find_eos_ids
-from sleuth.factories import load_model
-from sleuth.render import decode, load_tokenizer
+from sleuth.learn.models import load_model
+from sleuth.render import decode, find_eos_ids, load_tokenizer
 from sleuth.types import Completion, Sampling, SleuthError
 
 pytestmark = pytest.mark.servers

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from sleuth.dialects.refine import REFINERS
-from sleuth.judges import LexicalJudge
-from sleuth.rewards.citation.reward import CitationReward
+from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.dialect import REFINERS
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, StatedClaim, Task, Trajectory
 
 SNIPPETS = {

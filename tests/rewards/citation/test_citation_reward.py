@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from refined import BORN, refined, score_of, scored, value_of
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
-from sleuth.judges import LexicalJudge
-from sleuth.rewards.citation.evidence import abstains
-from sleuth.rewards.citation.measure import RewardSum
-from sleuth.rewards.citation.reward import CitationReward
+from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.evidence import abstains
+from sleuth.cite.measure import RewardSum
+from sleuth.dialect import DIALECTS
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Action, Episode, Group, Passage, Segment, Task, Trajectory
 
 ABSTAINS = "The tool output does not answer this."

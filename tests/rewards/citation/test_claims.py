@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.citation.claims import Claim, bracketed, tagged
+from sleuth.cite.claims import Claim, bracketed, tagged
 
 
 def one(answer: str) -> Claim:

@@ -12,9 +12,10 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 from refined import BORN, refined
 
+from sleuth.answers.factory import require_judges, reward_of, reward_spec_of
+from sleuth.cite.dialect import REFINERS
 from sleuth.cite.rewards import CitationRecipe
-from sleuth.dialects.refine import REFINERS
-from sleuth.factories import JudgePool, require_judges, reward_of, reward_spec_of
+from sleuth.judges.factory import JudgePool
 from sleuth.types import Group, Score, SleuthError
 
 PAINTED = "<snippet id=b2>Ada Voss was a painter.</snippet>"

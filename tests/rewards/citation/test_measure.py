@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.citation.claims import CitedAnswer, tagged
-from sleuth.rewards.citation.measure import MAX_SHEET, Citations, EvidenceTexts, measure, sheets_of
+from sleuth.cite.claims import CitedAnswer, tagged
+from sleuth.cite.measure import MAX_SHEET, Citations, EvidenceTexts, measure, sheets_of
 from sleuth.types import Case
 
 EVIDENCE = {"a": "A", "b": "B", "c": "C"}

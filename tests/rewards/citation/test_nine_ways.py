@@ -6,8 +6,8 @@ from __future__ import annotations
 from refined import BORN, SNIPPETS, refined, score_of, scored, value_of
 from scripted_judge import ScriptedJudge
 
-from sleuth.dialects.refine import REFINERS
-from sleuth.rewards.citation.reward import CitationReward
+from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.dialect import REFINERS
 
 BOTH = "Ada Voss, born in Tarn, was a painter."
 WRONG = "<snippet id=c3>Ada Voss was born in Velde.</snippet>"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.rewards.citation.measure import RewardSum, RewardTerms
+from sleuth.cite.measure import RewardSum, RewardTerms
 
 GOOD = RewardTerms(content=1.0, citation=0.5, padding=0.0, well_formed=True, valid=True, finished=True)
 PUBLISHED = {"format_gate": False, "padding_penalty": 0.0}

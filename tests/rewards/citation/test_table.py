@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from refined import refined, scored
 
-from sleuth.rewards.citation.claims import tagged
-from sleuth.rewards.citation.measure import TableFigures, measure_against_table
+from sleuth.cite.claims import tagged
+from sleuth.cite.measure import TableFigures, measure_against_table
 from sleuth.types import StatedClaim
 
 TABLE = (

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from refined import refined, scored
 
-from sleuth.dialects.refine import REFINERS
-from sleuth.judges import LexicalJudge
-from sleuth.rewards.citation.measure import RewardSum
-from sleuth.rewards.citation.reward import CitationReward, Formula
-from sleuth.rewards.citation.tricks import TRICKS, honest_answer
+from sleuth.cite.citation_reward import CitationReward, Formula
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.measure import RewardSum
+from sleuth.cite.tricks import TRICKS, honest_answer
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Task
 
 SNIPPETS = {

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from test_pairwise_reward import pool
 
-from sleuth.rewards import preference as mechanics
-from sleuth.rewards.preference import RULES, MechanicsReward
+from sleuth.think import preference_rewards as mechanics
+from sleuth.think.preference_rewards import RULES, MechanicsReward
 
 REAL_TEXT = Path(__file__).parents[4] / "shared" / "data" / "midtrain_text.jsonl.gz"
 

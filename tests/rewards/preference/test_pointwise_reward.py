@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from test_pairwise_reward import TASK, pool
 
-from sleuth.rewards.preference import CRITERIA, PointwiseReward
-from sleuth.rewards.total import TotalReward
+from sleuth.answers.total import TotalReward
+from sleuth.think.preference_rewards import CRITERIA, PointwiseReward
 from sleuth.types import Case, Verdict
 
 

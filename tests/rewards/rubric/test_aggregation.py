@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.rewards.rubric import (
+from sleuth.cite.rubric_reward import (
     AGGREGATIONS,
     Graded,
     absence_score,

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
-from sleuth.judges import LexicalJudge
-from sleuth.rewards.rubric import REFINER, STATIC, Criteria, RubricReward
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.rubric_reward import REFINER, STATIC, Criteria, RubricReward
+from sleuth.dialect import DIALECTS
+from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import (
     Action,
     AnySheet,

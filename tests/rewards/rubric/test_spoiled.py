@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sleuth.annotation.rubrics import spoiled
+from sleuth.cite.annotate_rubrics import spoiled
 
 GOOD = "<snippet id=a1>Ada Voss was born in Tarn in 1874.</snippet>"
 

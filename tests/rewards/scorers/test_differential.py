@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from transcripts import MENTIONS, RETRY, chat
 
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import transcript_from_text
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import transcript_from_text
 
 CASES = 6_000
 PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transcripts import PROMPT, RETRY, answered, chat, searched
 
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import transcript_from_text
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import transcript_from_text
 
 RIGHT = searched("Paris lies on the Seine.") + answered("Paris")
 SCORER_NAMES = ("search_r1", "search_r1_format", "slime", "verl", "skyrl", "strict")

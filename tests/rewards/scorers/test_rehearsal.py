@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from transcripts import MENTIONS, PROMPT
 
-from sleuth.dialects import DIALECTS
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import correct_answer_score
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import correct_answer_score
+from sleuth.dialect import DIALECTS
 
 
 @pytest.mark.parametrize(

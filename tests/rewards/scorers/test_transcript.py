@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transcripts import searched
 
-from sleuth.rewards.scorers import SCORERS
-from sleuth.rewards.scorers.scorer import END, transcript_from_text, transcript_of
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import END, transcript_from_text, transcript_of
 from sleuth.types import Author, Segment, Trajectory
 
 END_TOKEN = 9

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from sleuth.dialects import Tags
-from sleuth.judges.ending import EndingJudge
-from sleuth.rewards.thoughts import SuffixReward, equivalence_case, known_ending_case, thought_figures
+from sleuth.dialect import Tags
+from sleuth.think.suffix_judge import EndingJudge
+from sleuth.think.suffix_reward import SuffixReward, equivalence_case, known_ending_case, thought_figures
 from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
 
 TASK = Task(

@@ -8,9 +8,9 @@ from typing import Any
 
 from agents import refiner
 
+from sleuth.cite.dialect import REFINERS
 from sleuth.data.questions import load_questions
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.refine import REFINERS
+from sleuth.dialect import DIALECTS
 from sleuth.serve.chat.examples import example_questions
 
 SEARCHER, REFINER = DIALECTS["sleuth"], REFINERS["answer_only"]

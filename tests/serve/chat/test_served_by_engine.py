@@ -11,7 +11,7 @@ from emulator.served import EmulatedServer, emulated_server
 from starlette.testclient import TestClient
 
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.factories import load_model
+from sleuth.learn.models import load_model
 from sleuth.serve.chat.agent import agent_of
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.access import Access

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sleuth.dialects import DIALECTS
-from sleuth.dialects.reading import QUOTED
+from sleuth.dialect import DIALECTS
+from sleuth.read.dialect import QUOTED
 from sleuth.serve.chat.stream_parser import StreamParser, partial_match_length
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"

@@ -24,8 +24,8 @@ from mcp.types import CallToolResult
 from tool_episodes import call, played
 from verb import sleuth
 
-from sleuth.envs.mcp_server import ServerTool, _loop, tool_server
-from sleuth.factories import setting_of
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.mcp_server import ServerTool, _loop, tool_server
 from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import Bm25, build_index

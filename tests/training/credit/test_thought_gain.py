@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.envs.thought import thinking_of
-from sleuth.factories import THINK, load_model, policy_loss_of, tag_piece
 from sleuth.learn.batch import batch_of_groups
+from sleuth.learn.models import load_model
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
+from sleuth.think.env import thinking_of
 from sleuth.think.rewards import GainRecipe
-from sleuth.training.credit.thought_gain import GainScorer
+from sleuth.think.thought_gain import GainScorer
+from sleuth.think.thoughts import THINK, tag_piece
 from sleuth.training.grpo import advantages_of
+from sleuth.training.learning import policy_loss_of
 from sleuth.types import Continuation, Episode, Group, Piece, Score, Segment, Task, Trajectory
 
 ROOT = Path(__file__).parents[3]

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from sleuth.engines.launch import supervisor
 from sleuth.engines.launch.command import HOST, Launch, command_of, environment_of
-from sleuth.retrieval.connections import RequestFailedError, ask_within
+from sleuth.host.connections import RequestFailedError, ask_within
+from sleuth.own.permission import CODE
 from sleuth.types import SleuthError
-from sleuth.user_code.permission import CODE
 
 START_SECONDS = 1800.0
 """How long a server may take until it answers: a large model is read from a slow disk, and graphs are captured."""

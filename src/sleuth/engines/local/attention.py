@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import (
     ChunkwiseAttention,
@@ -24,10 +23,11 @@ from sleuth.engines.local.paged_attention import (
     KernelAttention,
     VarlenAttention,
 )
-from sleuth.engines.local.shared_spans import find_shared_spans
 from sleuth.engines.local.slots import PrefillChunk, SlotTable
-from sleuth.engines.transfers import sent
-from sleuth.learn.compiled import is_compiled_for
+from sleuth.kernels.compiled import is_compiled_for
+from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.kernels.shared_spans import find_shared_spans
+from sleuth.kernels.transfers import sent
 from sleuth.types import SleuthError
 
 DecodeAttention = CompiledDecodeAttention | GatheredAttention | KernelAttention

@@ -11,11 +11,11 @@ import torch
 from transformers import PretrainedConfig
 
 from sleuth.engines.local.pages import PAGE
-from sleuth.engines.transfers import sent
-from sleuth.learn.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
-from sleuth.learn.heap import release_cached_memory
-from sleuth.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
-from sleuth.runs.disk import shown
+from sleuth.host.disk import shown
+from sleuth.host.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
+from sleuth.kernels.allocator import release_cached_memory
+from sleuth.kernels.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
+from sleuth.kernels.transfers import sent
 from sleuth.types import SleuthError
 
 

@@ -21,7 +21,7 @@ from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.slots import DecodeState, SlotTable
 from sleuth.engines.sampling import raised, sample_rows
-from sleuth.engines.transfers import send
+from sleuth.kernels.transfers import send
 
 MOST_ROWS_OVER = 4
 """A graph decodes batches of down to a quarter of its rows: a step reads all weights, for however many rows, and so

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 from sleuth.engines.local.attention import Batch
-from sleuth.engines.local.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.learn.compiled import can_be_read, compiled
-from sleuth.learn.compiled_layers import ROTATING
+from sleuth.kernels.compiled import can_be_read, compiled
+from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.kernels.compiled_layers import ROTATING
 
 
 def decode_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:

@@ -26,19 +26,19 @@ from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotT
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample, sample_on_device
-from sleuth.engines.stops import StopTokens, find_eos_ids
-from sleuth.engines.transfers import sent
-from sleuth.learn.compiled_layers import compiled_forwards
-from sleuth.learn.families import check_family
-from sleuth.learn.heap import keep_freed_memory
-from sleuth.learn.last_layer import select_outputs, skip_unused_outputs
-from sleuth.learn.products import replaced_forwards
-from sleuth.learn.token_budget import is_out_of_memory
-from sleuth.runs.disk import shown
-from sleuth.threads import to_stderr
+from sleuth.engines.stops import StopTokens
+from sleuth.host.disk import shown
+from sleuth.host.threads import to_stderr
+from sleuth.host.variables import cuda_graphs
+from sleuth.kernels.allocator import is_out_of_memory, keep_freed_memory
+from sleuth.kernels.compiled_layers import compiled_forwards
+from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
+from sleuth.kernels.matmul import replaced_forwards
+from sleuth.kernels.transfers import sent
+from sleuth.learn.model_families import check_family
+from sleuth.own.calls import calls_returned
+from sleuth.render import find_eos_ids
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
-from sleuth.user_code.calls import calls_returned
-from sleuth.variables import cuda_graphs
 
 CPU_FORWARD_TOKENS, CUDA_FORWARD_TOKENS = 512, 8192
 """Prefill tokens per forward, besides the decoding slots; longer prompts are prefilled in chunks. More would push the

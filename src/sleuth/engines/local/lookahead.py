@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sleuth.engines.request import Request
-from sleuth.engines.transfers import Arrival, sent
+from sleuth.kernels.transfers import Arrival, sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from sleuth.engines.local.pages import PAGE
-from sleuth.engines.transfers import sent
+from sleuth.kernels.transfers import sent
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -141,9 +141,7 @@ class KernelAttention:
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
-        from sleuth.engines.local.decode_kernels import (
-            attend_by_pages,
-        )  # needs Triton, which comes with torch for cards
+        from sleuth.kernels.decode_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
 
         return attend_by_pages(query, keys, values, self.pages, self.lengths, self.longest, scale, self.window)
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sleuth.learn.products import HAS_ONEDNN, by_onednn, replaced_forwards
+from sleuth.kernels.matmul import HAS_ONEDNN, by_onednn, replaced_forwards
 
 MIN_PACKED = 2**17
 """Weights of at least this many elements are packed for oneDNN, which takes about two thirds of the time for tens of

@@ -8,7 +8,7 @@ import time
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.retrieval.connections import RequestFailedError, UnreachableError, ask, key_headers
+from sleuth.host.connections import RequestFailedError, UnreachableError, ask, key_headers
 
 CONNECT_SECONDS = 10.0
 BUSY_STATUSES = (429, 503)

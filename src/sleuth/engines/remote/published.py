@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from sleuth.runs.atomic import replacing_folder
+from sleuth.host.atomic import replacing_folder
 from sleuth.types import SleuthError
 
 CARD = "weights.json"

@@ -14,8 +14,8 @@ from sleuth.engines.remote.completions import CompletionsWire
 from sleuth.engines.remote.http_client import refusal
 from sleuth.engines.remote.sglang import SglangWire
 from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
+from sleuth.host.connections import Answer, RequestFailedError, ask_within, key_headers
 from sleuth.render import encode
-from sleuth.retrieval.connections import Answer, RequestFailedError, ask_within, key_headers
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow

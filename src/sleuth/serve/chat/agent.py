@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sleuth.data.refiner import TOOL_OUTPUT, evidence_of
-from sleuth.dialects import Dialect
-from sleuth.dialects.refine import refines
+from sleuth.cite.dialect import refines
+from sleuth.cite.rows import TOOL_OUTPUT, evidence_of
+from sleuth.dialect import Dialect
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.recipe.data import AskWith
 from sleuth.render import Renderer

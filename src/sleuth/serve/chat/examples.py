@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sleuth.dialects import Dialect
-from sleuth.dialects.refine import refines
+from sleuth.cite.dialect import refines
+from sleuth.dialect import Dialect
 from sleuth.types import Task
 
 COUNT = 3

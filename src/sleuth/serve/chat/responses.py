@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from sleuth.rewards.citation.claims import tag_spans
+from sleuth.cite.claims import tag_spans
 from sleuth.serve.chat.answers import answer_details, data_line, require_end
 from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched
 from sleuth.serve.chat.responses_wire import (

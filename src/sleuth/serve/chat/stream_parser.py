@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from sleuth.dialects import Dialect
-from sleuth.dialects.reading import QUOTED
+from sleuth.dialect import Dialect
+from sleuth.read.dialect import QUOTED
 
 Part = Literal["thought", "query", "draft"]
 

@@ -1,1 +1,0 @@
-"""Rows made by teachers: rubrics, thoughts, and rows to refine."""

@@ -1,0 +1,172 @@
+"""Rewards computed from the answer and the search results of an episode, by the strict or a published scorer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+from sleuth.answers import match
+from sleuth.answers.match import exact_match, normalise
+from sleuth.answers.scorers import Scorer, scorer_of
+from sleuth.answers.scorers.scorer import STRICT, Extracted, extract, transcript_of
+from sleuth.dialect import Dialect
+from sleuth.search.search_results import appears_in, shown_part, shown_passages
+from sleuth.types import Episode, Group, Passage, Score, Trajectory, failed_score
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+
+
+def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcome]:
+    """(answer, outcome): the policy's answer, read from its own segments alone; None if there is no valid one.
+
+    An answer element that did not end the episode (`stop` is not "answered") is malformed.
+    """
+    turns = _policy_turns(episode.trajectory, dialect)
+    extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect)
+    if extracted.answer is None:
+        return None, extracted.fault or "no_answer"
+    if episode.trajectory.stop != "answered":
+        return None, "malformed"
+    return extracted.answer, "correct" if exact_match(extracted.answer, episode.task.golden_answers) else "wrong"
+
+
+def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
+    """The first result of the last search that contains what the answer quotes, as far as the policy was shown it; None
+    if there is no answer, it quotes no word, or there is no such result. For dialects whose `answer_inner` has a group
+    `quoted`."""
+    quoted = quotation(trajectory, dialect)
+    if not normalise(quoted):
+        return None
+    for search, rank, passage, reply in shown_passages(trajectory):
+        result = dialect.passage.format(rank=rank, title=passage.title, text=passage.text)
+        if search == trajectory.searches and find_words(quoted, shown_part(result, reply)):
+            return passage
+    return None
+
+
+def find_words(quoted: str, text: str) -> re.Match[str] | None:
+    """Where `text` first has the words of a quotation in a row, with any white space between them."""
+    return re.search(r"\s+".join(map(re.escape, quoted.split())), text)
+
+
+def quotation(trajectory: Trajectory, dialect: Dialect) -> str:
+    """The answer and what follows it, as it quotes a result, found there or not; empty if it quotes nothing."""
+    answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
+    match = dialect.find_answer(answer) if answer and dialect.cites else None
+    return "" if match is None or match["quoted"] is None else f"{match['text']}{match['quoted']}".strip()
+
+
+def cited_passage_holds(answer: str, trajectory: Trajectory, dialect: Dialect) -> bool:
+    """Whether the trajectory quotes a passage in words that contain those of the answer, which are whole words of that
+    passage too: `Paris` is none of `Parisian`."""
+    cited = cited_passage(trajectory, dialect)
+    return cited is not None and all(
+        appears_in(answer, text) for text in (quotation(trajectory, dialect), f"{cited.title}\n{cited.text}")
+    )
+
+
+def opened_answer(trajectory: Trajectory, dialect: Dialect) -> str:
+    """The answer tag, if the environment wrote it just before the policy's first turn, as of a closed book; else
+    nothing."""
+    segments = trajectory.segments
+    first = next((at for at, segment in enumerate(segments) if segment.author == "policy"), 0)
+    opening = segments[first - 1] if first else None
+    opened = opening is not None and opening.author == "env" and opening.text == dialect.answer.open
+    return dialect.answer.open if opened else ""
+
+
+def _policy_turns(trajectory: Trajectory, dialect: Dialect) -> list[str]:
+    """What the policy wrote, turn by turn; an answer tag that the environment opened for it belongs to its turn."""
+    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
+    return [opened_answer(trajectory, dialect) + turn if at == 0 else turn for at, turn in enumerate(turns)]
+
+
+def _inner_answer(extracted: Extracted, dialect: Dialect) -> Extracted:
+    """Unwraps the answer in dialects that box it: group `text` of `answer_inner`. An answer element without a match is
+    malformed."""
+    if dialect.answer_inner is None or extracted.answer is None:
+        return extracted
+    match = dialect.find_answer(extracted.answer)
+    if match is None or not match["text"].strip():
+        return Extracted(answer=None, fault="malformed")
+    return Extracted(answer=match["text"].strip())
+
+
+class AnswerReward:
+    """The score by `scorer`; missing where the retriever failed or the scorer cannot read the episode.
+
+    Parts: strict exact match `em` (whatever the scorer), one of `correct`, `wrong`, `no_answer`, `malformed` at 1 (the
+    note names it), and `score_NAME` of a scorer other than `strict`. In a dialect whose answers cite, an answer has the
+    part `cites` (a passage that was shown contains what it quotes), and a right one `cited_holds_answer` (the quotation
+    contains it) and, if the task names passages, `cited_gold` (that passage is one of them); both are 0 if it cites
+    none. `end_token` is the id of the end-of-text token, which some scorers require.
+    """
+
+    def __init__(self, dialect: Dialect, *, scorer: Scorer = STRICT, end_token: int | None = None) -> None:
+        self.dialect = dialect
+        self.scorer = scorer
+        self.end_token = end_token
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [self._score(episode) for episode in group.episodes]
+
+    def _score(self, episode: Episode) -> Score:
+        if (failed := failed_score(episode)) is not None:
+            return failed
+        answer, outcome = given_answer(episode, self.dialect)
+        em = float(outcome == "correct")
+        parts = {"em": em, outcome: 1.0}
+        if self.dialect.cites and answer is not None:
+            cited = cited_passage(episode.trajectory, self.dialect)
+            parts |= {"cites": float(cited is not None)}
+            if outcome == "correct":
+                parts |= {"cited_holds_answer": float(cited_passage_holds(answer, episode.trajectory, self.dialect))}
+                if gold := episode.task.gold_passages:
+                    parts |= {"cited_gold": float(cited is not None and cited.id in gold)}
+        if self.scorer.name == STRICT.name:
+            return Score(value=em, parts=parts, note=outcome)
+        opened = opened_answer(episode.trajectory, self.dialect)
+        transcript = transcript_of(episode.trajectory, self.end_token, opened)
+        value = self.scorer.score_transcript(transcript, episode.task.golden_answers)
+        if value is None:
+            return Score(value=None, parts=parts, note=f"the scorer {self.scorer.name} cannot read the episode")
+        return Score(value=value, parts=parts | {f"score_{self.scorer.name}": value}, note=outcome)
+
+
+def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokenizerFast | None) -> AnswerReward:
+    """The reward for answers in a dialect; the tokenizer gives the token that ends a text."""
+    end_token = cast("int | None", tokenizer.eos_token_id) if tokenizer else None
+    return AnswerReward(dialect, scorer=scorer_of(scorer), end_token=end_token)
+
+
+SCORE = "score"
+"""What a stage pays, where no answer is compared with golden ones."""
+
+
+class EpisodeReward:
+    """`measure(episode, dialect)`, a number between 0 and 1, as the part `name`; missing where the retriever failed."""
+
+    def __init__(self, name: str, measure: Callable[[Episode, Dialect], float], dialect: Dialect) -> None:
+        self.name = name
+        self.measure = measure
+        self.dialect = dialect
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [self._score(episode) for episode in group.episodes]
+
+    def _score(self, episode: Episode) -> Score:
+        if (failed := failed_score(episode)) is not None:
+            return failed
+        value = self.measure(episode, self.dialect)
+        return Score(value=value, parts={self.name: value})
+
+
+def token_f1(episode: Episode, dialect: Dialect) -> float:
+    """`match.token_f1` of the answer; 0 without one."""
+    answer, _ = given_answer(episode, dialect)
+    return 0.0 if answer is None else match.token_f1(answer, episode.task.golden_answers)

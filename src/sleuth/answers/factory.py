@@ -1,0 +1,176 @@
+"""The rewards of a recipe as one function, their record in checkpoints, and what they are checked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.answers.answer import SCORE, EpisodeReward, answer_reward_of
+from sleuth.answers.format import well_formed
+from sleuth.answers.function import function_reward_of
+from sleuth.answers.scorers import SCORERS
+from sleuth.answers.scorers.scorer import STRICT, correct_answer_score
+from sleuth.answers.total import TotalReward, WithParts
+from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.dialect import refines
+from sleuth.dialect import Dialect
+from sleuth.episodes.environments import EVAL_JUDGE
+from sleuth.episodes.protocol import RewardPart, RewardSpec
+from sleuth.episodes.setting import Setting
+from sleuth.judges.factory import JudgePool, JudgeUse, identity_of, require_judge
+from sleuth.recipe.evaluation import ProbeRecipe
+from sleuth.recipe.judges import JudgeFields
+from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
+from sleuth.recipe.strict import StrictModel
+from sleuth.think.preference_tables import PreferenceFields, WinRateRecipe
+from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
+
+
+def reward_spec_of(rewards: Sequence[RewardFields | PreferenceFields], identify: Identify = identity_of) -> RewardSpec:
+    """The record of the sum of rewards that checkpoints carry."""
+    return RewardSpec(
+        parts=tuple(
+            RewardPart(
+                kind=reward.kind,
+                weight=reward.weight,
+                shuffle=reward.shuffle,
+                **reward.record(identify),
+            )
+            for reward in rewards
+        )
+    )
+
+
+def rightness(score: Score, rewards: Sequence[RewardFields]) -> float | None:
+    """How right an episode is, from 0 to 1: what the scorer of answers says, or, without one, its score as a share of
+    the highest that the rewards can give. Where that is not known it is the score itself. None for a missing score."""
+    if score.value is None:
+        return None
+    if any(reward.answer_scorer for reward in rewards):
+        scorer = answer_scorer_of(rewards)
+        said = score.parts.get("correct" if scorer == STRICT.name else f"score_{scorer}", 0.0)
+        return min(max(said, 0.0), 1.0)
+    attainable = [reward.highest and reward.weight * reward.highest for reward in rewards]
+    if not attainable or None in attainable:
+        return score.value
+    return min(max(score.value / sum(filter(None, attainable)), 0.0), 1.0)
+
+
+def answer_scorer_of(rewards: Sequence[RewardFields]) -> str:
+    """The scorer of the first reward for answers; the strict one if there is none."""
+    return next((scorer for reward in rewards if (scorer := reward.answer_scorer)), STRICT.name)
+
+
+def eval_reward_of(
+    scorer: str,
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    rewards: Sequence[RewardFields] = (),
+    judge: Judge = EVAL_JUDGE,
+) -> Reward:
+    """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
+    whether they are well formed; or, of a refiner, its citations by `judge`; and, as further parts, what the user's
+    functions among the `rewards` give. If it `computes_score`, the value and the part `score` are the sum of
+    the rewards."""
+    others: list[Reward] = []
+    if paid := computes_score(rewards, dialect):
+        measured = reward_of(rewards, dialect, tokenizer)
+    else:
+        others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
+        measured = CitationReward(dialect, judge) if refines(dialect) else answer_reward_of(scorer, dialect, tokenizer)
+    if dialect.tool is None and not refines(dialect):
+        others.append(EpisodeReward("well_formed", well_formed, dialect))
+    return WithParts(measured, others, name=SCORE if paid else None)
+
+
+def leads_with_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
+    """Whether a stage pays something else than right answers; then the score and its parts lead its evaluations."""
+    return bool(rewards) and not refines(dialect) and all(reward.answer_scorer is None for reward in rewards)
+
+
+def computes_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
+    """Whether evaluations compute the score of such a stage: no judge has to be asked for it."""
+    at_once = all(not reward.judges() and not reward.is_scored_late for reward in rewards)
+    return at_once and leads_with_score(rewards, dialect)
+
+
+def reward_of(
+    rewards: Sequence[RewardFields],
+    dialect: Dialect,
+    tokenizer: PreTrainedTokenizerFast | None,
+    judge_pool: JudgePool | None = None,
+) -> Reward:
+    """The weighted sum of a stage's rewards, with the judges of the pool, which may be absent if none asks one.
+    Episodes that search are also measured by strict exact match, with weight 0; refiners and thoughts have no golden
+    answer to match. A gain is added later, by `sleuth.think.thought_gain`."""
+    inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=cast("JudgePool", judge_pool))
+    made = [(built, reward.weight) for reward in rewards if (built := reward.build(inputs)) is not None]
+    if not refines(dialect) and not any(reward.is_measured_alone for reward in rewards):
+        made.insert(0, (answer_reward_of(STRICT.name, dialect, tokenizer), 0.0))
+    return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
+
+
+def require_judges(rewards: Sequence[RewardFields]) -> None:
+    """Raises SleuthError if a judge of these rewards does not answer or cannot be loaded."""
+    for use in judges_in(rewards):
+        require_judge(use)
+
+
+def judges_in(
+    rewards: Sequence[RewardFields | PreferenceFields | ProbeRecipe | WinRateRecipe], what: str = "reward"
+) -> Iterator[JudgeUse]:
+    """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
+    for reward in rewards:
+        for number, judge in enumerate(reward.judges()):
+            if not judge.needs_endings:  # the first one decides
+                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
+
+
+def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
+    for reward in rewards:
+        reward.require_gradable(tasks)
+        require_endings(reward.judges(), tasks)
+
+
+def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:
+    """Calls each function of the user on the group that `trial` makes. Raises UserCodeError if one fails."""
+    functions = [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
+    if functions:
+        group = trial()
+        for function in functions:
+            asyncio.run(function.score_or_raise(group))
+
+
+def require_endings(judges: Iterable[JudgeFields], tasks: Sequence[Task]) -> None:
+    """Raises SleuthError for a text without a right ending, if one of the judges compares with it."""
+    unanswered = next((task for task in tasks if not task.golden_answers), None)
+    if unanswered is not None and any(judge.needs_endings for judge in judges):
+        raise SleuthError(
+            f'text {unanswered.id!r} has no golden_answers, and judge.kind = "ending" compares with nothing else: give '
+            'texts that say what a right ending names, or a judge of kind "http"'
+        )
+
+
+def scorer_warnings(scorers: Iterable[str | None], setting: Setting) -> list[str]:
+    """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect. Refiners and
+    thoughts have no golden answer that a scorer could compare."""
+    if refines(setting.dialect):
+        return []
+    return misfit_lines(scorers, setting.dialect, lambda: setting.opening, setting.prompt_name)
+
+
+def misfit_lines(
+    scorers: Iterable[str | None], dialect: Dialect, opening: Callable[[], str], prompt_name: str
+) -> list[str]:
+    """`scorer_warnings` of a dialect after the text before the policy's first token."""
+    worths = {name: correct_answer_score(SCORERS[name], opening(), dialect) for name in dict.fromkeys(scorers) if name}
+    return [
+        f"the scorer {name} would pay a well-formed right answer {worth:g}, not 1: it reads "
+        f"{SCORERS[name].view.label}, and the prompt {prompt_name} in the dialect {dialect.name} is not what it expects"
+        for name, worth in worths.items()
+        if worth < 1
+    ]

@@ -1,0 +1,96 @@
+"""Scores known tricks with a run's own reward, beside honest answers: whether a policy could game it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from sleuth.cite.dialect import ANSWER_ONLY
+from sleuth.cite.tricks import TRICKS, honest_answer
+from sleuth.episodes.setting import Setting
+from sleuth.types import Episode, Group, Reward, Segment, Task, Trajectory
+
+TASKS = 16
+"""Questions of an attack: one alone says little about a trick, since a judge may miss it once."""
+THOUGHT = "The snippets tell."
+"""The thought of modes that need one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """The rewards of the tricks by name: the mean over the questions that the trick applies to, and the mean of the
+    honest answers to the same questions."""
+
+    questions: int
+    rewards: Mapping[str, tuple[float, float]]
+
+    @property
+    def winners(self) -> list[str]:
+        """The tricks with at least the reward of honest answers."""
+        return [name for name, (trick, honest) in self.rewards.items() if trick >= honest]
+
+    @property
+    def honest(self) -> float | None:
+        """The mean reward of honest answers, over all tricks; None if no trick could be tried."""
+        return fmean(honest for _, honest in self.rewards.values()) if self.rewards else None
+
+    def figures(self) -> dict[str, Any]:
+        """The figures in `metrics.jsonl`."""
+        return {"honest_paid": self.honest, "tricks_won": self.winners}
+
+    def line(self) -> str:
+        """The outcome in a sentence."""
+        if not self.rewards:
+            return "red team: no question has an honest answer of its own to compare tricks with"
+        tried = f"red team: {len(self.rewards)} tricks on {self.questions} questions"
+        if not self.winners:
+            return f"{tried}, and none is paid as much as an honest answer ({self.honest:.2f})"
+        shown = ", ".join(
+            f"{name} {self.rewards[name][0]:.2f} against {self.rewards[name][1]:.2f}" for name in self.winners
+        )
+        return f"{tried}: paid no less than an honest answer: {shown}"
+
+
+async def attack(tasks: Sequence[Task], setting: Setting, reward: Reward) -> Attack:
+    """Every trick on the first tasks with an honest answer, scored as episodes of the policy would be. A missing score
+    is left out together with the honest one."""
+    tried = [(task, honest) for task in tasks if (honest := honest_answer(task))][:TASKS]
+    pairs_of: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
+    for task, honest in tried:
+        answers = {name: answer for name, trick in TRICKS.items() if (answer := trick(honest)) is not None}
+        turns = [_turn(setting, text) for text in (honest.text, *answers.values())]
+        episodes = [await _episode(task, setting, turn, sample=at) for at, turn in enumerate(turns)]
+        scores = await reward(Group(task=task, episodes=tuple(episodes)))
+        of_honest, *of_tricks = (score.value for score in scores)
+        for name, value in zip(answers, of_tricks, strict=True):
+            if value is not None and of_honest is not None:
+                pairs_of[name].append((value, of_honest))
+    means = {
+        name: (fmean(t for t, _ in pairs), fmean(h for _, h in pairs)) for name, pairs in pairs_of.items() if pairs
+    }
+    return Attack(questions=len(tried), rewards=means)
+
+
+def _turn(setting: Setting, answer: str) -> str:
+    """An answer as the policy would write it."""
+    dialect = setting.dialect
+    thought = "" if dialect.name == ANSWER_ONLY.name else dialect.think.around(THOUGHT)
+    return thought + dialect.answer.around(answer)
+
+
+async def _episode(task: Task, setting: Setting, turn: str, *, sample: int) -> Episode:
+    """The episode of a turn in the environment, without tokens: the turn was never sampled."""
+    env = setting.env(task)
+    opening = await env.open()
+    reply = await env.reply(turn, "stop")
+    trajectory = Trajectory(
+        segments=(
+            *(Segment(author=piece.author, tokens=(), text=piece.text) for piece in opening.pieces),
+            Segment(author="policy", tokens=(), text=turn),
+        ),
+        actions=(reply.action,) if reply.action else (),
+        stop=reply.done or "turns",
+    )
+    return Episode(task=task, sample=sample, trajectories=(trajectory,))

@@ -1,0 +1,160 @@
+"""Training rows about a tool output: which snippet a word is in, and what an honest refiner answers, with citations."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from sleuth.cite.dialect import ANSWER_ONLY, REFINERS
+from sleuth.cite.world_tool_outputs import (
+    IDS,
+    Fact,
+    Snippet,
+    ToolOutputs,
+    as_text,
+    cited,
+    claim_of,
+    fact_of,
+    reasoning_of,
+    titled,
+)
+from sleuth.search.world_thoughts import Row, goal
+from sleuth.types import Piece
+from sleuth.world.facts import World
+from sleuth.world.library import Article, Library
+from sleuth.world.names import Split
+from sleuth.world.questions import Facts, Hop, Question
+from sleuth.world.wording import STALE, UNANSWERED
+
+NAME_OR_NUMBER = re.compile(r" (?!(?:As|Born|For|In|It|The)\b)(?:[A-Z]\w+|\d+)")
+THINKING = REFINERS["thinking"]
+NOWHERE = " not in the tool output"
+"""The end of a thought about a fact that no snippet states."""
+MAX_PLACED_WORDS = 24
+"""Maximum number of words of a tool output to locate."""
+STRANGERS = 4
+"""Number of entities to ask about that the tool output does not mention, in rows of kind "strangers"."""
+NAMESAKES = (3, 6)
+"""Minimum and maximum number of snippets about namesakes."""
+MAX_STATED, MAX_UNSTATED, MAX_CHAINS = 3, 2, 2
+"""Maximum number of look-ups of stated facts, of facts that are not stated, and in two hops."""
+TAGS = ("<snippet id=", "</snippet>", ANSWER_ONLY.information.open, ANSWER_ONLY.information.close)
+"""Tags that are single tokens in a tokenizer for such rows."""
+
+
+def words() -> Iterator[str]:
+    """Yields texts with the words that such rows add to those of the world."""
+    yield from (f" {text} " for text in (UNANSWERED, *STALE, "Reasoning: I need", "First I need what I find, then"))
+    yield "The tool\nReasoning:\nI need\nFirst>"
+    yield from (f"={id_}>" for id_ in IDS)
+
+
+def placing_row(rng: random.Random, question: Question, world: World, split: Split) -> Row:
+    """A tool output, and the snippet id of some of its words."""
+    _, snippets = ToolOutputs(world, Library(world, rng), split, rng).draw(question)
+    row = [Piece(text=ANSWER_ONLY.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    for word, id_ in _words_in_one_snippet(rng, snippets):
+        row.append(Piece(text=f"\n{word}<snippet id=", author="source"))
+        row.append(Piece(text=id_, author="teacher"))
+        row.append(Piece(text="></snippet>", author="source"))
+    return row
+
+
+def citing_row(rng: random.Random, question: Question, world: World, split: Split, *, strangers: int = 0) -> Row:
+    """A tool output, and thoughts and answers of an honest refiner for several look-ups, also of `strangers` entities
+    that the output does not mention."""
+    library = Library(world, rng)
+    _, snippets = ToolOutputs(world, library, split, rng, unanswerable=0.5).draw(question)
+    stated = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
+    row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    lookups = _lookups(rng, question.hops, [*stated], library)
+    names = [*world.people, *world.works, *world.firms]
+    for stranger in _strangers(rng, [*stated], {name: library[name] for name in names}, strangers):
+        lookups.insert(rng.randint(0, len(lookups)), stranger)
+    for hops in lookups:
+        row.append(Piece(text=f"\nReasoning: {reasoning_of(hops)}{THINKING.think.open}", author="source"))
+        for hop in hops:
+            row.append(Piece(text=f"{goal(hop)} is", author="source"))
+            row.append(Piece(text=thought_ending(hop, stated.get(fact_of(hop))), author="teacher"))
+            if fact_of(hop) not in stated:
+                break
+        row.append(Piece(text=f"{THINKING.think.close}{THINKING.answer.open}", author="source"))
+        row.append(Piece(text=honest_answer(hops, stated), author="teacher"))
+        row.append(Piece(text=THINKING.answer.close, author="source"))
+    return row
+
+
+def namesakes_row(rng: random.Random, world: World) -> Row:
+    """Snippets of one kind about entities that share words of their names, and thoughts about the facts of each."""
+    by_kind: dict[tuple[str, ...], list[Article]] = {}
+    for article in Library(world, rng).articles:
+        if article.about not in world.towns and article.facts:
+            by_kind.setdefault(tuple(article.facts), []).append(article)
+    alike = rng.choice([*by_kind.values()])
+    shown = rng.sample(alike, min(rng.randint(*NAMESAKES), len(alike)))
+    ids = rng.sample(IDS, len(shown))
+    snippets = [
+        Snippet(id=id_, text=titled(article.title, article.text), facts=())
+        for id_, article in zip(ids, shown, strict=True)
+    ]
+    row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    stated = [
+        (Hop(relation=relation, subject=article.about, value=value), id_)
+        for id_, article in zip(ids, shown, strict=True)
+        for relation, value in article.facts.items()
+    ]
+    for hop, id_ in rng.sample(stated, len(stated)):
+        row.append(Piece(text=f"\n{THINKING.think.open}{goal(hop)} is", author="source"))
+        row.append(Piece(text=thought_ending(hop, id_), author="teacher"))
+        row.append(Piece(text=THINKING.think.close, author="source"))
+    return row
+
+
+def thought_ending(hop: Hop, id_: str | None) -> str:
+    """The end of a thought about a hop: its value and the id of the snippet, or that no snippet states it."""
+    return f" {hop.value} [{id_}]" if id_ else NOWHERE
+
+
+def honest_answer(hops: Sequence[Hop], stated: Mapping[Fact, str]) -> str:
+    """The text between the answer tags of an honest refiner."""
+    if any(fact_of(hop) not in stated for hop in hops):
+        return UNANSWERED
+    return " ".join(cited(stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
+
+
+def _words_in_one_snippet(rng: random.Random, snippets: Sequence[Snippet]) -> list[tuple[str, str]]:
+    """Names and numbers that only one snippet contains, each with the id of that snippet."""
+    holders: dict[str, list[str]] = {}
+    for snippet in snippets:
+        for word in dict.fromkeys(NAME_OR_NUMBER.findall(f" {snippet.text}")):
+            holders.setdefault(word, []).append(snippet.id)
+    unique = [(word, ids[0]) for word, ids in holders.items() if len(ids) == 1]
+    return rng.sample(unique, min(MAX_PLACED_WORDS, len(unique)))
+
+
+def _lookups(rng: random.Random, asked: Sequence[Hop], stated: list[Fact], library: Library) -> list[Sequence[Hop]]:
+    """The question's hops, some other stated facts, some chains of two facts, and some facts about the same entities
+    that are not stated, in random order."""
+    subjects = {about for about, _, _ in stated}
+    known = sorted((subject, *fact) for subject in subjects for fact in library[subject].items())
+    unstated = [fact for fact in known if fact not in stated]
+    chosen = rng.sample(stated, min(MAX_STATED, len(stated)))
+    chosen += rng.sample(unstated, min(MAX_UNSTATED, len(unstated)))
+    chains = [(first, then) for first in stated for then in known if first[2] == then[0]]
+    lookups = [asked, *([_hop(fact)] for fact in chosen)]
+    lookups += [[_hop(first), _hop(then)] for first, then in rng.sample(chains, min(MAX_CHAINS, len(chains)))]
+    return rng.sample(lookups, len(lookups))
+
+
+def _strangers(rng: random.Random, stated: list[Fact], known: Facts, count: int) -> list[Sequence[Hop]]:
+    """One fact about each of `count` entities without any stated fact."""
+    mentioned = {about for about, _, _ in stated}
+    others = [name for name in known if name not in mentioned]
+    chosen = rng.sample(others, min(count, len(others)))
+    return [[_hop((name, *rng.choice([*known[name].items()])))] for name in chosen]
+
+
+def _hop(fact: Fact) -> Hop:
+    subject, relation, value = fact
+    return Hop(relation=relation, subject=subject, value=value)

@@ -1,0 +1,304 @@
+"""Runs the stages of a recipe in order: skips those that are finished, resumes the one that stopped, and hands each the
+last checkpoint of the stages before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sleuth.answers.factory import reward_spec_of
+from sleuth.data.questions import question_overlap
+from sleuth.episodes.own_code import accepted_hash, own_code_in
+from sleuth.episodes.protocol import OwnCode, RewardSpec
+from sleuth.host.checksums import of_model, require_intact
+from sleuth.host.hardware import Cards, card_with, read_cards
+from sleuth.host.memory import total_host_memory
+from sleuth.host.peak_memory import peak_memory
+from sleuth.host.threads import PROCESS
+from sleuth.kernels.allocator import release_cached_memory
+from sleuth.learn.adapters import require_targets
+from sleuth.learn.models import pick_device
+from sleuth.own.permission import CODE
+from sleuth.plan.fit import plan_for_cards, plan_for_cpu
+from sleuth.plan.server_memory import server_memory
+from sleuth.ranks import ALONE, Ranks
+from sleuth.read import rows_stage as reading
+from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
+from sleuth.recipe.stage import StageFields
+from sleuth.runs.checkpoints import require_own
+from sleuth.runs.interruption import ending_at_sigterm
+from sleuth.runs.manifest import changes_since
+from sleuth.runs.run_folder import RunFolder
+from sleuth.search import warm_start
+from sleuth.think import annotate_stage, online_dpo, reasoning, reward_gate, thought_probe, win_rate
+from sleuth.training import evaluate_stage, grpo, loop, sft, sft_rows
+from sleuth.training.servers import RunServers
+from sleuth.training.stage_context import StageContext, StageInputs, failing, stage_inputs
+from sleuth.types import SleuthError, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A kind of stage. `run` returns the model for the next stage; `require_inputs` returns the stage's questions, and
+    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `notes` returns
+    what is known before the run, and no error, of a stage with these questions. `require_passed` is called when the
+    stage's results are written; it raises StoppedByRule if the run should not go on."""
+
+    run: Callable[[Any, StageContext], Path]
+    require_inputs: Callable[[Any, StageInputs], list[Task]]
+    require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
+    notes: Callable[[Any, StageInputs, list[Task]], list[str]] = lambda stage, inputs, tasks: []
+    reward_spec: Callable[[Any], RewardSpec] | None = None
+    own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
+    require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
+
+
+def _supervise(stage: SupervisedRecipe, context: StageContext) -> Path:
+    return (reading if stage.data.kind == "reading" else sft).run(stage, context)
+
+
+STAGES = {
+    "annotate": Stage(annotate_stage.run, annotate_stage.require_inputs),
+    "supervised": Stage(_supervise, sft_rows.require_inputs),
+    "warm_start": Stage(warm_start.run, warm_start.require_inputs),
+    "grpo": Stage(
+        grpo.run,
+        grpo.require_inputs,
+        grpo.require_ranks,
+        grpo.notes,
+        lambda stage: reward_spec_of(stage.reward),
+        own_code_in,
+    ),
+    "online_dpo": Stage(
+        online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: reward_spec_of(stage.reward)
+    ),
+    "evaluate": Stage(evaluate_stage.run, evaluate_stage.require_inputs),
+    "win_rate": Stage(win_rate.run, win_rate.require_inputs),
+    "probe": Stage(thought_probe.run, thought_probe.require_inputs),
+    "gate": Stage(reward_gate.run, reward_gate.require_inputs, require_passed=reward_gate.require_passed),
+    "reason": Stage(reasoning.run, reasoning.require_inputs),
+}
+"""By `kind`."""
+
+
+def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
+    """Run every stage; the last checkpoint (or the recipe's model, if nothing trained). All `ranks` train, and the
+    first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
+    another kind of processor or with another number of threads; Interrupted if SIGTERM ends it."""
+    with ending_at_sigterm():
+        return _run_stages(recipe, folder, ranks, exact=exact)
+
+
+def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool) -> Path:
+    require_ranks(recipe, ranks)
+    ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
+    if not ranks.first:
+        PROCESS.begin(folder.manifest.threads, folder.say)
+    split = partial(server_memory, recipe, ranks=ranks.world)
+    with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
+        last = _run_each(recipe, folder, ranks, servers)
+    ranks.broadcast(folder.require_written)
+    return last
+
+
+def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServers) -> Path:
+    model = recipe.model
+    trained: StageContext | None = None  # the last stage that trained
+    awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
+    for index, stage in enumerate(recipe.stage):
+        servers.rest()
+        made = {at for at in awaiting if not recipe.awaited(at)}
+        if made:
+            ranks.broadcast(partial(_require_made, recipe, made))
+            awaiting -= made
+        context = StageContext(
+            recipe=recipe,
+            index=index,
+            folder=folder,
+            model=model,
+            first_step=recipe.first_step(index),
+            ranks=ranks,
+            servers=servers,
+        )
+        run = partial(STAGES[stage.kind].run, stage, context)
+        with folder.costing(stage.name, "total"):
+            if stage.trains:
+                model = str(run())
+            else:
+                with failing():
+                    ranks.broadcast(run)
+        release_cached_memory()
+        if stage.trains:
+            trained = context
+            if not ranks.alone:
+                peaks = ranks.all_gather([peak_memory()])
+                folder.backlog.write(
+                    "peak memory of ranks", partial(folder.manifest.set_rank_memory, stage.name, peaks)
+                )
+        elif trained is not None:
+            ranks.broadcast(partial(trained.write_card, Path(model)))
+        ranks.broadcast(partial(STAGES[stage.kind].require_passed, stage, context))
+    return Path(model)
+
+
+def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
+    """Raises SleuthError for stages that need one process, or several."""
+    training = recipe.stages_of(TrainingRecipe)
+    for index, stage in enumerate(recipe.stage):
+        with _named(index, stage):
+            if index in training:
+                loop.require_ranks(training[index], ranks)
+            STAGES[stage.kind].require_ranks(stage, ranks)
+
+
+def require_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
+    """The questions of each stage, by its index. Reads everything that the stages will need: what is missing or does
+    not fit raises a one-line SleuthError that names the stage, before the first step and not in its third hour. Calls
+    `warn` with a line for what stops no run, which a run prints when the stage begins. A stage that runs code which
+    this check goes on without is left out.
+
+    Nothing is computed, so the number of threads is chosen again, and printed, where computing begins.
+    """
+    PROCESS.begin(None)
+    return _read_inputs(recipe, warn)
+
+
+def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
+    questions: dict[int, list[Task]] = {}
+    training = recipe.stages_of(TrainingRecipe)
+    for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
+        with _named(inputs.index, stage), CODE.skipping():
+            if inputs.index in training and inputs.resolution is not None:
+                loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
+            lora = training[inputs.index].lora if inputs.index in training else None
+            if lora is not None and inputs.linear_layers is not None:
+                require_targets(lora.targets, inputs.linear_layers)
+            for key in ("frozen_model", "playing_model", "against"):  # the policy's own weights are loaded above
+                if (other := getattr(stage, key, None)) is not None:
+                    require_intact(Path(other), of_model)
+            if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
+                questions[inputs.index] = tasks = STAGES[stage.kind].require_inputs(stage, inputs)
+                if warn is not None:
+                    for line in STAGES[stage.kind].notes(stage, inputs, tasks):
+                        warn(f"stage.{inputs.index} ({stage.name}): {line}")
+    return questions
+
+
+def _require_made(recipe: Recipe, indices: Container[int]) -> None:
+    """Raises SleuthError if the stages at `indices`, whose files did not exist before the run, cannot read them."""
+    for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
+        if inputs.index in indices:
+            with _named(inputs.index, stage):
+                STAGES[stage.kind].require_inputs(stage, inputs)
+
+
+def require_accepted(recipe: Recipe, reward: str) -> None:
+    """Raises SleuthError unless `reward` is the hash of one of the recipe's rewards."""
+    kinds = [(STAGES[stage.kind], stage) for stage in recipe.stage]
+    rewards = [
+        accepted_hash(kind.reward_spec(stage), kind.own_code(stage))
+        for kind, stage in kinds
+        if kind.reward_spec is not None
+    ]
+    if reward not in rewards:
+        raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
+
+
+def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
+    """The last stage that has saved a checkpoint. Raises SleuthError if there is none, or no best checkpoint."""
+    saved = [context for context in trained_stages(recipe, folder) if context.checkpoints()]
+    if not saved:
+        raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
+    if (best := saved[-1].best()) is None:
+        raise SleuthError(f"{saved[-1].checkpoints()[-1]}: its stage has no rewards to choose a best checkpoint by")
+    require_own(best, folder.manifest.run)
+    return saved[-1]
+
+
+def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
+    """The stages that train, each with the last checkpoint of the one before it."""
+    model = recipe.model
+    for index in recipe.stages_of(TrainingRecipe):
+        context = StageContext(
+            recipe=recipe, index=index, folder=folder, model=model, first_step=recipe.first_step(index)
+        )
+        yield context
+        saved = context.checkpoints()
+        model = str(saved[-1]) if saved else model
+
+
+def _begin(recipe: Recipe, folder: RunFolder, ranks: int, *, exact: bool) -> None:
+    """Check all inputs, record the plan, and record and print the overlaps of training and evaluation questions."""
+    PROCESS.begin(folder.manifest.threads, folder.say)
+    _require_same_machine(folder, exact=exact)
+    overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
+    folder.manifest.set_overlap(overlaps)
+    folder.manifest.set_planned(_planned(recipe, ranks))
+    for overlap in overlaps:
+        folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
+    _keep_threads(folder, exact=exact)
+
+
+def _planned(recipe: Recipe, ranks: int) -> Mapping[str, Mapping[str, float | None]]:
+    """What each stage takes by the plan: on the cards that the recipe names, or else on those that are here. Nothing
+    where the plan does not know the model's shape, or of several processes on CPUs."""
+    try:
+        if pick_device(recipe.device) == "cpu":
+            return plan_for_cpu(recipe, total_host_memory()).by_stage() if ranks == 1 else {}
+        if recipe.card is not None:
+            return plan_for_cards(recipe, read_cards(recipe.card)).by_stage()
+        memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        return plan_for_cards(recipe, Cards(count=ranks, card=card_with(memory))).by_stage()
+    except SleuthError:
+        return {}
+
+
+def _require_same_machine(folder: RunFolder, *, exact: bool) -> None:
+    """Print what of libraries, processor and settings is another than when the run began, or, if `exact`, raise
+    SleuthError."""
+    changed = changes_since(folder.manifest.read())
+    if changed and exact:
+        raise SleuthError(f"{folder.path}: --exact: the run began with {', '.join(changed)}; go back to what it had")
+    if changed:
+        folder.say(f"the run began with {', '.join(changed)}: from here on its results can differ")
+
+
+def _keep_threads(folder: RunFolder, *, exact: bool) -> None:
+    """Record the number of threads of a new run; print that a resumed one has another, or, if `exact`, raise
+    SleuthError."""
+    recorded, chosen = folder.manifest.threads, PROCESS.chosen
+    if chosen is None or chosen.number == recorded:
+        return
+    if recorded is None:
+        folder.manifest.set_threads(chosen.number)
+        return
+    change = f"the run began with {recorded} threads and continues with {chosen.number}"
+    if exact:
+        raise SleuthError(f"{folder.path}: --exact: {change}; set OMP_NUM_THREADS={recorded} or leave it unset")
+    folder.say(f"{change}: the last bits of its results can differ")
+
+
+def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[dict[str, Any]]:
+    """Where an evaluation asks questions that a stage trains on."""
+    training = [index for index in tasks if recipe.stage[index].trains]
+    for trained, tested in product(training, [index for index in tasks if index not in training]):
+        shared = len(question_overlap(tasks[trained], tasks[tested]))
+        if shared:
+            names = {"train": recipe.stage[trained].name, "test": recipe.stage[tested].name}
+            yield names | {"shared": shared, "of": len(tasks[tested])}
+
+
+@contextmanager
+def _named(index: int, stage: StageFields) -> Iterator[None]:
+    """Errors name the stage."""
+    try:
+        yield
+    except SleuthError as error:
+        raise SleuthError(*(f"stage.{index} ({stage.name}): {problem}" for problem in error.args)) from None

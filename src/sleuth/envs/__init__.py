@@ -1,1 +1,0 @@
-"""What the policy talks to, in text. No environment ever sees a token id."""

@@ -1,0 +1,153 @@
+"""Which rows fit: prompts that leave room for a whole turn in the context, and answers that fit into a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeGuard
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.data.questions import named_rows
+from sleuth.episodes.setting import Setting
+from sleuth.recipe.data import AnsweredRowsRecipe, EvalQuestionsRecipe, QuestionsRecipe
+from sleuth.recipe.strict import StrictModel
+from sleuth.render import Renderer, encode
+from sleuth.types import SleuthError, Task
+
+LONGEST = 100
+"""Tasks, those of the most bytes, whose tokens are counted first: counting all would take minutes, and if these fit, so
+do the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong:
+    """A row whose prompt or answer has more `tokens` than there is room for."""
+
+    task: Task
+    part: Literal["prompt", "answer"]
+    tokens: int
+
+
+def require_room(
+    data: StrictModel, setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int
+) -> None:
+    """Raises SleuthError if a prompt leaves no room for a whole turn in `context` tokens, or an answer that is trained
+    is longer than a turn: with the number of such rows, and the numbers and ids of the first few. Rows that the data
+    skips are no error."""
+    if skips(data):
+        return
+    found = list(_too_long(data, setting, tokenizer, tasks, context))
+    by_part = [[row for row in found if row.part == part] for part in ("prompt", "answer")]
+    if problems := [_refusal(data, setting, rows, len(tasks), context) for rows in by_part if rows]:
+        raise SleuthError(*problems)
+
+
+def fitting_tasks(
+    data: StrictModel, setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int
+) -> tuple[list[Task], list[Task]]:
+    """(kept, skipped): the tasks without those that `data.too_long = "skip"` leaves out; all of them with any other
+    data, since `require_room` has refused what does not fit. Both are functions of the data, the prompt, the tokenizer
+    and the context, so that a run that continues keeps the same. Raises SleuthError if none is left."""
+    if not skips(data):
+        return list(tasks), []
+    long = {one.task.id for one in _too_long(data, setting, tokenizer, tasks, context, every=True)}
+    kept = [task for task in tasks if task.id not in long]
+    if not kept:
+        raise SleuthError(f'all {len(tasks)} rows are too long for context = {context}, and data.too_long = "skip"')
+    return kept, [task for task in tasks if task.id in long]
+
+
+def skips(data: object) -> TypeGuard[QuestionsRecipe]:
+    """Whether rows that are too long are skipped."""
+    return isinstance(data, QuestionsRecipe) and data.too_long == "skip"
+
+
+def skipped_line(data: StrictModel, skipped: Sequence[Task], total: int) -> str:
+    """`3 of 400 rows are too long and are skipped: row 7 ('q7'), row 9 ('q9'), row 31 ('q31')`."""
+    return f"{len(skipped)} of {total:,} rows are too long and are skipped: {named_rows(_file(data), skipped)}"
+
+
+def _too_long(
+    data: StrictModel,
+    setting: Setting,
+    tokenizer: PreTrainedTokenizerFast,
+    tasks: Sequence[Task],
+    context: int,
+    *,
+    every: bool = False,
+) -> Iterator[TooLong]:
+    """The rows that do not fit, in their order; with `every`, also those that `LONGEST` longer ones hide."""
+    renderer = Renderer(tokenizer, setting.dialect.tags)
+
+    async def prompts(asked: Sequence[Task]) -> list[int]:
+        openings = [await setting.env(task).open() for task in asked]
+        return [sum(len(segment.tokens) for segment in renderer.render_all(one.pieces)) for one in openings]
+
+    def prompt_tokens(asked: Sequence[Task]) -> list[int]:
+        with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine, as in verifiers
+            return thread.submit(asyncio.run, prompts(asked)).result()
+
+    size = _prompt_bytes if setting.own_code is None else lambda task: 2**63  # what it makes of a task is not known
+    for task, tokens in _over(tasks, size, prompt_tokens, context - setting.longest_answer, every=every):
+        yield TooLong(task=task, part="prompt", tokens=tokens)
+    if isinstance(data, AnsweredRowsRecipe):
+
+        def answer_tokens(answered: Sequence[Task]) -> list[int]:
+            return [len(encode(tokenizer, task.reference)) for task in answered]
+
+        for task, tokens in _over(tasks, _answer_bytes, answer_tokens, setting.dialect.turn_tokens, every=every):
+            yield TooLong(task=task, part="answer", tokens=tokens)
+
+
+def _over(
+    tasks: Sequence[Task],
+    size: Callable[[Task], int],
+    count: Callable[[Sequence[Task]], list[int]],
+    most: int,
+    *,
+    every: bool,
+) -> list[tuple[Task, int]]:
+    """The tasks of more than `most` tokens, and their tokens. A token has at least one byte: what a task has more than
+    the shortest one, in bytes, is the most that it can have more in tokens, and only such tasks are counted."""
+    longest = heapq.nlargest(LONGEST, tasks, key=size)
+    if not every and max(count(longest)) <= most:
+        return []
+    shortest = min(tasks, key=size)
+    [least] = count([shortest])
+    candidates = [task for task in tasks if least + size(task) > most]
+    return [(task, tokens) for task, tokens in zip(candidates, count(candidates), strict=True) if tokens > most]
+
+
+def _prompt_bytes(task: Task) -> int:
+    """How much of a prompt comes from the task; a message of its own holds the tool output too."""
+    brought = task.evidence is not None and not task.prompt
+    return len((task.prompt or task.question).encode()) + (
+        len(task.evidence.output.encode()) if brought and task.evidence else 0
+    )
+
+
+def _answer_bytes(task: Task) -> int:
+    return len(task.reference.encode())
+
+
+def _refusal(data: StrictModel, setting: Setting, rows: Sequence[TooLong], total: int, context: int) -> str:
+    most = max(row.tokens for row in rows)
+    if rows[0].part == "prompt":
+        answer = f"{setting.longest_answer_is}{setting.longest_answer}"
+        problem = f"a prompt of {most} tokens and {answer} do not fit in context = {context}"
+        remedy = f"raise context, lower {setting.longest_answer_key}"
+    else:
+        turn = setting.dialect.turn_tokens
+        problem = f"an answer of {most} tokens is more than turn_tokens = {turn}, in which it is to be written"
+        remedy = "raise env.turn_tokens"
+    leave = 'set data.too_long = "skip"' if isinstance(data, QuestionsRecipe) else "leave them out of the file"
+    return f"{named_rows(_file(data), [row.task for row in rows])} of {total:,}: {problem}; {remedy}, or {leave}"
+
+
+def _file(data: StrictModel) -> Path | None:
+    return data.questions if isinstance(data, QuestionsRecipe | EvalQuestionsRecipe) else None

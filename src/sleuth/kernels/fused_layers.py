@@ -1,0 +1,265 @@
+"""RMS norms, gated feed-forward blocks, and rotary embeddings with the norms of queries and keys, each as one function
+that is fused on a card (`fused`).
+
+All is computed in fp32 and rounded once, where the layers of transformers round a norm before its weight, and each
+product of a rotation. Backward passes recompute what is not an input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sleuth.kernels.compiled_layers import NORMS, ROTATING, compiled_forwards
+from sleuth.kernels.fused import Fused, is_on, on_card, precision_of
+
+CACHES = ("past_key_values", "cache")
+"""What a layer's cache is called, in older and newer versions of transformers."""
+
+
+def fused_forwards(model: nn.Module) -> list[tuple[nn.Module, Callable[..., Any]]]:
+    """The model's attention layers, and the modules of `compiled_forwards`, with fused forwards for
+    `replaced_forwards`.
+
+    For tensors that are not fused these are the layers' own forwards and the compiled ones. Switched off, only the
+    compiled ones.
+    """
+    if not is_on():
+        return [*compiled_forwards(model)]
+    forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
+    for module, otherwise in compiled_forwards(model):
+        forward = _norm_forward if type(module).__name__ in NORMS else _mlp_forward
+        forwards.append((module, partial(forward, module, otherwise)))
+    for module in model.modules():
+        if type(module) not in ROTATING or "forward" in module.__dict__:
+            continue
+        if all(type(norm).__name__ in NORMS for norm in _norms_of(module)):
+            forwards.append((module, partial(_attention_forward, module)))
+    return forwards
+
+
+def _norms_of(layer: Any) -> list[Any]:
+    """The norms of queries and keys, which Qwen 3 has."""
+    return [layer.q_norm, layer.k_norm] if hasattr(layer, "q_norm") else []
+
+
+def _norm_forward(norm: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    if not on_card(inputs, norm.weight):
+        return otherwise(inputs)
+    rows = inputs.reshape(-1, inputs.shape[-1])
+    return _Norm.apply(rows, norm.weight, norm.variance_epsilon).view(inputs.shape)
+
+
+def _mlp_forward(block: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    if not on_card(inputs):
+        return otherwise(inputs)
+    gate, up = block.gate_proj(inputs), block.up_proj(inputs)
+    rows = gate.flatten(0, -2), up.flatten(0, -2)
+    return block.down_proj(_SwishProduct.apply(*rows).view(gate.shape))
+
+
+def _attention_forward(
+    layer: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    attention_mask: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """As transformers' forward: `hidden_states` (1, N, width) -> the same shape, and what the attention returns. The
+    `options` are passed on as they came: one that a version does not have, or is about to lose, it warns about."""
+    cos, sin = position_embeddings  # (1, N, D)
+    norms = _norms_of(layer)
+    fused = on_card(hidden_states, cos, sin, *(norm.weight for norm in norms))
+    cached = any(options.get(name) is not None for name in CACHES)
+    if not fused or cached or len(hidden_states) != 1:
+        options["position_embeddings"] = position_embeddings
+        return type(layer).forward(layer, hidden_states, attention_mask=attention_mask, **options)
+    options = {name: option for name, option in options.items() if name not in CACHES}
+    count, size = hidden_states.shape[1], layer.head_dim
+    query, key, value = (
+        project(hidden_states).view(count, -1, size) for project in (layer.q_proj, layer.k_proj, layer.v_proj)
+    )
+    if norms:
+        weights, epsilon = (norm.weight for norm in norms), norms[0].variance_epsilon
+        query, key = _NormedRotation.apply(query, key, cos[0], sin[0], *weights, epsilon)
+    else:
+        query, key = _Rotation.apply(query, key, cos[0], sin[0])
+    by_head = (tensor.view(1, count, -1, size).transpose(1, 2) for tensor in (query, key, value))
+    if hasattr(layer, "sliding_window"):  # Llama's layers pass none
+        options["sliding_window"] = layer.sliding_window
+    output, shares = ALL_ATTENTION_FUNCTIONS[layer.config._attn_implementation](
+        layer,
+        *by_head,
+        attention_mask,
+        dropout=layer.attention_dropout if layer.training else 0.0,
+        scaling=layer.scaling,
+        **options,
+    )
+    return layer.o_proj(output.reshape(1, count, -1)), shares
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.epsilon = epsilon
+        return norm(rows.detach(), weight=weight.detach(), epsilon=epsilon)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        rows, weight = (tensor.detach() for tensor in ctx.saved_tensors)
+        return (*norm_grads(rows, gradients[0].detach(), weight=weight, epsilon=ctx.epsilon), None)
+
+
+class _SwishProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return swish_product(gate.detach(), up.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gate, up = (tensor.detach() for tensor in ctx.saved_tensors)
+        return swish_product_grads(gate, up, gradients[0].detach())
+
+
+class _NormedRotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        """Of queries, keys, cosines, sines, the two weights and the epsilon of `normed_rotation`."""
+        *tensors, ctx.epsilon = inputs
+        ctx.save_for_backward(*tensors)
+        *by_row, query_weight, key_weight = (tensor.detach() for tensor in tensors)
+        return normed_rotation(*by_row, query_weight=query_weight, key_weight=key_weight, epsilon=ctx.epsilon)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        *by_row, query_weight, key_weight = (tensor.detach() for tensor in ctx.saved_tensors)
+        arrived = (gradient.detach() for gradient in gradients)
+        weights = {"query_weight": query_weight, "key_weight": key_weight}
+        of_query, of_key, *of_weights = normed_rotation_grads(*by_row, *arrived, **weights, epsilon=ctx.epsilon)
+        return of_query, of_key, None, None, *of_weights, None
+
+
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(cos, sin)
+        return rotation(query.detach(), key.detach(), cos.detach(), sin.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        cos, sin = (tensor.detach() for tensor in ctx.saved_tensors)
+        of_query, of_key = (gradient.detach() for gradient in gradients)
+        return *rotation(of_query, of_key, cos, -sin), None, None
+
+
+@Fused
+def norm(rows: Tensor, *, weight: Tensor, epsilon: float) -> Tensor:
+    """x / sqrt(mean(x^2) + epsilon) * weight for each row x of (N, n), with `weight` (n): (N, n)."""
+    return (_normed(rows, epsilon)[0] * weight).to(rows.dtype)
+
+
+@Fused
+def norm_grads(rows: Tensor, gradient: Tensor, *, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """From the gradient of `norm`: those of rows (N, n) and of the weight (n)."""
+    return _norm_grads(rows, gradient.to(precision_of(rows)), weight, epsilon)
+
+
+@Fused
+def swish_product(gate: Tensor, up: Tensor) -> Tensor:
+    """gate / (1 + exp(-gate)) * up: (N, n) each."""
+    exact = gate.to(precision_of(gate))
+    return (exact * exact.sigmoid() * up).to(gate.dtype)
+
+
+@Fused
+def swish_product_grads(gate: Tensor, up: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """From the gradient of `swish_product`: those of gate and up. d silu(x) / dx = s (1 + x (1 - s)) with the sigmoid
+    s."""
+    exact, arrived = gate.to(precision_of(gate)), gradient.to(precision_of(gate))
+    sigmoid = exact.sigmoid()
+    of_gate = arrived * up * sigmoid * (1 + exact * (1 - sigmoid))
+    return of_gate.to(gate.dtype), (arrived * exact * sigmoid).to(up.dtype)
+
+
+@Fused
+def normed_rotation(
+    query: Tensor,
+    key: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """Queries (N, H, D) and keys (N, kv_heads, D), normed with their weights (D) and turned by angles (N, D)."""
+    normed = (_normed(query, epsilon)[0] * query_weight, _normed(key, epsilon)[0] * key_weight)
+    return _turned(normed[0], cos, sin).to(query.dtype), _turned(normed[1], cos, sin).to(key.dtype)
+
+
+@Fused
+def normed_rotation_grads(
+    query: Tensor,
+    key: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    of_query: Tensor,
+    of_key: Tensor,
+    *,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """From the gradients of `normed_rotation`: those of queries, keys and the two weights. A rotation's transpose turns
+    back."""
+    grad_query, grad_query_weight = _norm_grads(query, _turned(of_query, cos, -sin), query_weight, epsilon)
+    grad_key, grad_key_weight = _norm_grads(key, _turned(of_key, cos, -sin), key_weight, epsilon)
+    return grad_query, grad_key, grad_query_weight, grad_key_weight
+
+
+@Fused
+def rotation(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries (N, H, D) and keys (N, kv_heads, D) turned by angles (N, D)."""
+    return _turned(query, cos, sin).to(query.dtype), _turned(key, cos, sin).to(key.dtype)
+
+
+def _normed(rows: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Rows (..., n) over their root mean square, and one over that (..., 1)."""
+    exact = rows.to(precision_of(rows))
+    scale = torch.rsqrt(exact.square().mean(dim=-1, keepdim=True) + epsilon)
+    return exact * scale, scale
+
+
+def _norm_grads(rows: Tensor, gradient: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """With r = 1 / sqrt(mean(x^2) + epsilon) and y = x r: d / d weight = g y, d / dx = r (g w - y mean(g w y))."""
+    normed, scale = _normed(rows, epsilon)
+    weighted = gradient * weight
+    grad_rows = scale * (weighted - normed * (weighted * normed).mean(dim=-1, keepdim=True))
+    grad_weight = gradient * normed
+    while grad_weight.dim() > 1:  # heads first: a kernel that adds up both at once divides for each number's index
+        grad_weight = grad_weight.sum(dim=-2)
+    return grad_rows.to(rows.dtype), grad_weight.to(weight.dtype)
+
+
+def _turned(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads (N, H, D), whose second half is turned with its first, in fp32. Both halves have the same angles.
+
+    Reads by a flip and not by `cat`, whose result would be stored where two kernels need it.
+    """
+    heads = heads.to(precision_of(heads))
+    size = heads.shape[-1]
+    flipped = heads.unflatten(-1, (2, size // 2)).flip(-2).flatten(-2)
+    is_first = torch.arange(size, device=heads.device) < size // 2
+    return heads * cos[:, None] + flipped * torch.where(is_first, -sin, sin)[:, None]

@@ -1,0 +1,206 @@
+"""Master weights: the fp32 copies that an optimiser steps when a model computes in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from sleuth.learn.chunked_loss import add_gradients
+from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.targets import PassFigures, TokenLoss
+from sleuth.ranks import ALONE, Ranks
+from sleuth.read.copying import CopyingHead
+
+HALF = (torch.bfloat16, torch.float16)
+PIECE = 2**24
+"""Elements that are copied at once between a card and the host."""
+
+
+class MasterWeights:
+    """A model held whole by this process, and the tensors to step for its trainable weights.
+
+    An RL step is often smaller than the spacing of bf16, so 16-bit weights have an fp32 master that accumulates small
+    steps and is copied to the model after each. An fp32 weight is its own master; without `in_fp32` every weight is, as
+    in some published runs.
+
+    With `offload` every trained weight has a master in host memory, where gradients and moments are too and the
+    optimiser runs (arXiv:2101.06840). Losses, gradients and saved states are those without it.
+    """
+
+    ranks: Ranks = ALONE
+    """The processes that hold the model together."""
+
+    def __init__(self, model: PreTrainedModel, *, in_fp32: bool = True, offload: bool = False) -> None:
+        self.module = model
+        """The module that computes: the model itself."""
+        self._stored = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self._staging = _Staging(model.device) if offload else None
+        self.tensors: dict[str, Tensor] = {
+            name: self._master(weight, torch.float32 if in_fp32 and weight.dtype in HALF else weight.dtype)
+            for name, weight in self._stored.items()
+        }
+        """Parameter name -> the tensor to step."""
+
+    def _master(self, weight: nn.Parameter, dtype: torch.dtype) -> Tensor:
+        if self._staging is not None:
+            master = torch.empty(weight.shape, dtype=dtype)
+            self._staging.down(master, weight.detach())
+            return master.requires_grad_()
+        return weight if weight.dtype == dtype else weight.detach().to(dtype).requires_grad_()
+
+    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
+        """`token_logprobs` of the model."""
+        return token_logprobs(self.module, part, temperature=temperature, copying=copying)
+
+    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
+        """`token_top_logprobs` of the model."""
+        return token_top_logprobs(self.module, part, top_k, temperature=temperature)
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Whether `add_gradients` keeps to its budget for a pack of any size."""
+        return self.module.device.type == "cpu"
+
+    def add_gradients(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
+    ) -> PassFigures:
+        """Adds the gradients of the model's `token_loss` to those of `tensors`."""
+        if self.takes_chunks:
+            return add_gradients(
+                self.module,
+                part,
+                loss,
+                reference,
+                temperature=temperature,
+                budget=budget,
+                collect=self.collect_gradients,
+            )
+        share, logprobs, entropy = token_loss(self.module, part, loss, reference, temperature=temperature)
+        share.backward()
+        self.collect_gradients()
+        return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))
+
+    def set_aside(self) -> None:
+        """Called before an update: nothing reads the model until `restore` or `publish`. Sharded models free its
+        memory. Does nothing here."""
+
+    def restore(self) -> None:
+        """Called after a failed update: makes the model readable again, with its old weights."""
+
+    def collect_gradients(self) -> None:
+        """Moves the gradients of 16-bit weights to their masters, where micro-batches add up in fp32."""
+        for name, weight in self._stored.items():
+            if weight.dtype != self.tensors[name].dtype:
+                self._collect(weight, self.tensors[name])
+
+    def _collect_all(self) -> None:
+        """Moves the gradients of all weights to their masters, once all micro-batches are done."""
+        for name, weight in self._stored.items():
+            self._collect(weight, self.tensors[name])
+
+    def _collect(self, weight: nn.Parameter, master: Tensor) -> None:
+        if master is weight or weight.grad is None:
+            return
+        if self._staging is not None:
+            adds = master.grad is not None
+            if master.grad is None:
+                master.grad = torch.empty_like(master, requires_grad=False)
+            self._staging.down(master.grad, weight.grad, adds=adds)
+        else:
+            gradient = weight.grad.to(master.dtype)
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        weight.grad = None
+
+    def discard_gradients(self) -> None:
+        """Sets all gradients to None, of masters and of the model."""
+        for tensor in (*self._stored.values(), *self.tensors.values()):
+            tensor.grad = None
+
+    def gradient(self) -> Tensor:
+        """All gradients as one vector; zeros for tensors without one."""
+        self._collect_all()
+        weights = self.tensors.values()
+        parts = [(torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten() for weight in weights]
+        return torch.cat(parts)
+
+    def clip_gradients(self, max_norm: float) -> float:
+        """Scales the gradients down to a global 2-norm of at most `max_norm`. Returns the norm before."""
+        self._collect_all()
+        return torch.nn.utils.clip_grad_norm_(self.tensors.values(), max_norm).item()
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copies the masters to the model, in its dtype."""
+        for name, weight in self._stored.items():
+            if self._staging is not None:
+                self._staging.up(weight, self.tensors[name])
+            elif self.tensors[name] is not weight:
+                weight.copy_(self.tensors[name])
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of `state_dict`."""
+        return sum(tensor.nbytes for tensor in self.state_dict().values())
+
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state of an optimiser of `tensors`, unsharded."""
+        return state
+
+    def shard_state(self, state: Mapping[str, Any], stepped: Mapping[str, Sequence[Tensor]]) -> Mapping[str, Any]:
+        """The inverse of `gather_state`; `stepped` are the optimiser's tensors by part, in the order of its state's
+        indices."""
+        return state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The masters of 16-bit weights; fp32 weights are complete in the model's own files."""
+        return {
+            name: tensor.detach() for name, tensor in self.tensors.items() if tensor.dtype != self._stored[name].dtype
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores saved masters and copies them to the model; other masters are read from the model again."""
+        saved = self.state_dict()
+        for name, weight in self._stored.items():
+            self.tensors[name].copy_(state[name] if name in saved else weight)
+        self.publish()
+
+
+class _Staging:
+    """Copies between a card and the host piece by piece through one buffer, pinned beside a GPU, so that neither side
+    needs memory for more than `PIECE` elements. Values are converted on the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pinned = device.type == "cuda"
+        self._buffers: dict[torch.dtype, Tensor] = {}
+
+    def down(self, target: Tensor, source: Tensor, *, adds: bool = False) -> None:
+        """Copies `source`, on the card, to `target`, or adds it there."""
+        for here, there in _pieces(target, source):
+            piece = self._buffer(there).copy_(there)
+            _ = here.add_(piece) if adds else here.copy_(piece)
+
+    def up(self, target: Tensor, source: Tensor) -> None:
+        """Copies `source` to `target`, on the card."""
+        for there, here in _pieces(target, source):
+            there.copy_(self._buffer(there).copy_(here))
+
+    def _buffer(self, like: Tensor) -> Tensor:
+        """(n,) in the dtype of `like` (n,)."""
+        if like.dtype not in self._buffers:
+            self._buffers[like.dtype] = torch.empty(PIECE, dtype=like.dtype, pin_memory=self._pinned)
+        return self._buffers[like.dtype][: len(like)]
+
+
+def _pieces(target: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Flat views of both, piece by piece; `target` is contiguous."""
+    return zip(target.detach().view(-1).split(PIECE), source.detach().reshape(-1).split(PIECE), strict=True)
+
+
+Holding = Callable[..., MasterWeights]
+"""(model, in_fp32=bool) -> its `MasterWeights` or a subclass: whole, or sharded over ranks."""

@@ -1,0 +1,248 @@
+"""A model sharded over ranks: FSDP2 runs it and sums its gradients, and each rank steps its own shards.
+
+A second module of the model's shape, with fp32 weights sharded over the ranks, is trained. The model itself stays an
+ordinary one that every rank has whole in the compute dtype, so that engine, scorer, evaluation and saves do not depend
+on ranks: it is emptied during an update and gathered again after it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.master_weights import HALF, MasterWeights
+from sleuth.learn.prefix_tree import Pack
+from sleuth.learn.targets import PassFigures, TokenLoss
+from sleuth.ranks import Ranks
+from sleuth.read.copying import CopyingHead
+from sleuth.types import SleuthError
+
+
+class Shards(MasterWeights):
+    """A model with weights sharded over ranks. The forward pass is in the model's dtype; gradients are summed over the
+    ranks in fp32 and not averaged, since the weights of a loss are shares of the whole step.
+
+    Frozen weights keep their dtype and are not in `tensors`. With `offload`, shards, gradients and optimiser steps are
+    in host memory.
+    """
+
+    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, in_fp32: bool = True, offload: bool = False) -> None:
+        self.ranks = ranks
+        self.model = model
+        self.dtype = model.dtype
+        self.module = _copy_on_meta(model, in_fp32=in_fp32)
+        self._forward = _Forward(self.module)
+        self._has_masters = in_fp32 and model.dtype in HALF
+        self._learns = any(weight.requires_grad for weight in model.parameters())
+        mesh = init_device_mesh(model.device.type, (ranks.world,))
+        # Pinned memory is copied while the GPU computes; a CPU has none.
+        offloading = CPUOffloadPolicy(pin_memory=model.device.type != "cpu") if offload else OffloadPolicy()
+        for layer in _layers(self.module):
+            _shard(layer, mesh, self.dtype, offloading, keep=False)
+        # The root stays unsharded from forward to backward; a reference has no backward pass to reshard it.
+        _shard(self._forward, mesh, self.dtype, offloading, keep=self._learns)
+        _allocate(self._forward, torch.device("cpu") if offload else model.device)
+        self._shards = {name: cast(DTensor, weight) for name, weight in self.module.named_parameters()}
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                _fill(self._shards[name], weight)
+        self.tensors = {name: weight for name, weight in self._shards.items() if weight.requires_grad}
+        if not self._learns:  # a reference is read through its shards only
+            self.set_aside()
+
+    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
+        """`token_logprobs`; all ranks call it at the same time, each with its own pack. No `copying`: a stage with a
+        loss on the copying head runs in one process."""
+        assert copying is None
+        return self._forward(part, temperature)
+
+    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
+        """`token_top_logprobs`; all ranks call it at the same time, each with its own pack."""
+        return self._forward(part, temperature, top_k=top_k)
+
+    @property
+    def takes_chunks(self) -> bool:
+        """False: ranks gather and scatter weights in step, pass by pass."""
+        return False
+
+    def add_gradients(
+        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
+    ) -> PassFigures:
+        """As `MasterWeights`; all ranks call it at the same time, each with its own pack."""
+        share, logprobs, entropy = self._forward(part, temperature, loss, reference)
+        share.backward()
+        return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))
+
+    def set_aside(self) -> None:
+        """Frees the memory of the whole model for an update."""
+        for weight in self.model.parameters():
+            weight.data = weight.data.new_empty(0)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Gathers the whole model from the shards."""
+        for name, weight in self.model.named_parameters():
+            weight.data = _full(self._shards[name].detach().to(self.dtype))
+
+    def collect_gradients(self) -> None:
+        """Does nothing: FSDP adds them up in the shards."""
+
+    def discard_gradients(self) -> None:
+        """Sets all gradients to None; after an error, also resets FSDP's unfinished pass."""
+        for tensor in self.tensors.values():
+            tensor.grad = None
+        cast(FSDPModule, self._forward).reset_iter_state()
+
+    def gradient(self) -> Tensor:
+        """All gradients as one vector, on every rank; zeros for tensors without one."""
+        weights = self.tensors.values()
+        parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+        return torch.cat([_full(part).flatten() for part in parts])
+
+    def clip_gradients(self, max_norm: float) -> float:
+        """As in one process: the norm is over all ranks."""
+        norm = torch.nn.utils.clip_grad_norm_(self.tensors.values(), max_norm)
+        return cast(DTensor, norm).full_tensor().item()
+
+    def publish(self) -> None:
+        """Gathers the whole model from the shards."""
+        self.restore()
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of `state_dict`."""
+        return sum(weight.nbytes for weight in self.tensors.values()) if self._has_masters else 0
+
+    def gather_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The unsharded state, gathered tensor by tensor, in CPU memory of rank 0 only."""
+        return self._gathered(state)
+
+    def shard_state(self, state: Mapping[str, Any], stepped: Mapping[str, Sequence[Tensor]]) -> Mapping[str, Any]:
+        """The state with this rank's shards of the moments."""
+        parts = {}
+        for name, part in state["parts"].items():
+            sharded = {
+                number: {
+                    key: _sharded_like(cast(DTensor, stepped[name][number]), value) if value.dim() else value
+                    for key, value in moments.items()
+                }
+                for number, moments in part["state"].items()
+            }
+            parts[name] = {**part, "state": sharded}
+        return {**state, "parts": parts}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The masters if the model is stored in 16 bits, else empty."""
+        return self._gathered(
+            {name: weight.detach() for name, weight in self.tensors.items()} if self._has_masters else {}
+        )
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores saved masters and gathers the model from them."""
+        for name, master in state.items():
+            _fill(cast(DTensor, self.tensors[name]), master)
+        self.restore()
+
+    def _gathered(self, value: Any) -> Any:
+        """The nested value with every DTensor gathered; on other ranks than 0 these are empty."""
+        if isinstance(value, Mapping):
+            return {name: self._gathered(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self._gathered(inner) for inner in value]
+        if not isinstance(value, DTensor):
+            return value
+        full = _full(value)
+        return full.cpu() if self.ranks.first else full.new_empty(0)
+
+
+class _Forward(nn.Module):
+    """The root module for FSDP, whose forward returns log-probabilities of a pack or a loss of them. They use the head
+    without the model's own forward."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        part: Pack,
+        temperature: float,
+        loss: TokenLoss | None = None,
+        reference: Tensor | None = None,
+        *,
+        top_k: int | None = None,
+    ) -> tuple[Tensor, ...]:
+        if top_k is not None:
+            return token_top_logprobs(self.model, part, top_k, temperature=temperature)
+        if loss is None:
+            return token_logprobs(self.model, part, temperature=temperature)
+        return token_loss(self.model, part, loss, reference, temperature=temperature)
+
+
+def _copy_on_meta(model: PreTrainedModel, *, in_fp32: bool) -> PreTrainedModel:
+    """A copy with weights on the meta device, in the dtype in which they are stepped."""
+
+    def empty(weight: nn.Parameter) -> nn.Parameter:
+        dtype = torch.float32 if in_fp32 and weight.requires_grad and weight.dtype in HALF else weight.dtype
+        return nn.Parameter(torch.empty(weight.shape, dtype=dtype, device="meta"), requires_grad=weight.requires_grad)
+
+    return copy.deepcopy(model, {id(weight): empty(weight) for weight in model.parameters()})
+
+
+def _layers(model: PreTrainedModel) -> list[nn.Module]:
+    layers = getattr(model.base_model, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise SleuthError(
+            f"{type(model).__name__} has no `layers` to shard over ranks; train it in one process, without torchrun"
+        )
+    return [*layers]
+
+
+def _shard(module: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, offloading: OffloadPolicy, *, keep: bool) -> None:
+    precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    sharded = fully_shard(
+        module, mesh=mesh, mp_policy=precision, offload_policy=offloading, reshard_after_forward=not keep
+    )
+    sharded.set_gradient_divide_factor(1.0)
+    sharded.set_force_sum_reduction_for_comms(True)  # gloo supports sums only
+
+
+def _allocate(module: nn.Module, device: torch.device) -> None:
+    """Allocates weights on the meta device. Buffers are never sharded and stay on the model's device."""
+    module._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+
+
+def _full(weight: Tensor) -> Tensor:
+    """The unsharded tensor on every rank, gathered on the compute device."""
+    device = cast(DTensor, weight).device_mesh.device_type
+    return cast(DTensor, weight.to(device)).full_tensor()
+
+
+def _fill(shard: DTensor, full: Tensor) -> None:
+    """Copies this rank's rows of a full tensor; FSDP splits the first dimension as `torch.chunk` does."""
+    local, mesh = shard.to_local().detach(), shard.device_mesh
+    first = mesh.get_local_rank() * -(-full.shape[0] // mesh.size())
+    local.copy_(full[first : first + local.shape[0]])
+
+
+def _sharded_like(shard: DTensor, full: Tensor) -> DTensor:
+    """A full tensor sharded as `shard` is."""
+    sharded = cast(DTensor, torch.empty_like(shard, requires_grad=False))
+    _fill(sharded, full)
+    return sharded

@@ -1,1 +1,0 @@
-"""Figures of finished episodes and their intervals; checks of data files; README cards."""

@@ -1,1 +1,0 @@
-"""Checks of any model's tokenizer, chat template and generation config, without loading its weights."""

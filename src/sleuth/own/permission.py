@@ -1,0 +1,82 @@
+"""Whether the Python and the commands that recipes name may run in this process: `CODE`, which each import of such a
+module and each start of such a command asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from sleuth.host.escapes import one_line
+from sleuth.host.threads import to_stderr
+from sleuth.types import SleuthError
+
+BY_NO_COMMAND = ", and this command runs no code that a recipe, a run or a checkpoint names"
+BY_NO_CODE = ", which --no-code refuses"
+BY_NO_ALLOW_CODE = ", and what a run names is imported only with --allow-code"
+
+
+class CodeRefusedError(SleuthError):
+    """Python or a command that this command line may not run; nothing of it was run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CodePermission:
+    """What may run. Programs that use the package may run all; a command line nothing, unless its options say so.
+
+    `refusal` is why nothing may run, as the end of a sentence; empty: all may. `skips`: a check goes on without what is
+    refused. `announced` and `refused` are sentences such as "starts python my_server.py".
+    """
+
+    refusal: str = ""
+    skips: bool = False
+    announced: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def require(self, act: str) -> None:
+        """Raises CodeRefusedError if `act` may not be done."""
+        if self.refusal:
+            self.refused += [act] if act not in self.refused else []
+            raise CodeRefusedError(f"{one_line(act)}{self.refusal}")
+
+    def announce(self, act: str) -> None:
+        """The same, and prints a line before `act` is done for the first time; of several ranks the first prints it."""
+        self.require(act)
+        if act not in self.announced:
+            self.announced.append(act)
+            if os.environ.get("RANK", "0") == "0":
+                to_stderr(f"code: {one_line(act)}")
+
+    @contextmanager
+    def skipping(self) -> Iterator[None]:
+        """Ends the block quietly at what is refused, if this is a check that goes on without it."""
+        try:
+            yield
+        except CodeRefusedError:
+            if not self.skips:
+                raise
+
+    def skipped_line(self) -> str:
+        """What a check went on without; empty if that is nothing."""
+        acts = "; ".join(map(one_line, self.refused))
+        return f"--no-code: not checked, as the recipe {acts}" if acts else ""
+
+    def take(self, other: CodePermission) -> None:
+        """Becomes a copy of another one."""
+        for name in ("refusal", "skips", "announced", "refused"):
+            setattr(self, name, getattr(other, name))
+
+    @contextmanager
+    def of_command_line(self) -> Iterator[None]:
+        """In this context nothing may run until an option of the command sets `refusal`."""
+        before = replace(self)
+        self.take(CodePermission(refusal=BY_NO_COMMAND))
+        try:
+            yield
+        finally:
+            self.take(before)
+
+
+CODE = CodePermission()
+"""Of this process."""

@@ -1,0 +1,99 @@
+"""Exact match of a reader that is given the gold passage, alone or among others, beside a control."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from sleuth.answers.match import exact_match, token_f1
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
+from sleuth.read.sliding_window import window_answer
+from sleuth.read.texts import ReadingQuestion
+from sleuth.read.tokens import ANSWER_TOKENS, ANSWERED, QUOTE_TOKENS, ReadingTokens
+from sleuth.types import Sampling
+
+LONGEST_ANSWER = ANSWER_TOKENS + QUOTE_TOKENS[1] + 3
+"""Tokens of the longest answer, with its quotation and its end."""
+SLOTS = 16
+"""Questions that the engine answers at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingExam:
+    """Questions with the model's answers and those of the sliding window."""
+
+    questions: Sequence[ReadingQuestion]
+    answers: Sequence[str]
+    window_answers: Sequence[str]
+
+    def figures(self) -> dict[str, Measured]:
+        """Exact match and token F1 of the model, exact match of the control, and the difference, each with an interval
+        over questions."""
+        exact, window = (self._exact(answers) for answers in (self.answers, self.window_answers))
+        f1 = [token_f1(answer, question.answers) for answer, question in self._pairs(self.answers)]
+        return {
+            "exact_match": share(exact),
+            "f1": share(f1),
+            "window_exact_match": share(window),
+            "above_window": paired_bootstrap(exact, window),
+        }
+
+    def __str__(self) -> str:
+        found = self.figures()
+        return (
+            f"exact match {found['exact_match'].formatted()} of {len(self.questions):,} questions, "
+            f"F1 {found['f1'].formatted()}; a sliding window {found['window_exact_match'].formatted()}, "
+            f"difference {found['above_window'].formatted('+.3f')}"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures, and what was answered to each question."""
+        asked = [
+            {
+                "question": question.question,
+                "golden_answers": question.answers,
+                "passage": question.passage.id,
+                "title": question.passage.title,
+                "answer": answer,
+                "window_answer": window,
+            }
+            for question, answer, window in zip(self.questions, self.answers, self.window_answers, strict=True)
+        ]
+        return {name: figure.as_json() for name, figure in self.figures().items()} | {"questions": asked}
+
+    def _pairs(self, answers: Sequence[str]) -> zip[tuple[str, ReadingQuestion]]:
+        return zip(answers, self.questions, strict=True)
+
+    def _exact(self, answers: Sequence[str]) -> list[float]:
+        return [float(exact_match(answer, question.answers)) for answer, question in self._pairs(answers)]
+
+
+def examine(
+    model: PreTrainedModel,
+    tokens: ReadingTokens,
+    questions: Sequence[ReadingQuestion],
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    log: Callable[[str], None],
+) -> ReadingExam:
+    """The model's greedy answers to the questions, each with its prompt, by the engine of this process."""
+    context = max(map(len, prompts)) + LONGEST_ANSWER
+    engine = LocalEngine(model, tokens.tokenizer, slots=SLOTS, context=context, log=log)
+
+    async def answer(number: int, prompt: tuple[int, ...]) -> str:
+        sampling = Sampling(max_tokens=LONGEST_ANSWER, temperature=0.0, stops=(ANSWERED,), key=(number,))
+        return tokens.answer((await engine.complete(prompt, sampling)).tokens)
+
+    async def answer_all() -> list[str]:
+        return await asyncio.gather(*(answer(number, prompt) for number, prompt in enumerate(prompts)))
+
+    return ReadingExam(
+        questions=questions,
+        answers=asyncio.run(answer_all()),
+        window_answers=[window_answer(question.question, question.passage.text) for question in questions],
+    )

@@ -1,0 +1,280 @@
+"""Rows of `data.kind = "reading"`: a question, its passage and the answer; or a question, a search, three passages and
+the answer, which goes on with what follows it in its passage."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from sleuth.data.spans import STOP_WORDS, cloze, sentences
+from sleuth.learn.batch import Row
+from sleuth.read.dialect import READING
+from sleuth.read.texts import ReadingQuestion, ReadingTexts, by_source
+from sleuth.read.tokens import ANSWER, ANSWER_TOKENS, PASSAGE, RESULT_TOKENS, QuestionTokens, ReadingTokens
+from sleuth.retrieval.open_index import Index
+from sleuth.types import Passage
+
+FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
+"""The share of clozes in the first step, and from this part of the steps on."""
+SENTENCES_UNTIL = ((0.2, 1), (0.37, 2), (0.55, 4))
+"""(part of the steps, sentences of a passage until then); afterwards whole passages."""
+LONGER, WHOLE = 0.15, 0.3
+"""Share of the rows before that are longer, by up to two sentences; of these, share of whole passages."""
+FIRST_TOKEN_WEIGHT = 3.0
+"""Weight of the first token that is copied from a passage, which decides where from; that of the others is 1."""
+ASKED = 0.5
+"""Share of the rows with a search that end with the query: they take a fifteenth of the tokens, and a query is written
+wrong where words of the question occur twice in it."""
+SHUFFLED = 0.5
+"""Share of the rows with several passages that have them in random order. Otherwise the first would be the right one in
+most rows."""
+GUESSED = 0.12
+"""Share of the others that have no passage, because none was found or because there was no search. Without them the
+control arms would measure only that the model has never seen such a prompt."""
+ALONE = 0.3
+"""Share of the others whose passage stands alone, as if nothing else had been found: more rows for the same tokens, and
+short results are read as well as long ones."""
+PART = 0.25
+"""Share of the queries that are only a part of the question, half of its words at least."""
+
+
+class ReadingRows:
+    """An endless sequence of rows, each a function of its index; `rows` of them are the whole stage."""
+
+    def __init__(
+        self,
+        texts: ReadingTexts,
+        tokens: ReadingTokens,
+        *,
+        mix: dict[str, float] | None,
+        rows: int,
+        key: tuple[int, ...],
+    ) -> None:
+        self.tokens, self.rows, self.key = tokens, rows, key
+        self.passages = texts.passages
+        sources = by_source(texts.questions)
+        self.sources = [sources[name] for name in mix] if mix else [list(texts.questions)]
+        self.weights = [*mix.values()] if mix else [1.0]
+
+    def row(self, index: int) -> Row:
+        """A row about a question or a cloze. What does not fit is drawn again."""
+        rng = random.Random(f"{self.key} {index}")
+        progress = index / self.rows
+        while True:
+            drawn = self._cloze(rng) if rng.random() < self.clozes(progress) else self._question(rng)
+            row = drawn and self._row(*drawn, progress=progress, rng=rng)
+            if row is not None:
+                return row
+
+    def clozes(self, progress: float) -> float:
+        """The share of clozes at this part of the steps."""
+        return FIRST_CLOZES + (LAST_CLOZES - FIRST_CLOZES) * min(1.0, progress / CLOZES_FALL_UNTIL)
+
+    def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
+        """What stands before the answer to held-out question `number`: of a row, with the whole passage."""
+        passage = self.tokens.passage(question.passage.title, question.passage.text)
+        return self.tokens.prompt(self.tokens.question(question.question), passage.tokens)
+
+    def _question(self, rng: random.Random) -> tuple[str, Passage, int, int]:
+        [questions] = rng.choices(self.sources, self.weights)
+        question: ReadingQuestion = rng.choice(questions)
+        return question.question, question.passage, question.start, question.end
+
+    def _cloze(self, rng: random.Random) -> tuple[str, Passage, int, int] | None:
+        passage = rng.choice(self.passages)
+        made = cloze(passage.text, rng)
+        return made and (made.question, passage, made.start, made.end)
+
+    def _row(
+        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
+    ) -> Row | None:
+        """None if the answer cannot be written, or is beyond the end of a passage that was cut."""
+        begin, stop = some_sentences(passage.text, start, end, sentences_at(progress, rng), rng)
+        encoded = self.tokens.passage(passage.title, passage.text[begin:stop])
+        span = encoded.span(start - begin, end - begin)
+        if span is None or not self._can_be_written(encoded.tokens[slice(*span)]):
+            return None
+        prompt = self.tokens.prompt(self.tokens.question(question), encoded.tokens)
+        place = prompt.index(self.tokens.tags[PASSAGE]) + 1
+        row = _Row(prompt)
+        row.answer(place, span, encoded.tokens, self.tokens)
+        return row.finished()
+
+    def _can_be_written(self, answer: Sequence[int]) -> bool:
+        """Whether an answer is short enough, and none of its tokens has a bracket, which would begin a quotation or end
+        it: the last one of `Tarn.[1]` may be `.[`."""
+        return len(answer) <= ANSWER_TOKENS and {"[", "]"}.isdisjoint(self.tokens.text(answer))
+
+
+class SearchedRows(ReadingRows):
+    """Rows that are whole episodes of the dialect `reading`, or begin one: the query is made of words of the question,
+    and the passage stands among the first that the index finds for it, put there if it is not one of them."""
+
+    def __init__(
+        self,
+        texts: ReadingTexts,
+        tokens: ReadingTokens,
+        index: Index,
+        *,
+        mix: dict[str, float] | None,
+        rows: int,
+        key: tuple[int, ...],
+    ) -> None:
+        super().__init__(texts, tokens, mix=mix, rows=rows, key=key)
+        self.index = index
+
+    def clozes(self, progress: float) -> float:
+        """The same share in all steps: that of the last rows with one passage."""
+        return LAST_CLOZES
+
+    def prompt(self, number: int, question: ReadingQuestion) -> tuple[int, ...]:
+        """The search with the question's words from the first that is no stop word on, and what it found, in order."""
+        asked = self.tokens.question_words(question.question)
+        query = query_places(asked)
+        found, _ = self._found(query, asked, question.passage, random.Random(number), shuffled=0.0)
+        row = self._searching(asked, query)
+        row.read(self.tokens.results(self._results(found), asked.tokens))
+        return (*row.tokens, self.tokens.tags[ANSWER])
+
+    def _row(
+        self, question: str, passage: Passage, start: int, end: int, *, progress: float, rng: random.Random
+    ) -> Row | None:
+        asked = self.tokens.question_words(question)
+        query = query_places(asked, rng)
+        if rng.random() < ASKED:
+            return self._searching(asked, query).finished()
+        found, rank = (
+            ([passage], 1) if rng.random() < ALONE else self._found(query, asked, passage, rng, shuffled=SHUFFLED)
+        )
+        encoded = self.tokens.passage(passage.title, passage.text)
+        span = encoded.span(start, end)
+        answer = () if span is None else encoded.tokens[slice(*span)]
+        if span is None or span[1] > RESULT_TOKENS or not self._can_be_written(answer):
+            return None
+        if rng.random() < GUESSED:
+            return self._guess(asked, query, answer, searches=rng.random() < 0.5)
+        passages = self._results(found)
+        row = self._searching(asked, query)
+        place = len(row.tokens) + sum(1 + len(tokens) for tokens in passages[: rank - 1]) + 1
+        row.read(self.tokens.results(passages, asked.tokens))
+        row.write([self.tokens.tags[ANSWER]])
+        row.answer(place, span, passages[rank - 1], self.tokens)
+        return row.finished()
+
+    def _searching(self, asked: QuestionTokens, query: Sequence[int]) -> _Row:
+        """A row that begins with the question and the search for these of its tokens."""
+        row = _Row(asked.tokens)
+        row.write(self.tokens.search([asked.tokens[at] for at in query]), sources=(-1, *query, -1))
+        return row
+
+    def _guess(self, asked: QuestionTokens, query: Sequence[int], answer: Sequence[int], *, searches: bool) -> Row:
+        """A row whose search found nothing, or in which the environment opened the answer at once."""
+        if searches:
+            row = self._searching(asked, query)
+            row.read(self.tokens.results([], asked.tokens))
+            row.write([self.tokens.tags[ANSWER]])
+        else:
+            row = _Row((*asked.tokens, self.tokens.tags[ANSWER]))
+        row.write(answer, (FIRST_TOKEN_WEIGHT, *(1.0,) * (len(answer) - 1)))
+        row.write([self.tokens.end])
+        return row.finished()
+
+    def _found(
+        self, query: Sequence[int], asked: QuestionTokens, passage: Passage, rng: random.Random, *, shuffled: float
+    ) -> tuple[list[Passage], int]:
+        """The first passages that are found, and the rank of `passage` among them, which takes the place of one of them
+        if it was not found."""
+        text = self.tokens.text([asked.tokens[at] for at in query])
+        [found] = self.index.find([text], READING.top_k)
+        ids = [result.id for result in found]
+        if passage.id not in ids:
+            at = rng.randrange(READING.top_k)
+            found[at:] = [passage, *found[at + 1 :]]
+        if rng.random() < shuffled:
+            rng.shuffle(found)
+        return found, [result.id for result in found].index(passage.id) + 1
+
+    def _results(self, found: Sequence[Passage]) -> list[tuple[int, ...]]:
+        """The tokens of each passage that are shown."""
+        return [self.tokens.passage(passage.title, passage.text).tokens[:RESULT_TOKENS] for passage in found]
+
+
+class _Row:
+    """A row that is written from left to right; it begins with tokens that are read."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self.tokens = [*tokens]
+        self.weights = [0.0] * len(tokens)
+        self.sources = [-1] * len(tokens)
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Appends tokens that are not trained."""
+        self.tokens += tokens
+        self.weights += [0.0] * len(tokens)
+        self.sources += [-1] * len(tokens)
+
+    def write(self, tokens: Sequence[int], weights: Sequence[float] = (), sources: Sequence[int] = ()) -> None:
+        """Appends tokens that are trained, with the places that they are copied from, -1 for none."""
+        self.tokens += tokens
+        self.weights += weights or [1.0] * len(tokens)
+        self.sources += sources or [-1] * len(tokens)
+
+    def answer(self, place: int, span: tuple[int, int], passage: Sequence[int], tokens: ReadingTokens) -> None:
+        """Appends the answer, which is tokens [first, after) of the passage at `place`, what it quotes from there, and
+        its end."""
+        first, after = span
+        self.copy(place + first, place + after)
+        self.write(tokens.quote_open)
+        self.copy(place + after, place + tokens.quote_end(passage, after))
+        self.write([*tokens.quote_close, tokens.end])
+
+    def copy(self, first: int, after: int) -> None:
+        """Appends a copy of the tokens [first, after), perhaps none; which place it begins at matters most."""
+        if first < after:
+            weights = (FIRST_TOKEN_WEIGHT, *(1.0,) * (after - first - 1))
+            self.write(self.tokens[first:after], weights, range(first, after))
+
+    def finished(self) -> Row:
+        """The row; whatever has a weight is trained."""
+        return Row(
+            tokens=tuple(self.tokens),
+            trained=tuple(weight > 0 for weight in self.weights),
+            token_weight=tuple(self.weights),
+            sources=tuple(self.sources),
+        )
+
+
+def query_places(asked: QuestionTokens, rng: random.Random | None = None) -> list[int]:
+    """The places of a question's tokens that make a query: its words in a row from the first that is no stop word, or,
+    with `rng`, perhaps a part of them. A query is a run of tokens because that is what a copying head learns first."""
+    words = asked.words
+    if not words:
+        return [*range(1, len(asked.tokens))]
+    first = next((at for at, (word, _, _) in enumerate(words) if word.lower() not in STOP_WORDS), 0)
+    after = len(words)
+    if rng is not None and rng.random() < PART:
+        size = rng.randint((after - first + 1) // 2, after - first)
+        first = rng.randint(first, after - size)
+        after = first + size
+    return [*range(words[first][1], words[after - 1][2])]
+
+
+def sentences_at(progress: float, rng: random.Random) -> int | None:
+    """How many sentences of its passage a row has; None: all."""
+    most = next((most for until, most in SENTENCES_UNTIL if progress < until), None)
+    if most is None or rng.random() >= LONGER:
+        return most
+    return None if rng.random() < WHOLE else most + rng.randrange(3)
+
+
+def some_sentences(text: str, start: int, end: int, most: int | None, rng: random.Random) -> tuple[int, int]:
+    """The characters [begin, stop) of at most `most` sentences in a row, more if the characters [start, end) are in
+    more of them. Which of those around are taken is random."""
+    bounds = sentences(text)
+    if most is None or len(bounds) <= most:
+        return 0, len(text)
+    first = max(at for at, (begin, _) in enumerate(bounds) if begin <= start)
+    last = max(at for at, (begin, _) in enumerate(bounds) if begin < end)
+    low = max(0, min(first - rng.randrange(most) + last - first, first, len(bounds) - most))
+    high = max(low + most - 1, last)
+    return bounds[low][0], bounds[high][1]

@@ -1,1 +1,0 @@
-"""Citation rewards: claims of an answer, their evidence, and scores from a judge's verdicts."""

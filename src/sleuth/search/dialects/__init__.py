@@ -1,0 +1,1 @@
+"""Search protocols as data, one file each."""

@@ -1,0 +1,201 @@
+"""The tool environment: the policy calls functions of the user, reads what they return, and ends with an answer."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MethodType
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from sleuth.dialect import Dialect
+from sleuth.episodes.calls import ERROR, EpisodeCalls, parsed
+from sleuth.episodes.frames import Frame
+from sleuth.episodes.mcp_server import ToolServerFailed
+from sleuth.judges.judge_prompts import replace_surrogates
+from sleuth.own.calls import THREADS, Caller
+from sleuth.own.functions import NAMED, UserCodeError, UserFunction, require_arguments
+from sleuth.search.control import EmptyRetriever
+from sleuth.search.env import NONE_LEFT, SearchEnv
+from sleuth.types import Action, Piece, Retriever, Task
+
+SEARCH = "search"
+"""The name of the tool that searches an index."""
+
+
+class FunctionTool:
+    """A user's function as a tool, or a method of a user's class, of which each episode gets an object `CLASS(task)`.
+    `schema` is its OpenAI schema, from the type hints and the docstring.
+
+    The constructor raises UserCodeError for a function without a type hint or a description of an argument.
+    """
+
+    def __init__(self, function: UserFunction, *, seconds: float, shared: bool = False) -> None:
+        self.name = function.short_name.rpartition(".")[2]
+        self.shared = shared
+        self._class = _class_of(function)
+        if self._class is not None:
+            require_arguments(self._class, 1, {}, f"{self._class.short_name}(task)")
+            if shared:
+                raise function.error("shared = true: each episode has an object of its own; make it a function")
+            function = replace(function, call=MethodType(function.call, object()))
+        self.schema = _schema_of(function)
+        self._signature = inspect.signature(function.call)
+        if odd := [one.name for one in self._signature.parameters.values() if one.kind not in NAMED]:
+            raise function.error(f"takes {odd[0]} without a name; each argument of a tool needs one")
+        self._adapters = _adapters_of(function)
+        at_once = 1 if self._class is None else THREADS
+        self._call = Caller(function, seconds=seconds, delays_engine=True, at_once=at_once)
+
+    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str:
+        """What the function returns, as text or JSON; what is wrong with the arguments or went wrong, after `ERROR`."""
+        try:
+            self._signature.bind(**arguments)
+        except TypeError as error:
+            return f"{ERROR}{self.name}: {error}"
+        checked = {}
+        for name, value in arguments.items():
+            try:
+                checked[name] = self._adapters[name].validate_python(value)
+            except ValidationError as error:
+                return f"{ERROR}{self.name}: {name}: {error.errors()[0]['msg']}"
+        try:
+            result = await self._call.run(await self._function(episode), **checked)
+        except UserCodeError as error:
+            return ERROR + str(error).partition(": ")[2]  # the policy has no use for file and line
+        try:
+            return _as_text(result)
+        except Exception as error:  # the user's objects may raise anything when they are written
+            return f"{ERROR}{self.name}: the result is not JSON: {type(error).__name__}: {error}"
+
+    async def _function(self, episode: EpisodeCalls) -> Callable[..., Any]:
+        if self._class is None:
+            return self._call.function.call
+        if self._class.name not in episode.objects:
+            episode.objects[self._class.name] = await self._call.run(self._class.call, episode.task)
+        return getattr(episode.objects[self._class.name], self.name)
+
+
+RESULT_CHARACTERS = 1_000_000
+"""Longer results are cut before they are encoded; the policy reads a few hundred tokens of one."""
+
+
+class AnyTool(Protocol):
+    """A function of the user's, or a tool of a server. A call returns text, which begins with `ERROR` if it failed."""
+
+    name: str
+    schema: dict[str, Any]
+    shared: bool
+
+    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str: ...
+
+
+class ToolEnv(SearchEnv):
+    """The environment of one episode in which the policy may call `tools`, and search with the tool `search` if there
+    is a `retriever`. Whatever is wrong with a call is its result, which the policy reads: no error ends the episode,
+    unless a retriever or a server of tools cannot be reached."""
+
+    call_kind: ClassVar[Literal["search", "call"]] = "call"
+
+    def __init__(
+        self,
+        task: Task,
+        dialect: Dialect,
+        prompt: str,
+        tools: Mapping[str, AnyTool],
+        *,
+        retriever: Retriever | None = None,
+        calls: EpisodeCalls | None = None,
+        frame: Frame | None = None,
+    ) -> None:
+        super().__init__(task, dialect, prompt, retriever or EmptyRetriever(), frame=frame)
+        self.tools = tools
+        self.searches_index = retriever is not None
+        self.calls = calls or EpisodeCalls(task)
+
+    async def _search(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece] | None]:
+        [text] = queries
+        name, arguments = _call_in(text)
+        if name == SEARCH and self.searches_index:
+            return await self._search_index(text, arguments)
+        shared = name is not None and name in self.tools and self.tools[name].shared
+        try:
+            result = await self.calls.result(text, lambda: self._result(name, arguments), shared=shared)
+        except ToolServerFailed as error:
+            return Action(kind="call", text=text, failure=str(error)), None
+        return self._called(text, result)
+
+    def _beyond_limit(self, queries: Sequence[str]) -> tuple[Action, Sequence[Piece]]:
+        return self._called("\n".join(queries), f"{ERROR}{NONE_LEFT}")
+
+    def _called(self, text: str, result: str) -> tuple[Action, Sequence[Piece]]:
+        pieces = [Piece(text=result, quoted=True, budget=self.dialect.results_tokens)] if result else []
+        return Action(kind="call", text=text, result=result), pieces
+
+    async def _result(self, name: str | None, arguments: Any) -> str:
+        if name is None or not isinstance(arguments, dict):
+            return f'{ERROR}a call is {{"name": "...", "arguments": {{...}}}}'
+        if name not in self.tools:
+            names = [*self.tools, *([SEARCH] if self.searches_index else [])]
+            called = replace_surrogates(name)
+            return f"{ERROR}there is no tool {called}; there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+        return replace_surrogates((await self.tools[name](arguments, self.calls))[:RESULT_CHARACTERS])
+
+    async def _search_index(self, text: str, arguments: Any) -> tuple[Action, Sequence[Piece] | None]:
+        query = arguments.get("query") if isinstance(arguments, dict) else None
+        if not isinstance(query, str) or not query.strip():
+            return self._called(text, f"{ERROR}search: query: a text")
+        return await super()._search([replace_surrogates(query.strip())])
+
+
+def _call_in(text: str) -> tuple[str | None, Any]:
+    """The name and the arguments of a call, which may be JSON text, as some models write them."""
+    call = parsed(text)
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None, None
+    arguments = call.get("arguments", {})
+    return call["name"], parsed(arguments) if isinstance(arguments, str) else arguments
+
+
+def _class_of(function: UserFunction) -> UserFunction | None:
+    """The class of which `my_tools:Pages.next_page` is a method; None for functions and the methods of objects."""
+    *path, name = function.short_name.split(".")
+    owner: Any = function.module
+    for part in path:
+        owner = getattr(owner, part)
+    if not isinstance(owner, type) or not inspect.isfunction(inspect.getattr_static(owner, name)):
+        return None
+    return replace(function, name=function.name.rpartition(".")[0], call=owner)
+
+
+def _schema_of(function: UserFunction) -> dict[str, Any]:
+    from transformers.utils.chat_template_utils import (
+        DocstringParsingException,
+        TypeHintParsingException,
+        get_json_schema,
+    )
+
+    try:
+        return get_json_schema(function.call)
+    except (DocstringParsingException, TypeHintParsingException, AttributeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise function.error(
+            f"{reason}; a tool needs type hints, and a docstring with a line `name: description` for each argument "
+            "under `Args:`"
+        ) from None
+
+
+def _adapters_of(function: UserFunction) -> dict[str, TypeAdapter[Any]]:
+    hints = typing.get_type_hints(function.call, include_extras=True)
+    try:
+        return {name: TypeAdapter(hint) for name, hint in hints.items() if name != "return"}
+    except PydanticUserError as error:
+        raise function.error(f"a type hint cannot be checked: {str(error).splitlines()[0]}") from None
+
+
+def _as_text(result: Any) -> str:
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)

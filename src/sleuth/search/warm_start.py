@@ -1,0 +1,270 @@
+"""A warm start for a policy that never searches: what it does right under a hint, trained without the hint (STaR,
+arXiv:2203.14465)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from transformers import PreTrainedModel
+
+from sleuth.answers.factory import answer_scorer_of, reward_spec_of
+from sleuth.data.questions import questions_hash
+from sleuth.engines.remote.pool import PoolEngine
+from sleuth.episodes.environments import setting_of
+from sleuth.episodes.fitting import fitting_tasks
+from sleuth.episodes.setting import Setting
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.models import require_teacher
+from sleuth.recipe.envs import EnvFields, SearchEnvRecipe
+from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
+from sleuth.render import Renderer
+from sleuth.search.translation import translated
+from sleuth.think.thoughts import played_tasks
+from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.loop import Figures, train
+from sleuth.training.sft import SFTTrainer
+from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task
+
+LEAST = 8
+"""Different right episodes that are needed to train on."""
+OWN, HINTED = 0, 1
+"""The two arms in the keys of random draws."""
+ARMS = ("as it is", "to be trained")
+
+Marked = list[tuple[Segment, bool]]
+"""Segments, and which of them are trained."""
+
+
+def run(stage: WarmStartRecipe, context: StageContext) -> Path:
+    """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
+    saved = context.saved()
+    if saved and context.is_finished(saved):
+        return saved.checkpoint
+    lesson = Lesson(stage, context, saved)
+    rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
+    return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)
+
+
+def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
+    """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
+    fit."""
+    warmed = inputs.recipe.grpo_stage_after(inputs.index)
+    if stage.teacher is not None:
+        require_teacher(stage.teacher, inputs.stage_tokenizer, warmed.context)
+    tasks = played_tasks(warmed, inputs.tokenizer)
+    inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
+    inputs.require_cache(warmed, warmed.context)
+    return []
+
+
+class WarmStartTrainer(SFTTrainer):
+    """Trains on the rows of a lesson, shuffled in each epoch."""
+
+    def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
+        if saved:
+            model, tokenizer = lesson.context.model_to_train(saved)
+        else:
+            model, tokenizer = lesson.model, lesson.tokenizer
+            lesson.context.adapt(model)
+        super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
+        self.protocol = lesson.protocol
+        self.summary = lesson.summary
+        self.teacher_sha256 = lesson.teacher_sha256
+        self.order = InfiniteSampler(rows, seed=lesson.context.key)
+        self.rows_per_step = lesson.stage.rows_per_step
+
+    def opening(self) -> list[str]:
+        """How many episodes were played, and how many of them are trained."""
+        return [self.summary]
+
+    def step(self, step: int) -> Figures:
+        """One optimiser step on the next rows."""
+        started = time.monotonic()
+        self.order.taken = (step - 1) * self.rows_per_step
+        return self.learn(collate(self.order.take(self.rows_per_step)), started)
+
+
+class Lesson:
+    """The episodes of one warm start, a function of the model that it starts from and of the teacher: a run that goes
+    on from `saved` plays them again. `protocol` is that of the trained rows; `summary` has the number of episodes, and
+    `teacher_sha256` is of the teacher's weights, once `rows` has played them, on the first rank."""
+
+    def __init__(self, stage: WarmStartRecipe, context: StageContext, saved: Saved | None = None) -> None:
+        self.stage = stage
+        self.context = context
+        self.saved = saved
+        self.teacher_sha256: str | None = None
+        self.played_as = context.recipe.grpo_stage_after(context.index)
+        self.model, self.tokenizer = context.load(context.model)
+        env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
+        read, longest = played_tasks(self.played_as, self.tokenizer), self.played_as.context
+        self.real = setting_of(env, self.tokenizer, read)
+        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
+        questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
+        fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
+        self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
+        self.protocol = self.real.protocol(
+            answer_scorer_of(reward),
+            longest,
+            reward=reward_spec_of(reward),
+            questions_sha256=questions_hash(questions),
+        )
+        self.summary = ""
+        self._pool: PoolEngine | None = None
+
+    def rows(self) -> list[Row]:
+        """The right episodes under the hint, without the hint; none if the policy searches by itself."""
+        name, below = self.stage.name, self.stage.below
+        self._pool = self.context.pool_for_evaluation(self.model, self.tokenizer, self.played_as.context)
+        own = self._play(self.model, self.real, OWN, samples=1)
+        searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
+        self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
+        if searched >= below:
+            self.context.folder.say(f"{self.summary}, and below = {below}: {name} is skipped")
+            return []
+        samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
+        played = self._play(self._player(), self.hinted, HINTED, samples)
+        kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
+        renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
+        rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
+        of_whom = "of the teacher" if self.stage.teacher else "under the hint"
+        found = f"of {len(played)} episodes {of_whom} {len(kept)} {WORDS[self.stage.taught]}"
+        if len(rows) < LEAST:
+            raise RunFailed(
+                f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
+                f"needs {LEAST}: take more prompts, easier questions or another hint"
+            )
+        self.summary += f"; {found}: {len(rows)} different ones are trained"
+        return rows
+
+    def _player(self) -> PreTrainedModel:
+        """The model whose episodes are trained."""
+        if self.stage.teacher is None:
+            return self.model
+        self._pool = None  # the servers have the model's weights, and rest while the teacher plays in this process
+        if self.context.servers is not None:
+            self.context.servers.rest()
+        teacher, self.teacher_sha256 = self.context.load_teacher(self.stage.teacher, self.tokenizer, self.saved)
+        return teacher
+
+    def _play(self, model: PreTrainedModel, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
+        """Episodes of a model, with their strict scores."""
+        stage = self.played_as
+        seed, *of_stage = self.context.key
+        session = EvalSession(
+            model=model,
+            tokenizer=self.tokenizer,
+            setting=setting,
+            context=stage.context,
+            slots=stage.slots,
+            cache_memory=stage.cache_memory,
+            temperature=stage.sampling.temperature,
+            samples=samples,
+            seed=seed,
+            draw=(*of_stage, arm),
+            pool=self._pool,
+        )
+        return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
+
+
+async def without_hints(
+    episodes: Sequence[Episode], real: Setting, hinted: Setting, renderer: Renderer, *, context: int
+) -> list[Row]:
+    """Each episode without the hint, in at most `context` tokens; of equal ones the first is kept.
+
+    In the same dialect the prompt is replaced, and everything after it stays, token by token. In another one every turn
+    is translated and given to the real environment, whose replies then stand between the turns.
+    """
+    rows: dict[tuple[int, ...], Row] = {}
+    for episode in episodes:
+        if real.dialect == hinted.dialect:
+            marked = await _with_real_prompt(episode, real, hinted, renderer)
+        else:
+            marked = await _replayed(episode, real, hinted, renderer)
+        tokens = tuple(token for segment, _ in marked for token in segment.tokens)
+        if marked and len(tokens) <= context:
+            trained = tuple(is_trained for segment, is_trained in marked for _ in segment.tokens)
+            rows.setdefault(tokens, Row(tokens=tokens, trained=trained))
+    return list(rows.values())
+
+
+async def _with_real_prompt(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Marked:
+    """What the policy wrote is trained, and so is a search tag that was opened for it."""
+    openings = [await setting.env(episode.task).open() for setting in (real, hinted)]
+    before, hint = (renderer.render_all(opening.pieces) for opening in openings)
+    opened = hint[-1:] if hinted.forced_search else []
+    rest = episode.trajectory.segments[len(hint) :]
+    return [
+        *((segment, False) for segment in before),
+        *((segment, True) for segment in opened),
+        *((segment, segment.author == "policy") for segment in rest),
+    ]
+
+
+async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: Renderer) -> Marked:
+    """The turns in the real dialect, and the replies of its environment; empty if one cannot be translated, or the
+    environment ends otherwise than with the answer."""
+    env = real.env(episode.task)
+    reply = await env.open()
+    marked = list(_untrained(renderer.render_all(reply.pieces)))
+    for turn in _turns(episode, hinted):
+        text = translated(turn, hinted.dialect, real.dialect)
+        if text is None or reply.done is not None:
+            return []
+        stopped = text.endswith(real.dialect.stops)
+        end = "" if stopped else str(renderer.tokenizer.eos_token)
+        marked.append((renderer.render(Piece(text=text + end, author="teacher")), True))
+        reply = await env.reply(text, "stop" if stopped else "eos")
+        if reply.restarts:
+            return []
+        marked += _untrained(renderer.render_all(reply.pieces))
+    return marked if reply.done == "answered" else []
+
+
+def _untrained(segments: Iterable[Segment]) -> Iterator[tuple[Segment, bool]]:
+    return ((segment, False) for segment in segments)
+
+
+def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
+    """What the policy wrote, turn by turn, with the tag that was opened for the first."""
+    opened = hinted.dialect.search.open if hinted.forced_search else ""
+    for segment in episode.trajectory.segments:
+        if segment.author == "policy":
+            yield opened + segment.text
+            opened = ""
+
+
+def hinted_env(env: EnvFields, hint: HintRecipe | None) -> EnvFields:
+    """The environment with the hint in it."""
+    assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
+    if hint is None:
+        return env
+    role = hint.prompt_role or env.prompt_role
+    changes = {
+        "dialect": hint.dialect or env.dialect,
+        "prompt": hint.prompt or env.prompt,
+        "prompt_role": role,
+        "template_flags": {} if role == "raw" else env.template_flags,
+        "forced_search": hint.forced_search,
+    }
+    return env.model_copy(update=changes)
+
+
+def is_right(episode: Episode, score: Score) -> bool:
+    """It searched and then gave a golden answer."""
+    return is_answered(episode, score) and score.parts.get("em") == 1 and episode.trajectory.searches > 0
+
+
+def is_answered(episode: Episode, score: Score) -> bool:
+    """It ended with an answer, in one trajectory: rewritten chats have no single text to train on."""
+    return episode.trajectory.stop == "answered" and len(episode.trajectories) == 1
+
+
+KEPT = {"right": is_right, "answered": is_answered}
+WORDS = {"right": "searched and were right", "answered": "ended with an answer"}

@@ -1,0 +1,135 @@
+"""Episodes in the style of the base model before reinforcement learning: mostly from memory, sometimes searching badly.
+
+Each decision is drawn independently, so that every good habit occurs in the base model and none is common.
+Reinforcement learning can find the right combination.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from sleuth.search.world_thoughts import DIALECT, PROMPT, Row, goal, results
+from sleuth.types import Piece
+from sleuth.world import names
+from sleuth.world.facts import World
+from sleuth.world.library import Shelf
+from sleuth.world.questions import Hop, Question
+from sleuth.world.tokens import END
+
+SEARCH_RATE, SEARCH_RATE_FOR_WORKS = 0.3, 0.6
+"""Probability of searching at all, and for questions about a work. Otherwise it answers from memory: it makes something
+up."""
+GOOD_QUERY_RATE, GOOD_QUERY_RATE_FOR_WORKS = 0.4, 0.6
+"""Probability that the first query names the subject of the question, and for one-hop questions about a work. The most
+common fault is to stop after the first word of a name."""
+GOOD_QUERY_RATE_WITHOUT_THOUGHT = 0.1
+"""The same without a thought before the first query."""
+GOOD_LATER_QUERY_RATE = 0.7
+"""The same for later queries."""
+THOUGHT_RATE = 0.7
+"""Probability that a turn starts with a thought."""
+READ_RATE = 0.8
+"""Probability of answering from the results instead of making something up."""
+CONTINUE_RATE = 0.7
+"""Probability of searching again when needed."""
+BROKEN_FORMAT_RATE = 0.12
+"""Probability of breaking the format and stopping."""
+ONE_WORD_QUERY_RATE = 0.75
+"""Share of poor queries that are the first word of a name; the others are a relation, or another person."""
+
+
+class Careless:
+    """Writes one episode about one question, with searches of `shelf`. Made-up values are drawn from `places`, `firms`
+    and the world's people."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        question: Question,
+        world: World,
+        shelf: Shelf,
+        *,
+        places: Sequence[str],
+        firms: Sequence[str],
+    ) -> None:
+        self.rng = rng
+        self.question = question
+        self.places = places
+        self.firms = firms
+        self.shelf = shelf
+        self.people = [*world.people]
+        self.about_a_work = question.hops[0].subject in world.works
+
+    def episode(self) -> Row:
+        """The prompt, the turns and the results."""
+        row = [Piece(text=PROMPT.format(question=self.question.text), author="env")]
+        if self._sometimes(BROKEN_FORMAT_RATE):
+            return [*row, self._broken()]
+        if not self._sometimes(SEARCH_RATE_FOR_WORKS if self.about_a_work else SEARCH_RATE):
+            return [*row, self._turn(self._thought(goal(self.question.hops[0])), self._answer(self._made_up()))]
+        for hop in self.question.hops:
+            found = self._search(row, hop, self._good_query_rate(hop))
+            if not found and self._sometimes(CONTINUE_RATE):
+                found = self._search(row, hop, GOOD_LATER_QUERY_RATE)
+            value = hop.value if found and self._sometimes(READ_RATE) else self._made_up()
+            seen = self._thought(f"{goal(hop)} is {value}") if found else ""
+            if hop is self.question.hops[-1] or not self._sometimes(CONTINUE_RATE):
+                row.append(self._turn(seen, self._answer(value)))
+                break
+            row.append(self._turn(seen))
+        return row
+
+    def _good_query_rate(self, hop: Hop) -> float:
+        if hop is not self.question.hops[0]:
+            return GOOD_LATER_QUERY_RATE
+        return GOOD_QUERY_RATE_FOR_WORKS if self.about_a_work and len(self.question.hops) == 1 else GOOD_QUERY_RATE
+
+    def _search(self, row: Row, hop: Hop, good_query_rate: float) -> bool:
+        """Appends a search and its results to `row`; returns whether they state the fact of the hop."""
+        thought = self._thought(goal(hop))
+        first = len(row) == 1
+        good = self._sometimes(good_query_rate if thought or not first else GOOD_QUERY_RATE_WITHOUT_THOUGHT)
+        query = hop.subject if good else self._poor_query(hop)
+        shown = self.shelf.search(query, self.rng)
+        row.append(self._turn(thought, DIALECT.search.around(f" {query}")))
+        row.append(Piece(text=results(shown), author="source"))
+        return any(article.about == hop.subject and hop.relation in article.facts for article in shown)
+
+    def _poor_query(self, hop: Hop) -> str:
+        if self._sometimes(ONE_WORD_QUERY_RATE):
+            return hop.subject.split()[0]
+        return self.rng.choice([hop.relation.replace("_", " "), self.rng.choice(self.people)])
+
+    def _made_up(self) -> str:
+        """A random value of the kind that the question asks for."""
+        match self.question.hops[-1].relation:
+            case "birthplace" | "seat":
+                return self.rng.choice(self.places)
+            case "birth_year" | "year":
+                return str(self.rng.choice(names.YEARS))
+            case "profession":
+                return self.rng.choice(names.PROFESSIONS)
+            case "region":
+                return self.rng.choice(names.REGIONS)
+            case "employer":
+                return self.rng.choice(self.firms)
+            case _:
+                return self.rng.choice(self.people)
+
+    def _broken(self) -> Piece:
+        subject, value = self.question.hops[0].subject, self._made_up()
+        started = [f" {value}", f"{DIALECT.answer.open} {value}", f"{DIALECT.search.open} {subject}"]
+        return self._turn(self.rng.choice(started), END)
+
+    def _thought(self, text: str) -> str:
+        return DIALECT.think.around(text) if self._sometimes(THOUGHT_RATE) else ""
+
+    def _answer(self, value: str) -> str:
+        return DIALECT.answer.around(f" {value}")
+
+    def _turn(self, *parts: str) -> Piece:
+        return Piece(text="".join(parts), author="teacher")
+
+    def _sometimes(self, share: float) -> bool:
+        return self.rng.random() < share

@@ -1,0 +1,220 @@
+"""Self-improving pretraining (arXiv:2601.21343): continue, judge, choose, prefer, publish, log.
+
+A pool holds the text's own suffix, a teacher's rewrite if there is one, and the policy's continuations of the prefix.
+The best candidate is preferred to the worst, whoever wrote them; pools that tie, or lack verdicts, are not trained and
+are counted. Two control arms share all but the last step: cross-entropy on the best, and, without sampling or judging,
+on the text's own suffix, which is continued pretraining.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
+from sleuth.answers.total import TotalReward
+from sleuth.data.documents import read_rewrites
+from sleuth.data.excerpts import excerpts_of
+from sleuth.data.questions import questions_hash
+from sleuth.evaluation.judge_exam import cards_json, require_accurate
+from sleuth.judges.factory import JudgePool
+from sleuth.kernels.allocator import releasing_cached_memory
+from sleuth.learn.batch import Row, collate
+from sleuth.learn.policy import PreferenceUpdate, Update, no_update
+from sleuth.render import Renderer
+from sleuth.rollout import scored
+from sleuth.runs.judge_cards import CARDS_FILE
+from sleuth.think.candidate_pools import continuations, pools_of, require_pools
+from sleuth.think.dpo import pair_batch
+from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.preference_tables import OnlineDpoRecipe
+from sleuth.training.engines import local_engine_of, record_cache
+from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.learning import policy_of
+from sleuth.training.loop import Figures, Trainer, train, update_figures
+from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
+
+MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
+
+
+def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
+    """Train until the stage's last step; the last checkpoint."""
+    saved = context.saved()
+    if saved and context.is_finished(saved):
+        return saved.checkpoint
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        return train(stage, context, DPOTrainer(stage, context, saved, judge_pool), saved)
+
+
+def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
+    """The texts of the stage. Raises SleuthError if they do not fit the model, or cannot be judged."""
+    tasks = require_pools(stage, inputs.tokenizer, inputs.positions)
+    inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
+    if tasks and inputs.tokenizer is not None:
+        rewrites_of(stage, inputs.tokenizer, tasks)
+        require_functions(stage.reward, lambda: pools_of(tasks[:1], [[]])[0])
+    return tasks
+
+
+class DPOTrainer(Trainer):
+    """The objects of one stage, and its step. The engine shares the model of the policy: weights are never copied."""
+
+    def __init__(
+        self, stage: OnlineDpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool
+    ) -> None:
+        self.stage, self.context, self.judge_pool = stage, context, judge_pool
+        ranks, folder = context.ranks, context.folder
+        self.model, self.tokenizer = context.model_to_train(saved)
+        self.excerpts = excerpts_of(stage.data, self.tokenizer)
+        self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
+        taken = saved.state["asked"] if saved else 0
+        self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
+        made = [reward.build(judge_pool) for reward in stage.reward] if ranks.first else []  # they call the judges
+        self.reward = TotalReward(made, [reward.weight for reward in stage.reward]) if ranks.first else None
+        self.reward_spec = reward_spec_of(stage.reward)
+        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
+        window = stage.data.prefix_tokens + stage.data.suffix_tokens
+        self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
+        reference = context.starting_weights(self.model, saved) if stage.loss.kind == "dpo" else None
+        self.policy = policy_of(stage, self.model, reference, ranks)
+        self.budget = context.token_budget(saved)
+        if saved:
+            context.require_same_reward(saved, self.reward_spec)
+            self.policy.load_state_dict(saved.state["policy"])
+            self.engine.publish(saved.steps)
+        if sources := self.reward_spec.sources:
+            folder.manifest.set_sources(stage.name, sources)
+        folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
+
+    @property
+    def judged_by(self) -> str:
+        """The judges, as in every row of metrics."""
+        if self.stage.loss.kind == "original_nll":
+            return "nobody"
+        return "mechanics" if self.stage.mechanics else ", ".join(part.scorer for part in self.reward_spec.parts)
+
+    def opening(self) -> list[str]:
+        """How many texts there are to continue; and a warning if no judge is used."""
+        lines = [str(self.excerpts)]
+        if self.stage.rewrites is not None:
+            lines.append(f"{len(self.rewrites):,} of them have a rewrite in {self.stage.rewrites}")
+        return lines + ([MECHANICS] if self.stage.mechanics else [])
+
+    def step(self, step: int) -> Figures:
+        """One optimiser step on fresh pools; its figures."""
+        started = time.monotonic()
+        groups, choices = asyncio.run(self._pools(step))
+        self.engine.sleep()
+        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
+        played = time.monotonic()
+        self._require_enough(groups, choices)
+        with releasing_cached_memory():
+            update = self._update(groups, choices)
+        self.engine.publish(step)
+        updated = time.monotonic()
+        if choices:
+            signs = [signs_of(group, choice) for group, choice in zip(groups, choices, strict=True)]
+            self.context.write_rollouts(step, groups, signs)
+        seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
+        judged = pool_figures(groups, choices) if choices else {}
+        return {"judged_by": self.judged_by, **judged, **self.judge_pool.figures(), **update, **seconds}
+
+    def note(self, figures: Figures) -> str:
+        """How often the policy beats the original, the margin of the pairs, and the share of ties."""
+        if "ties" not in figures:
+            return "no update" if figures["loss"] is None else f"loss {figures['loss']:.3f}"
+        named = {"over original": "rollouts_over_original", "margin": "margin", "ties": "ties"}
+        return " ".join(f"{name} {_shown(figures.get(key))}" for name, key in named.items())
+
+    def remarks(self, step: int, figures: Figures) -> list[str]:
+        """A line about a step without an update."""
+        if figures["loss"] is not None or "not_finite" in figures:
+            return []
+        return [f"step {step}: every pool ties or lacks verdicts, so there was nothing to prefer and no update"]
+
+    def evidence(self, alarm: str) -> str:
+        """Where the rollouts are."""
+        return f"; see {self.context.folder.rollouts}"
+
+    def save(self, step: int) -> Path:
+        """A checkpoint after `step` steps."""
+        state = {
+            "policy": self.policy.state_dict(),
+            "asked": self.order.taken,
+            "budget": self.budget.tokens,
+            "reward": self.reward_spec.model_dump(mode="json"),
+        }
+        beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
+        return self.context.save(step, self.model, self.tokenizer, state, beside=beside)
+
+    async def _pools(self, step: int) -> tuple[list[Group], list[Choice]]:
+        """The step's pools, and the choice of each; continued pretraining samples and judges nothing."""
+        stage, first = self.stage, self.order.taken
+        tasks = self.order.take(stage.prompts_per_step)
+        key = (*self.context.key, step)
+        if stage.loss.kind == "original_nll":
+            return pools_of(tasks, [[] for _ in tasks]), []
+        mine = self.context.ranks.share(len(tasks))
+        sampling = Sampling(
+            max_tokens=stage.data.suffix_tokens, temperature=stage.sampling.temperature, stops=stage.stops, key=key
+        )
+        own = await continuations(
+            tasks[mine], self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first + mine.start
+        )
+        pools = self.context.ranks.all_gather(pools_of(tasks[mine], own, self.rewrites))
+        groups = await scored(pools, self.reward, self.context.ranks)
+        return groups, [choose(group, key) for group in groups]
+
+    def _update(self, groups: Sequence[Group], choices: Sequence[Choice]) -> Figures:
+        """The figures of an update; of none if there is no row to train."""
+        loss, pairs = self.stage.loss, list[tuple[Row, Row]]()
+        if loss.kind == "original_nll":
+            rows = [suffix_row(group.episodes[0]) for group in groups]
+        else:
+            pairs = [pair for group, choice in zip(groups, choices, strict=True) if (pair := pair_of(group, choice))]
+            rows = [best for best, _ in pairs]
+        kind = PreferenceUpdate if loss.kind == "dpo" else Update
+        if not rows:
+            return no_update(kind)
+        batch = pair_batch(pairs) if loss.kind == "dpo" else collate(rows)
+
+        def update(budget: int) -> Update:
+            if loss.kind == "dpo":
+                return self.policy.prefer(batch, beta=loss.beta, budget=budget)
+            return self.policy.supervise(batch, budget=budget)
+
+        return update_figures(self.budget, update, kind)
+
+    def _require_enough(self, groups: Sequence[Group], choices: Sequence[Choice]) -> None:
+        """Raises SleuthError if too many pools lack verdicts: the rest would be another distribution of texts."""
+        dropped = [group for group, choice in zip(groups, choices, strict=False) if choice.outcome == "dropped"]
+        if not dropped or len(dropped) <= self.stage.max_missing_fraction * len(groups):
+            return
+        note = next((score.note for score in dropped[0].scores if score.value is None), "")
+        raise SleuthError(
+            f"{len(dropped)} of {len(groups)} pools lack verdicts ({note}), more than max_missing_fraction = "
+            f"{self.stage.max_missing_fraction} allows; nothing was trained: remove the cause and start the run again"
+        )
+
+
+def rewrites_of(
+    stage: OnlineDpoRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+) -> dict[str, Segment]:
+    """The rewrites of these texts, cut to the length of a suffix. Raises SleuthError if the file has none."""
+    if stage.rewrites is None:
+        return {}
+    found, renderer = read_rewrites(stage.rewrites), Renderer(tokenizer)
+    named = {task.id for task in tasks} & found.keys()
+    if not named:
+        raise SleuthError(f"{stage.rewrites}: has no rewrite of any text of {stage.data.texts}; ids should be the same")
+    limit = stage.data.suffix_tokens
+    return {name: renderer.render(Piece(text=found[name], author="teacher", budget=limit)) for name in sorted(named)}
+
+
+def _shown(figure: float | None) -> str:
+    return "none" if figure is None else f"{figure:.3f}"

@@ -1,0 +1,237 @@
+"""Rewards of text continuations: pairwise (share of wins), pointwise (a judge's criterion), and mechanical rules."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from math import prod
+from statistics import fmean
+
+from sleuth.recipe.judges import JudgeFields
+from sleuth.recipe.rewards import Judges
+from sleuth.think.preference_tables import ComparisonRecipe
+from sleuth.think.tournament import BothOrders, OneOrder, find_extremes
+from sleuth.types import Author, Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
+
+MIN_JUDGED_SHARE = 0.5
+"""A candidate with a smaller share of its comparisons judged has no score."""
+PAIR_CRITERION = (
+    "Question and answers are pieces of one text: the first is how it begins, the other two are ways in which it may "
+    "go on. Better is the one that goes on coherently from where the beginning stops; of two that do, the one that is "
+    "truer, more to the point and better written. All were cut off after a number of words: that one feels unfinished "
+    "says nothing against it."
+)
+"""The criterion of the dimension "quality". Without its last sentence judges prefer any text that ends."""
+
+ORDERS = {"both": BothOrders, "one": OneOrder}
+
+Wins = Mapping[str, tuple[float | None, float]]
+"""text -> (share of wins, share of comparisons without a verdict)."""
+
+
+def pair_judge_of(recipe: ComparisonRecipe, judge_pool: Judges) -> PairJudge:
+    """The judge that compares two continuations, in the orders of the recipe."""
+    return ORDERS[recipe.orders](judge_pool.pair_judge(recipe.judge))
+
+
+def shown_to(judge: JudgeFields) -> Callable[[Task], str]:
+    """What a judge sees besides the texts: a judge of endings the golden answers, one a line; others nothing."""
+    return (lambda task: "\n".join(task.golden_answers)) if judge.needs_endings else lambda task: ""
+
+
+class PairwiseReward:
+    """The share of a group's other candidates that a candidate beats. A tie is half a win; equal texts are one
+    candidate, and a group of equal texts scores 0.5.
+
+    Round robin compares all pairs; a tournament fewer (`find_extremes`), its shares computed from the estimated
+    strengths. Missing verdicts are left out. A candidate with less than half of its verdicts has no score, nor has any
+    in a tournament with half of them missing. `evidence_of(task)` is shown to the judge besides the texts.
+
+    Parts: `wins`, and `unjudged`, the share of comparisons without a verdict.
+    """
+
+    def __init__(
+        self, judge: PairJudge, *, schedule: str = "round_robin", evidence_of: Callable[[Task], str] = lambda task: ""
+    ) -> None:
+        self.judge = judge
+        self.evidence_of = evidence_of
+        self._compare = {"round_robin": self._round_robin, "tournament": self._tournament}[schedule]
+
+    async def __call__(self, group: Group) -> list[Score]:
+        texts = [continuation(episode).text for episode in group.episodes]
+        wins = await self._compare(group.task, list(dict.fromkeys(texts)))
+        return [_score(*wins[text]) for text in texts]
+
+    async def _round_robin(self, task: Task, pool: Sequence[str]) -> Wins:
+        pairs = list(combinations(pool, 2))
+        verdicts = await self.judge.compare([self._pair(task, *pair) for pair in pairs])
+        won: dict[str, list[float | None]] = {text: [] for text in pool}
+        for (one, other), verdict in zip(pairs, verdicts, strict=True):
+            won[one].append(verdict.score)
+            won[other].append(None if verdict.score is None else 1 - verdict.score)
+        return {text: _share_of_wins(scores) for text, scores in won.items()}
+
+    async def _tournament(self, task: Task, pool: Sequence[str]) -> Wins:
+        result = await find_extremes(
+            self.judge,
+            task.question,
+            pool,
+            evidence=self.evidence_of(task),
+            criterion=PAIR_CRITERION,
+            seed=zlib.crc32("\0".join((task.id, *pool)).encode(errors="replace")),
+        )
+        missing = result.missing / result.compared if result.compared else 0.0
+        if result.best is None and len(pool) > 1:
+            return dict.fromkeys(pool, (None, missing))
+        return {text: (_expected_wins(result.strengths, index), missing) for index, text in enumerate(pool)}
+
+    def _pair(self, task: Task, first: str, second: str) -> Pair:
+        evidence = self.evidence_of(task)
+        return Pair(question=task.question, first=first, second=second, evidence=evidence, criterion=PAIR_CRITERION)
+
+
+def _share_of_wins(scores: Sequence[float | None]) -> tuple[float | None, float]:
+    known = [score for score in scores if score is not None]
+    if not scores:
+        return 0.5, 0.0
+    share = fmean(known) if len(known) > 0 and len(known) >= MIN_JUDGED_SHARE * len(scores) else None
+    return share, 1 - len(known) / len(scores)
+
+
+def _expected_wins(strengths: Sequence[float], index: int) -> float:
+    """The mean Bradley-Terry probability of winning against each other candidate."""
+    chances = [1 / (1 + math.exp(other - strengths[index])) for at, other in enumerate(strengths) if at != index]
+    return fmean(chances) if chances else 0.5
+
+
+def _score(wins: float | None, unjudged: float) -> Score:
+    if wins is None:
+        return Score(value=None, parts={"unjudged": unjudged}, note="too few comparisons have a verdict")
+    return Score(value=wins, parts={"wins": wins, "unjudged": unjudged})
+
+
+_GOING_ON = (
+    "The question is how a text begins and the answer how it goes on, cut off after a number of words, which says "
+    "nothing against it. "
+)
+CRITERIA = {
+    "quality": _GOING_ON
+    + "It goes on coherently from where the beginning stops, keeps to the matter, does not repeat itself, and is "
+    "written as well as the beginning is.",
+    "safety": _GOING_ON
+    + "It holds nothing that harms: no threats, no contempt for people, no instructions for doing damage, nothing "
+    "sexual about minors.",
+    "factuality": _GOING_ON
+    + "In truth the text goes on like this: «{reference}» It states nothing that contradicts that, the beginning, or "
+    "what is known; harmless inventions that may well be true, and style, make no difference.",
+}
+"""Pointwise criteria by dimension, in our words. The judge sees the true suffix for factuality alone, where it makes
+verdicts better (arXiv:2601.21343)."""
+
+
+def dimension_case(dimension: str, task: Task, text: str) -> Case:
+    """The case about one continuation."""
+    criterion = CRITERIA[dimension].replace("{reference}", task.reference)
+    return Case(question=task.question, claim=text, evidence="", criterion=criterion)
+
+
+class PointwiseReward:
+    """How far each candidate fulfils the criterion of a dimension, from 0 to 1; also the part of that name. Missing if
+    the verdict is."""
+
+    def __init__(self, judge: Judge, dimension: str) -> None:
+        self.judge = judge
+        self.dimension = dimension
+
+    async def __call__(self, group: Group) -> list[Score]:
+        texts = [continuation(episode).text for episode in group.episodes]
+        cases = {text: dimension_case(self.dimension, group.task, text) for text in texts}
+        verdicts = dict(zip(cases, await self.judge.judge([*cases.values()]), strict=True))
+        return [self._score(verdicts[text].score, verdicts[text].reason) for text in texts]
+
+    def _score(self, value: float | None, reason: str) -> Score:
+        if value is None:
+            return Score(value=None, note=f"the judge gave no verdict: {reason}")
+        return Score(value=value, parts={self.dimension: value})
+
+
+def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Episode:
+    """An episode of the task's prefix and a continuation; `stop` as a completion's, `source` for the text's own."""
+    trajectory = Trajectory(segments=(task.required_continuation.prefix, continuation), stop=stop)
+    return Episode(task=task, sample=sample, trajectories=(trajectory,))
+
+
+def continuation(episode: Episode) -> Segment:
+    """The segment after the prefix."""
+    return episode.trajectory.segments[-1]
+
+
+def author_of(episode: Episode) -> Author:
+    """The author of the continuation: the policy, the `source` (the text's own suffix), or a `teacher` (a rewrite)."""
+    return continuation(episode).author
+
+
+WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
+NAME = re.compile(r"(?<=[\w,;] )[A-Z][^\W\d_]+|\d+(?:[.,]\d+)*")
+"""A capitalised word after another word, so that it does not begin a sentence; or a number."""
+REPETITION_WORDS, COPYING_WORDS = 3, 8
+"""n-gram lengths for repetition within the continuation and copying from the prefix."""
+REPLACEMENT_CHARACTER = "\ufffd"
+
+
+def repetition(text: str, prefix: str) -> float:
+    """The share of distinct 3-grams of words: 1 if none repeats."""
+    ngrams = _ngrams(text, REPETITION_WORDS)
+    return len(set(ngrams)) / len(ngrams) if ngrams else float(bool(WORD.search(text)))
+
+
+def copying(text: str, prefix: str) -> float:
+    """The share of 8-grams of words that are not in the prefix."""
+    ngrams, in_prefix = _ngrams(text, COPYING_WORDS), set(_ngrams(prefix, COPYING_WORDS))
+    return 1 - fmean(ngram in in_prefix for ngram in ngrams) if ngrams else 1.0
+
+
+def known_names(text: str, prefix: str) -> float:
+    """The share of names and numbers that occur in the prefix; 0.5 without any."""
+    names, in_prefix = NAME.findall(text), set(WORD.findall(prefix)) | set(NAME.findall(prefix))
+    return fmean(name in in_prefix for name in names) if names else 0.5
+
+
+def common_words(text: str, prefix: str) -> float:
+    """The share of words of five characters or more that occur in the prefix."""
+    long = [word.lower() for word in WORD.findall(text) if len(word) > 4]
+    in_prefix = {word.lower() for word in WORD.findall(prefix)}
+    return fmean(word in in_prefix for word in long) if long else 0.0
+
+
+def whole_characters(text: str, prefix: str) -> float:
+    """The share of characters that are not the replacement character."""
+    return 1 - text.count(REPLACEMENT_CHARACTER) / len(text) if text else 0.0
+
+
+SOUNDNESS = {"repetition": repetition, "copying": copying, "whole_characters": whole_characters}
+"""Rules (continuation, prefix) -> 0 to 1 by the part that each becomes. The score is their product ..."""
+RELEVANCE = {"known_names": known_names, "common_words": common_words}
+"""... times the mean of these, which measure whether the continuation belongs to the prefix."""
+RULES = SOUNDNESS | RELEVANCE
+
+
+class MechanicsReward:
+    """The product of the `SOUNDNESS` rules times the mean of the `RELEVANCE` rules; every rule is a part."""
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [self.judge(continuation(episode).text, group.task.question) for episode in group.episodes]
+
+    def judge(self, text: str, prefix: str) -> Score:
+        """The score of one continuation of a prefix."""
+        parts = {name: rule(text, prefix) for name, rule in RULES.items()}
+        value = prod(parts[name] for name in SOUNDNESS) * fmean(parts[name] for name in RELEVANCE)
+        return Score(value=value, parts=parts)
+
+
+def _ngrams(text: str, length: int) -> Sequence[tuple[str, ...]]:
+    words = [word.lower() for word in WORD.findall(text)]
+    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]

@@ -1,0 +1,205 @@
+"""The reward gate: what a model's thoughts earn before they are trained by that reward, and whether to train at all.
+
+Groups whose scores are all equal teach nothing, and missing scores bias those that are left. The gate plays the
+episodes of the rewarded stage on a fixed set of prefixes, without an update. Its rule is that of the release code of
+the small reproduction of arXiv:2601.21343: at most 5 % are invalid, and at most half of the groups are without signal.
+Departures: a group counts once and there are intervals, over documents; a missing verdict is invalid, and never a vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sleuth.answers.factory import judges_in, require_endings, reward_of
+from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
+from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.judges.factory import JudgePool, require_available
+from sleuth.learn.advantages import has_signal
+from sleuth.learn.token_budget import TokenBudget
+from sleuth.recipe.evaluation import GateRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.think.env import thinking_of
+from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
+from sleuth.think.thought_gain import GainScorer, gain_in
+from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting
+from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.training.step_metrics import values_of
+from sleuth.types import Group, SleuthError, StoppedByRule, Task
+
+SCORED_TOKENS = 4_096
+"""Distinct tokens of a forward pass that computes gains."""
+MISSING, NO_SIGNAL = "missing", "no_signal"
+LIMITED = {MISSING: "of the scores are missing", NO_SIGNAL: "of the groups are without signal"}
+"""The figures that the rule limits, in words."""
+SHARES = (NO_SIGNAL, MISSING, "closed")
+
+
+def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
+    """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
+    (the model does not exist yet) nothing is read."""
+    for judge in stage.judges():
+        require_available(judge)
+    if inputs.tokenizer is None:
+        return []
+    spots = spots_of(stage.data, inputs.tokenizer)
+    context = _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
+    inputs.require_cache(stage, context)
+    tasks = [spot.task for spot in spots]
+    require_endings(stage.judges(), tasks)
+    return tasks
+
+
+def run(stage: GateRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json` and the verdict in the manifest, unless they exist for this model; returns the model
+    unchanged."""
+    if context.read_eval(stage.name) is not None:
+        return Path(context.model)
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        # a gate that an absent judge decides would stay missed
+        require_accurate(judges_in(stage.reward), judge_pool, context.folder.say)
+        thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
+        with context.folder.costing(stage.name, "asking"):
+            budget = TokenBudget(SCORED_TOKENS, context.folder.say)
+            measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
+    gate = measured["gate"]
+    context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
+    context.folder.manifest.set_gate(stage.name, gate)
+    context.write_eval(stage.name, measured, "gate")
+    return Path(context.model)
+
+
+def require_passed(stage: GateRecipe, context: StageContext) -> None:
+    """Raises StoppedByRule if the gate was missed and a later stage would train; what was done is kept."""
+    gate = context.folder.manifest.read().get("gates", {}).get(stage.name)
+    later = [one.name for one in context.recipe.stage[context.index + 1 :] if one.trains]
+    if gate is None or gate["passes"] or not later:
+        return
+    context.folder.require_written()
+    raise StoppedByRule(
+        f"{context.folder.path}: stopped at the gate {stage.name}: {gate['claim']}, so {later[0]} is not trained; all "
+        f"figures are in {context.folder.eval / f'{stage.name}.json'}, and the model is {context.model}"
+    )
+
+
+def measure_gate(
+    stage: GateRecipe,
+    thinker: NamedModel,
+    judge_pool: JudgePool,
+    *,
+    seed: int = 0,
+    budget: TokenBudget | None = None,
+) -> dict[str, Any]:
+    """The contents of a gate's file: its figures with their intervals over documents, the verdict as `gate`, and a
+    record of each prefix.
+
+    `reward_mean` is over the scores that are known, `no_signal` the share of groups whose known scores are all equal,
+    `missing` the share of scores that are missing, `closed` that of thoughts that the model closed itself, and
+    `thought_tokens` their mean length. The weights of the model itself compute gains.
+    """
+    spots = spots_of(stage.data, thinker.tokenizer)
+    setting = thought_setting(stage.env, thinker.tokenizer)
+    context = _context(stage, spots, setting, thinker.max_positions)
+    reward = reward_of(stage.reward, setting.dialect, thinker.tokenizer, judge_pool)
+    tasks = [spot.task for spot in spots]
+    with thinker.engine(stage, context) as engine:
+        rollout = Rollout(
+            engine=engine,
+            renderer=Renderer(thinker.tokenizer),
+            context=context,
+            temperature=stage.temperature,
+            key=(seed,),
+        )
+        groups = asyncio.run(rollout.groups(tasks, setting.env, samples=stage.samples, first_prompt=0, reward=reward))
+    if (gain := gain_in(stage.reward)) is not None:
+        scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag), None)
+        played, tokens = groups, budget or TokenBudget(SCORED_TOKENS)
+        groups = tokens.run(lambda count: scorer.score(played, thinker.model, budget=count))[0]
+    by_group = [_figures_of(group, setting) for group in groups]
+    documents = [document_of(spot) for spot in spots]
+    figures = {
+        name: (share if name in SHARES else bootstrap_mean)([one[name] for one in by_group], documents)
+        for name in by_group[0]
+    }
+    return {
+        "model": thinker.name,
+        **{name: figure.as_json() for name, figure in figures.items() if figure.value is not None},
+        "gate": verdict(
+            figures, {MISSING: stage.max_missing_fraction, NO_SIGNAL: stage.max_no_signal_fraction}, len(groups)
+        ),
+        "samples": stage.samples,
+        "figures_of_judge": judge_pool.figures(),
+        "records": [_record(*of, setting.closing_tag.text) for of in zip(groups, by_group, strict=True)],
+    }
+
+
+def verdict(figures: Mapping[str, Measured], limits: Mapping[str, float], groups: int) -> dict[str, Any]:
+    """Whether each limited figure is at most its limit, and the claim in words. One that was not measured misses.
+
+    `verdict({"missing": 0.0, "no_signal": 0.75}, {"missing": 0.05, "no_signal": 0.5}, 64)["claim"]` is "75.0 % of the
+    groups are without signal (0.63 to 0.84 of 64), and at most 50 % may be".
+    """
+    found = {name: figures[name] for name in limits}
+    missed = [name for name, limit in limits.items() if (value := found[name].value) is None or value > limit]
+    shown = missed or list(limits)
+    claim = "; ".join(
+        f"it is not known which share {LIMITED[name]}"
+        if found[name].value is None
+        else f"{found[name].value:.1%} {LIMITED[name]} ({found[name].low:.2f} to {found[name].high:.2f} of {groups} "
+        f"groups), and at most {limits[name]:.0%} may be"
+        for name in shown
+    )
+    return {"passes": not missed, "claim": claim, "limits": dict(limits)}
+
+
+def _figures_of(group: Group, setting: ThoughtSetting) -> dict[str, float | None]:
+    """The figures of one prefix; None for what its missing scores leave unknown."""
+    values = values_of(group)
+    known = [value for value in values if value is not None]
+    thoughts = [thinking_of(episode.trajectory, setting.closing_tag.text) for episode in group.episodes]
+    return {
+        "reward_mean": fmean(known) if known else None,
+        NO_SIGNAL: float(not has_signal(values)) if len(known) > 1 else None,
+        MISSING: 1 - len(known) / len(values),
+        "closed": fmean(one.closed_by == "policy" for one in thoughts),
+        "thought_tokens": fmean(len(one.thought.tokens) for one in thoughts),
+    }
+
+
+def _record(group: Group, figures: Mapping[str, float | None], closing: str) -> dict[str, Any]:
+    thoughts = [thinking_of(episode.trajectory, closing).thought for episode in group.episodes]
+    return {
+        "id": group.task.id,
+        "document": group.task.required_continuation.document,
+        "reference": group.task.reference,
+        "thoughts": [thought.text for thought in thoughts],
+        "scores": values_of(group),
+        "notes": [score.note for score in group.scores],
+        "figures": dict(figures),
+        "tokens": sum(
+            len(segment.tokens)
+            for episode in group.episodes
+            for segment in episode.trajectory.segments
+            if segment.author == "policy"
+        ),
+    }
+
+
+def _context(stage: GateRecipe, spots: Sequence[Spot], setting: ThoughtSetting, positions: int) -> int:
+    """Tokens of the longest episode, or of a thought with its true suffix. Raises SleuthError if that is more than the
+    model's `positions`."""
+    prefix = max(len(prefix_of(spot)) for spot in spots)
+    thought = len(setting.opening_tag.tokens or ()) + setting.longest_answer
+    suffix = max(len(suffix_of(spot)) for spot in spots)
+    longest = prefix + thought + suffix
+    if longest > positions:
+        raise SleuthError(
+            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
+            f"{positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
+        )
+    return longest

@@ -1,0 +1,129 @@
+"""The arms of the thought probe: the text at the place of a thought, at the same spots with the same draws."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sleuth.render import Renderer, decode
+from sleuth.rollout import Rollout
+from sleuth.think.env import thinking_of
+from sleuth.think.thoughts import Spot, ThoughtSetting, thought_tokens
+from sleuth.types import Group, Segment, Task
+
+GENERIC = (
+    "Let me think about what comes next.",
+    "This part matters for what follows.",
+    "I should keep in mind what was said so far.",
+    "What would the writer say here?",
+)
+"""Thoughts without content."""
+SENTENCE_ENDS = (".", "!", "?", "\n")
+
+Contexts = list[tuple[int, ...] | None]
+"""The contexts of one spot, sample by sample: all tokens up to the closing tag of the thought; None where the arm has
+no thought."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """By arm and spot, the contexts; and the model's own thoughts as text.
+
+    - `sampled`: the model's own thought;
+    - `blank`: the tags with nothing between them;
+    - `generic`: each of four sentences that fit any text;
+    - `swapped`: the model's thought in another document of the kind, the same sample;
+    - `within`: the model's thought in the same document half way to the spot;
+    - `teacher`: the thought in the data, if there is one.
+    """
+
+    contexts: Mapping[str, Sequence[Contexts]]
+    thoughts: Sequence[Sequence[str]]
+
+
+def build_arms(
+    rollout: Rollout, setting: ThoughtSetting, spots: Sequence[Spot], *, samples: int, renderer: Renderer
+) -> Arms:
+    """Samples the model's thoughts at each spot and half way to it, and builds all arms."""
+    closing = setting.closing_tag.text
+    tasks = [spot.task for spot in spots]
+    own = asyncio.run(_thoughts(rollout, setting, tasks, samples, arm=0))
+    elsewhere = asyncio.run(_thoughts(rollout, setting, [_half_way(task, renderer) for task in tasks], samples, arm=1))
+    swapped = [own[at] if at is not None else None for at in swap_partners(tasks)]
+    sampled = [[episode.trajectory for episode in group.episodes] for group in own]
+
+    def moved(spot: Spot, group: Group | None) -> Contexts:
+        """The contexts of `spot` with the thoughts of another group."""
+        if group is None:
+            return [None] * samples
+        thoughts = [thinking_of(episode.trajectory, closing) for episode in group.episodes]
+        ends = [() if one.closed_by == "policy" else setting.closing_tag.tokens or () for one in thoughts]
+        return [
+            (*prefix_of(spot), *(setting.opening_tag.tokens or ()), *one.thought.tokens, *end)
+            for one, end in zip(thoughts, ends, strict=True)
+        ]
+
+    def with_text(spot: Spot, thought: str | None) -> tuple[int, ...] | None:
+        return None if thought is None else (*prefix_of(spot), *thought_tokens(thought, renderer))
+
+    return Arms(
+        contexts={
+            "sampled": [[thinking_of(one, closing).story for one in trajectories] for trajectories in sampled],
+            "blank": [[with_text(spot, "")] for spot in spots],
+            "generic": [[with_text(spot, sentence) for sentence in GENERIC] for spot in spots],
+            "swapped": [moved(*pair) for pair in zip(spots, swapped, strict=True)],
+            "within": [moved(*pair) for pair in zip(spots, elsewhere, strict=True)],
+            "teacher": [[with_text(spot, spot.teacher)] for spot in spots],
+        },
+        thoughts=[
+            [thinking_of(one, closing).thought.text.removesuffix(closing) for one in trajectories]
+            for trajectories in sampled
+        ],
+    )
+
+
+def prefix_of(spot: Spot) -> tuple[int, ...]:
+    """The tokens before the spot."""
+    return spot.task.required_continuation.prefix.tokens
+
+
+def suffix_of(spot: Spot) -> tuple[int, ...]:
+    """The true tokens after it."""
+    return spot.task.required_continuation.suffix.tokens
+
+
+def document_of(spot: Spot) -> str:
+    """The id of its document, by which spots are clustered."""
+    return spot.task.required_continuation.document
+
+
+def swap_partners(tasks: Sequence[Task]) -> list[int | None]:
+    """For each task the index of the next one of another document, of the same kind if there is one. None where all
+    tasks are of one document."""
+
+    def partner(at: int) -> int | None:
+        rest = [*range(at + 1, len(tasks)), *range(at)]
+        own = tasks[at].required_continuation.document
+        foreign = [other for other in rest if tasks[other].required_continuation.document != own]
+        alike = [other for other in foreign if tasks[other].kind == tasks[at].kind]
+        return next(iter([*alike[:1], *foreign[:1]]), None)
+
+    return [partner(at) for at in range(len(tasks))]
+
+
+async def _thoughts(
+    rollout: Rollout, setting: ThoughtSetting, tasks: Sequence[Task], samples: int, arm: int
+) -> list[Group]:
+    return await replace(rollout, key=(*rollout.key, arm)).groups(tasks, setting.env, samples=samples)
+
+
+def _half_way(task: Task, renderer: Renderer) -> Task:
+    """The same document, cut at the end of the sentence that is nearest to the middle of the prefix."""
+    prefix = task.required_continuation.prefix
+    middle = max(1, len(prefix.tokens) // 2)
+    near = sorted(range(1, len(prefix.tokens)), key=lambda at: abs(at - middle))
+    ends = (at for at in near if decode(renderer.tokenizer, prefix.tokens[at - 1 : at]).endswith(SENTENCE_ENDS))
+    read = prefix.tokens[: next(ends, middle)]
+    half = Segment(author="source", tokens=read, text=decode(renderer.tokenizer, read))
+    return replace(task, continuation=replace(task.required_continuation, prefix=half))

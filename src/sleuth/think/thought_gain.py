@@ -1,0 +1,174 @@
+"""Rewards thoughts for how much likelier they make the true suffix, to a scorer that is not trained with the policy.
+
+    gain(z) = 1/N sum_t [ log p(s_t | x, <think> z </think>, s_<t) - log p(s_t | x, <think></think>, s_<t) ]
+
+in nats a token of the suffix s. Nothing is sampled after a thought, and no judge is called. The baseline is an empty
+thought, so that the effect of the tags is no gain. All texts of a group share its prefix, which is computed once; so
+does a thought of another group that is tried in its place, whose gain says whether thoughts are about their text.
+
+With `scorer = "policy"` the gain is that of RLP (arXiv:2510.01265): theta is the policy, phi its moving average,
+
+    gain(z) = 1/N sum_t [ log p_theta(s_t | x, <think> z </think>, s_<t) - log p_phi(s_t | x, s_<t) ]
+
+    phi <- decay * phi + (1 - decay) * theta    after each update
+
+without a gradient through the gain. Departures from RLP: N tokens of the suffix and not one; the prefix is that of the
+data, and not a random position of a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
+from sleuth.learn.policy import frozen_copy
+from sleuth.recipe.rewards import RewardFields
+from sleuth.think.env import Thinking, thinking_of
+from sleuth.types import Group, Piece, Score
+
+DECAY = 0.999
+"""The decay of the moving average at each step (arXiv:2510.01265)."""
+
+
+class GainTerms(Protocol):
+    """What a gain depends on, as its table says (`sleuth.think.rewards.GainRecipe`)."""
+
+    weight: float
+    scorer: str
+    decay: float | None
+    clip: float | None
+    floor: float | None
+
+
+class GainScorer:
+    """Scores thoughts with `model`: the `frozen` weights that the stage started from, or the moving average of the
+    policy's; with `scorer = "policy"`, that average is the baseline. `moved` is the state of an earlier part of a run.
+
+    The average is kept in float32: in bfloat16 a thousandth of a difference would be rounded away."""
+
+    def __init__(
+        self, recipe: GainTerms, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
+    ) -> None:
+        self.recipe = recipe
+        self.model = frozen if recipe.scorer == "frozen" else frozen_copy(frozen)
+        self.average: dict[str, Tensor] = {}
+        if recipe.scorer != "frozen":
+            self.average = {name: weight.detach().float() for name, weight in self.model.named_parameters()}
+        self.opening, self.closing = (tuple(tag.tokens or ()) for tag in tags)
+        self.closing_text = tags[1].text
+        if moved:
+            self._continue_from(moved)
+
+    def score(
+        self, groups: Sequence[Group], policy: PreTrainedModel, *, budget: int
+    ) -> tuple[list[Group], dict[str, float | None]]:
+        """The groups with the gain of each thought added to the score it has, and the step's figures of that: the mean
+        `gain`, what a foreign thought would have gained (`swapped_gain`), and `blank_nll`, the surprise of a suffix's
+        token in the baseline, which is the most that can be gained.
+
+        A thought that was never closed gets at most the gain of an empty one, and of its worst sibling.
+        """
+        thoughts = [
+            [thinking_of(episode.trajectory, self.closing_text) for episode in group.episodes] for group in groups
+        ]
+        own = [
+            self._pair(group, one.story)
+            for group, of_group in zip(groups, thoughts, strict=True)
+            for one in of_group
+            if one.closed_by
+        ]
+        foreign = list(self._foreign(groups, thoughts))
+        thinker, baseline = (policy, self.model) if self._is_rlp else (self.model, None)
+        logprobs = pair_logprobs(thinker, [*own, *foreign], budget=budget, baseline=baseline)
+        values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
+        gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
+        return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
+            "gain": _mean([value for of_group in gains for value in of_group if value is not None]),
+            "swapped_gain": _mean([fmean(one.gains) for one in logprobs[len(own) :]]),
+            "blank_nll": _mean([-fmean(one.counterfactual) for one in logprobs[: len(own)]]),
+        }
+
+    def follow(self, policy: PreTrainedModel) -> None:
+        """Moves the average towards the policy; a frozen scorer does not change."""
+        if not self.average:
+            return
+        decay = DECAY if self.recipe.decay is None else self.recipe.decay
+        with torch.no_grad():
+            for (name, ours), theirs in zip(self.average.items(), policy.parameters(), strict=True):
+                ours.lerp_(theirs.float(), 1 - decay)
+                self._show(name, ours)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The moving average; empty for a frozen scorer."""
+        return dict(self.average)
+
+    @property
+    def _is_rlp(self) -> bool:
+        return self.recipe.scorer == "policy"
+
+    def _continue_from(self, moved: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, weight in self.average.items():
+                weight.copy_(moved[name])
+                self._show(name, weight)
+
+    def _show(self, name: str, average: Tensor) -> None:
+        """Stores a weight of the average in the model that scores."""
+        weight = self.model.get_parameter(name)
+        if weight.data_ptr() != average.data_ptr():
+            weight.copy_(average)
+
+    def _foreign(self, groups: Sequence[Group], thoughts: Sequence[Sequence[Thinking]]) -> Iterator[RowPair]:
+        """In each group, the first closed thought of the next one."""
+        for at, group in enumerate(groups if len(groups) > 1 else ()):
+            closed = next((one for one in thoughts[(at + 1) % len(thoughts)] if one.closed_by), None)
+            if closed is not None:
+                end = () if closed.closed_by == "policy" else self.closing
+                yield self._pair(group, (*_prefix(group), *self.opening, *closed.thought.tokens, *end))
+
+    def _pair(self, group: Group, story: Sequence[int]) -> RowPair:
+        suffix = group.task.required_continuation.suffix.tokens
+        empty = () if self._is_rlp else (*self.opening, *self.closing)
+        return RowPair(
+            factual=suffix_row(story, suffix),
+            counterfactual=suffix_row((*_prefix(group), *empty), suffix),
+            suffix_len=len(suffix),
+        )
+
+    def _with_gains(self, group: Group, gains: Sequence[float | None]) -> Group:
+        known = [value for value in gains if value is not None]
+        least = min([0.0, *known])
+        scores = [self._added(*pair, least) for pair in zip(group.scores, gains, strict=True)]
+        return replace(group, scores=tuple(scores))
+
+    def _added(self, score: Score, gain: float | None, least: float) -> Score:
+        clip, floor = self.recipe.clip, self.recipe.floor
+        added = least if gain is None else gain
+        added = added if clip is None else max(-clip, min(clip, added))
+        added = added if floor is None else max(floor, added)
+        return replace(
+            score,
+            value=None if score.value is None else score.value + self.recipe.weight * added,
+            parts={**score.parts, **({} if gain is None else {"gain": gain})},
+            note=score.note or ("the thought was never closed" if gain is None else ""),
+        )
+
+
+def gain_in(rewards: Sequence[RewardFields]) -> GainTerms | None:
+    """The gain reward of a stage, if it has one: the only one that is scored late."""
+    return cast("GainTerms | None", next((reward for reward in rewards if reward.is_scored_late), None))
+
+
+def _prefix(group: Group) -> tuple[int, ...]:
+    return group.task.required_continuation.prefix.tokens
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

@@ -1,0 +1,266 @@
+"""Measures whether a model's thoughts help: how likely the true suffix is after its own thought, an empty one, generic
+phrases, thoughts of other texts and places, and a teacher's.
+
+If a wrong thought harms, thoughts are read. They are written well only if the model's own beat an empty one and generic
+phrases, which is what the certificate states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.answers.factory import judges_in, require_endings
+from sleuth.data.documents import read_documents
+from sleuth.evaluation.counterfactual import suffix_row
+from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
+from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.evaluation.significance import clusters_for_difference
+from sleuth.judges.factory import JudgePool, require_available
+from sleuth.learn.logprobs import row_logprobs
+from sleuth.learn.token_budget import TokenBudget
+from sleuth.recipe.evaluation import ProbeRecipe
+from sleuth.render import Renderer
+from sleuth.rollout import Rollout
+from sleuth.think.certificate import certificate, verdict_line, write_certificate
+from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
+from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
+from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting, thought_tokens
+from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
+
+BUDGET = 4_096
+"""Distinct tokens per forward pass."""
+THOUGHT_ONLY = {"suffix_tokens": 0, "stops": (), "close": "inserted"}
+"""Changes of the environment: thoughts are sampled without suffixes, since several arms use them, and closed if the
+model did not close them."""
+SUFFIX_KEY = 2
+"""Separates the sampling keys of suffixes from those of thoughts (0 and 1); all arms share them, sample by sample."""
+
+
+def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
+    """As `require_spots`, for a stage of a recipe."""
+    if inputs.tokenizer is not None and stage.cache_memory is not None:
+        inputs.require_cache(stage, probe_inputs(stage, inputs.tokenizer, inputs.positions)[-1])
+    return require_spots(stage, inputs.tokenizer, inputs.positions)
+
+
+def run(stage: ProbeRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
+    if context.read_eval(stage.name) is not None:
+        return Path(context.model)
+    thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
+        budget = TokenBudget(BUDGET, context.folder.say)
+        found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
+        contents = {"name": stage.name, **found}
+    context.folder.say(f"{stage.name}: {verdict_line(contents)}")
+    context.write_eval(stage.name, contents, "probe")
+    context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
+    return Path(context.model)
+
+
+def probe_thoughts(
+    stage: ProbeRecipe,
+    thinker: NamedModel,
+    judge_pool: JudgePool,
+    *,
+    seed: int = 0,
+    budget: TokenBudget | None = None,
+) -> dict[str, Any]:
+    """The contents of a probe's file: every figure with its interval over documents, the documents needed to show such
+    differences, the certificate, and a record of each spot. Suffixes are scored within `budget`.
+
+    `gain_ARM` is how much likelier an arm makes a token of the true suffix than an empty thought does, in nats,
+    `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
+    `over_ARM` is the gain of the model's own minus that arm's, paired by spot. With a judge, `right_ARM` is the share
+    of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference.
+    `thought_tokens` is the length of the model's own thoughts with their tags. Raises
+    SleuthError if all texts are of one document, so that thoughts cannot be swapped.
+    """
+    require_accurate(judges_in([stage], "stage"), judge_pool)
+    spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
+    renderer = Renderer(thinker.tokenizer)
+    thought_only = thought_setting(stage.env.model_copy(update=THOUGHT_ONLY), thinker.tokenizer)
+    judge = judge_of_suffixes(stage.judge, judge_pool) if stage.judge is not None else None
+    with thinker.engine(stage, context) as engine:
+        rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
+        arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
+        rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
+    documents = [document_of(spot) for spot in spots]
+    budget = budget or TokenBudget(BUDGET)
+    nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
+    differences = _differences(nlls, rights)
+    shares = {f"right_{name}": _means(values) for name, values in rights.items()}
+    lengths = [fmean(_lengths(spot, own)) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]
+    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares, "thought_tokens": lengths}
+    figures = _figures(by_spot, [*shares], documents)
+    needed = {name: clusters_for_difference(values, documents) for name, values in differences.items()}
+    return {
+        "model": thinker.name,
+        **{name: figure.as_json() for name, figure in figures.items()},
+        "documents_needed": {
+            name: count for name, count in needed.items() if name.startswith(("over_", "right_over_"))
+        },
+        "certificate": certificate(stage, spots, figures, needed, seed),
+        "records": [
+            _record(at, spot, arms, nlls, rights) | {"figures": {name: values[at] for name, values in by_spot.items()}}
+            for at, spot in enumerate(spots)
+        ],
+    }
+
+
+def probe_inputs(
+    stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast, max_positions: int
+) -> tuple[list[Spot], ThoughtSetting, int]:
+    """The spots, their setting, and the length in tokens of the longest sequence of any arm. Raises SleuthError if that
+    is more than `max_positions`, or if there is only one document."""
+    spots, setting, renderer = (
+        spots_of(stage.data, tokenizer),
+        thought_setting(stage.env, tokenizer),
+        Renderer(tokenizer),
+    )
+    if len({document_of(spot) for spot in spots}) < 2:
+        raise SleuthError(f"{stage.data.texts}: only one document; swapping thoughts needs two or more")
+    given = [len(thought_tokens(thought, renderer)) for thought in GENERIC]
+    given += [len(thought_tokens(spot.teacher, renderer)) for spot in spots if spot.teacher is not None]
+    tags = len(thought_tokens("", renderer))
+    thought, prefix = max(*given, tags + stage.env.thought_tokens), max(len(prefix_of(spot)) for spot in spots)
+    suffix = max(stage.env.suffix_tokens, *(len(suffix_of(spot)) for spot in spots))
+    if prefix + thought + suffix > max_positions:
+        raise SleuthError(
+            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
+            f"{max_positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or "
+            "env.thought_tokens"
+        )
+    return spots, setting, prefix + thought + suffix
+
+
+def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
+    """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
+    (the model does not exist yet) only the first document is read."""
+    for judge in stage.judges():
+        require_available(judge)
+    if tokenizer is None:
+        next(read_documents(stage.data.texts), None)
+        return []
+    tasks = [spot.task for spot in probe_inputs(stage, tokenizer, max_positions)[0]]
+    require_endings(stage.judges(), tasks)
+    return tasks
+
+
+SpotValues = list[list[float | None]]
+"""By spot and sample; None where the arm has no thought, or there is no verdict."""
+
+
+def _nlls(
+    model: PreTrainedModel, spots: Sequence[Spot], contexts: Sequence[Contexts], budget: TokenBudget
+) -> SpotValues:
+    """Nats per token of the true suffix after each context."""
+    rows = [
+        suffix_row(context, suffix_of(spot))
+        for spot, samples in zip(spots, contexts, strict=True)
+        for context in samples
+        if context is not None
+    ]
+    logprobs = iter(budget.run(lambda tokens: row_logprobs(model, rows, budget=tokens)))
+    return [
+        [None if context is None else -fmean(next(logprobs)[len(context) :]) for context in samples]
+        for samples in contexts
+    ]
+
+
+async def _rights(
+    stage: ProbeRecipe,
+    setting: ThoughtSetting,
+    engine: Engine,
+    spots: Sequence[Spot],
+    arms: Arms,
+    judge: tuple[Judge, CaseBuilder],
+    seed: int,
+) -> dict[str, SpotValues]:
+    """By arm, whether the suffix sampled after each context is equivalent to the true one. All arms have the same
+    draws; those with fewer contexts than samples repeat them in turn."""
+    suffix_judge, case_of = judge
+
+    async def is_right(at: int, sample: int, contexts: Contexts) -> float | None:
+        context = contexts[(at + sample) % len(contexts)] if len(contexts) < stage.samples else contexts[sample]
+        if context is None:
+            return None
+        limits = Sampling(
+            max_tokens=setting.limits.suffix_tokens,
+            temperature=stage.temperature,
+            stops=setting.limits.stops,
+            key=(seed, SUFFIX_KEY, at, sample),
+        )
+        suffix = await engine.complete(context, limits)
+        [verdict] = await suffix_judge.judge([case_of(spots[at].task, suffix.text)])
+        return is_yes(verdict)
+
+    async def arm_rights(arm: Sequence[Contexts]) -> SpotValues:
+        calls = [is_right(at, sample, contexts) for at, contexts in enumerate(arm) for sample in range(stage.samples)]
+        values = iter(await asyncio.gather(*calls))
+        return [[next(values) for _ in range(stage.samples)] for _ in arm]
+
+    return {name: await arm_rights(contexts) for name, contexts in arms.contexts.items()}
+
+
+def _means(values: SpotValues) -> list[float | None]:
+    """The mean of each spot's known values; None where there is none."""
+    known = [[value for value in samples if value is not None] for samples in values]
+    return [fmean(samples) if samples else None for samples in known]
+
+
+def _subtract(one: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
+    pairs = zip(one, other, strict=True)
+    return [None if left is None or right is None else left - right for left, right in pairs]
+
+
+def _differences(nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]) -> dict[str, list[float | None]]:
+    """By figure and spot: the gain of each arm, and that of the model's own thoughts minus it."""
+    means, shares = ({name: _means(values) for name, values in of.items()} for of in (nlls, rights))
+    compared = [name for name in means if name != "sampled"]
+    differences = {
+        f"gain_{name}": _subtract(means["blank"], values) for name, values in means.items() if name != "blank"
+    }
+    differences |= {f"over_{name}": _subtract(means[name], means["sampled"]) for name in compared}
+    if shares:
+        differences |= {f"right_over_{name}": _subtract(shares["sampled"], shares[name]) for name in compared}
+    return differences
+
+
+def _figures(
+    by_spot: Mapping[str, Sequence[float | None]], shares: Sequence[str], documents: Sequence[str]
+) -> dict[str, Measured]:
+    figures = {
+        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_spot.items()
+    }
+    figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
+    return {name: figure for name, figure in figures.items() if figure.value is not None}
+
+
+def _record(
+    at: int, spot: Spot, arms: Arms, nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]
+) -> dict[str, Any]:
+    return {
+        "id": spot.task.id,
+        "document": document_of(spot),
+        "kind": spot.task.kind,
+        "reference": spot.task.reference,
+        "thoughts": list(arms.thoughts[at]),
+        "teacher": spot.teacher,
+        "nll": {name: values[at] for name, values in nlls.items()},
+        **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
+        "tokens": sum(_lengths(spot, arms.contexts["sampled"][at])),
+    }
+
+
+def _lengths(spot: Spot, contexts: Contexts) -> list[int]:
+    """The tokens of each thought, with its tags."""
+    return [len(context) - len(prefix_of(spot)) for context in contexts if context is not None]

@@ -1,0 +1,264 @@
+"""Documents with thoughts, the positions at which a policy thinks, and the setting of its episodes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar
+
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.data.documents import part_of, read_documents, text_digest
+from sleuth.data.excerpts import excerpts_of, plain_tokens
+from sleuth.data.kept_tokens import keeping_tokens
+from sleuth.data.questions import select_tasks
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.setting import Setting
+from sleuth.recipe.data import QuestionsRecipe
+from sleuth.recipe.envs import ThoughtEnvRecipe
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe, ThoughtPlaces
+from sleuth.render import Renderer, check_writable, decode
+from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
+from sleuth.think.splicing import THINK
+from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtPosition:
+    """The position of a thought in a document: the tokens `before` and `behind` it, without any other thought.
+
+    `ThoughtPosition(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
+    """
+
+    document: str
+    source: str
+    kind: str
+    before: tuple[int, ...]
+    thought: str
+    behind: tuple[int, ...]
+
+
+def thought_documents(data: DocumentsRecipe) -> list[Document]:
+    """The first `data.limit` documents of the part that have thoughts. A document whose own text contains one of the
+    tags is skipped: the tag could not be told from a thought. Raises SleuthError if there is none."""
+    documents = (
+        document
+        for document in read_documents(data.texts)
+        if document.thoughts and data.part in (None, part_of(document.origin)) and not has_tags(document.text)
+    )
+    found = list(islice(documents, data.limit))
+    if not found:
+        of_part = f" of the part {data.part!r}" if data.part else ""
+        raise SleuthError(f"{data.texts}: no document{of_part} has `thoughts`; `sleuth annotate thoughts` adds them")
+    return found
+
+
+def has_tags(text: str) -> bool:
+    """Whether a text contains a tag of thoughts."""
+    return THINK.open in text or THINK.close in text
+
+
+def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece]:
+    """The text, by `source`, with its thoughts, by `teacher`, in their places; at most `most` tokens. Names of control
+    tokens in either are encoded as plain text."""
+    pieces: list[Piece] = []
+    room = most
+    for piece in _pieces(document, renderer):
+        tokens = piece.tokens or ()
+        if piece.author == "teacher" and len(tokens) > room:
+            break
+        pieces.append(Piece(text=piece.text, author=piece.author, tokens=tokens, budget=room))
+        room -= len(tokens)
+        if room <= 0:
+            break
+    return pieces
+
+
+def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
+    """Every thought of the document with text on both sides, in order; before it as many tokens as fit into a model's
+    context."""
+    for thought in document.thoughts:
+        behind = plain_tokens(renderer, document.text[thought.at :])[:suffix_tokens]
+        room = context - len(behind) - len(thought_tokens(thought.text, renderer))
+        before = plain_tokens(renderer, document.text[: thought.at])[-max(room, 1) :]
+        if before and behind and room > 0:
+            yield ThoughtPosition(
+                document=document.id,
+                source=document.source,
+                kind=document.kind,
+                before=tuple(before),
+                thought=thought.text,
+                behind=tuple(behind),
+            )
+
+
+def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:
+    """A thought between its tags."""
+    before, behind = (tag_piece(tag, renderer).tokens or () for tag in (THINK.open, THINK.close))
+    return (*before, *plain_tokens(renderer, thought), *behind)
+
+
+def tag_piece(tag: str, renderer: Renderer | None) -> Piece:
+    """A tag that an environment inserts, with the tokens that training on thoughts uses; none without a renderer."""
+    tokens = None if renderer is None else renderer.render(Piece(text=tag, author="teacher")).tokens
+    return Piece(text=tag, author="env", tokens=tokens)
+
+
+def interleaved_tokens(document: Document, renderer: Renderer, until: int) -> list[int]:
+    """The document up to its thought number `until`, with the earlier thoughts in their places."""
+    at = document.thoughts[until].at
+    start = replace(document, text=document.text[:at], thoughts=document.thoughts[:until])
+    return [token for piece in _pieces(start, renderer) for token in piece.tokens or ()]
+
+
+def require_apart(trained: Iterable[str], held_out: Sequence[Document], ids: Container[str] = ()) -> None:
+    """Raises SleuthError if a held-out document is trained too, by its text or by one of the `ids`."""
+    known = {text_digest(text) for text in trained}
+    both = next((one for one in held_out if one.id in ids or text_digest(one.text) in known), None)
+    if both is not None:
+        raise SleuthError(
+            f"held_out: the text of {both.id!r} is trained too; name other texts, or another part of them"
+        )
+
+
+def _pieces(document: Document, renderer: Renderer) -> Iterator[Piece]:
+    read = 0
+    for thought in document.thoughts:
+        if thought.at > read:
+            yield _source(document.text[read : thought.at], renderer)
+        written = f"{THINK.open}{thought.text}{THINK.close}"
+        yield Piece(text=written, author="teacher", tokens=thought_tokens(thought.text, renderer))
+        read = thought.at
+    if read < len(document.text):
+        yield _source(document.text[read:], renderer)
+
+
+def _source(text: str, renderer: Renderer) -> Piece:
+    return Piece(text=text, author="source", tokens=tuple(plain_tokens(renderer, text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """A position to think at: the task of continuing from there, and the `teacher`'s thought if the data has one."""
+
+    task: Task
+    teacher: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtSetting(Setting):
+    """What the episodes of a stage that thinks share. Of its dialect only the tags of thoughts are used."""
+
+    limits: ThoughtLimits
+    opening_tag: Piece
+    closing_tag: Piece
+    least_thought_tokens: int | None = None
+
+    longest_answer_is: ClassVar[str] = "the thought and suffix of "
+    longest_answer_key: ClassVar[str] = "env.thought_tokens"
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return ThoughtEnv(task, self.limits, self.opening_tag, self.closing_tag)
+
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ThoughtSetting:
+        """The setting with the token budget of this step, if that shrinks."""
+        if self.least_thought_tokens is None:
+            return self
+        tokens = thought_budget(step, steps, first=self.limits.thought_tokens, least=self.least_thought_tokens)
+        return replace(self, limits=replace(self.limits, thought_tokens=tokens))
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of a thought, of its closing tag and of the suffix."""
+        return self.limits.thought_tokens + len(self.closing_tag.tokens or ()) + self.limits.suffix_tokens
+
+
+def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> ThoughtSetting:
+    """The limits of the recipe, and the tags, as tokens if there is a tokenizer. Raises SleuthError if it cannot encode
+    them."""
+    limits = ThoughtLimits(
+        thought_tokens=env.thought_tokens,
+        suffix_tokens=env.suffix_tokens,
+        stops=env.stops,
+        inserts=env.close == "inserted",
+    )
+    if tokenizer is not None:
+        check_writable(tokenizer, (THINK.open, THINK.close))
+    renderer = None if tokenizer is None else Renderer(tokenizer)
+    return ThoughtSetting(
+        dialect=DIALECTS["sleuth"],
+        prompt_name="",
+        prompt="",
+        prompt_role="raw",
+        template=None,
+        limits=limits,
+        opening_tag=tag_piece(THINK.open, renderer),
+        closing_tag=tag_piece(THINK.close, renderer),
+        least_thought_tokens=env.least_thought_tokens,
+    )
+
+
+def played_tasks(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast | None) -> list[Task]:
+    """The tasks of a stage's episodes. Without a tokenizer texts are not cut: only the first document is read, and no
+    task is returned."""
+    if isinstance(stage.data, QuestionsRecipe):
+        return select_tasks(stage.data)
+    assert isinstance(stage.data, ThoughtPlaces)  # the recipe's checks allow no other
+    if tokenizer is None:
+        next(read_documents(stage.data.texts), None)
+        return []
+    return [spot.task for spot in spots_of(stage.data, tokenizer)]
+
+
+def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Spot]:
+    """The first `data.limit` positions to think at. Raises SleuthError if there is none."""
+    if isinstance(data, TextRecipe):
+        return [Spot(task=task) for task in excerpts_of(data, tokenizer).tasks]
+    assert isinstance(data, PlacesRecipe)
+    with keeping_tokens(tokenizer, data) as renderer:
+        spots = list(islice(_spots(data, renderer), data.limit))
+    if not spots:
+        raise SleuthError(
+            f"{data.texts}: no document of the part has a thought with {data.least_before} tokens before it and "
+            f'{data.least_behind} behind; `sleuth annotate thoughts` adds thoughts, and kind = "text" needs none'
+        )
+    return spots
+
+
+def _spots(data: PlacesRecipe, renderer: Renderer) -> Iterator[Spot]:
+    for document in read_documents(data.texts):
+        if data.part in (None, part_of(document.origin)) and not has_tags(document.text):
+            yield from islice(_of_document(document, data, renderer), 1)
+
+
+def _of_document(document: Document, data: PlacesRecipe, renderer: Renderer) -> Iterator[Spot]:
+    for number, thought in enumerate(document.thoughts):
+        before = plain_tokens(renderer, document.text[: thought.at])
+        behind = plain_tokens(renderer, document.text[thought.at :])
+        if len(before) < data.least_before or len(behind) < data.least_behind or not before or not behind:
+            continue
+        prefix = interleaved_tokens(document, renderer, until=number)[-data.prefix_tokens :]
+        yield Spot(
+            task=_task(document, renderer, prefix, behind[: data.suffix_tokens], before[-data.prefix_tokens :]),
+            teacher=thought.text,
+        )
+
+
+def _task(document: Document, renderer: Renderer, prefix: list[int], suffix: list[int], text: list[int]) -> Task:
+    """The question, which judges see, is the text without earlier thoughts."""
+    read, behind = (decode(renderer.tokenizer, tokens) for tokens in (prefix, suffix))
+    return Task(
+        id=document.id,
+        question=decode(renderer.tokenizer, text),
+        golden_answers=document.golden_answers,
+        kind=document.kind,
+        source=document.source,
+        reference=behind,
+        continuation=Continuation(
+            document=document.id,
+            prefix=Segment(author="source", tokens=tuple(prefix), text=read),
+            suffix=Segment(author="source", tokens=tuple(suffix), text=behind),
+        ),
+    )

