@@ -23,10 +23,13 @@ TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo twins test test-fast test-long test-ranks test-kernels test-slow test-costs servers trainers llama lint docs newest base reader real bench gpu
+.PHONY: demo demo-begun twins test test-all test-fast test-long sentinels test-ranks test-kernels test-slow test-costs servers trainers llama lint docs newest base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
+
+demo-begun: $(CORE)  ## twenty steps of it, without the evaluations at its ends
+	$(BIN)/sleuth demo --run runs/demo-begun --set grpo.stop_after=20 --set trained.data.limit=40 --set base.data.limit=40
 
 twins: $(CORE)  ## published recipes in small: one of refining and one of thinking to the end, half of one of search
 	$(BIN)/sleuth world runs/world
@@ -55,6 +58,11 @@ begun-%:  ## a quarter of it: the second hop comes later
 
 test: $(DEV)  ## all but the long ones, the learning runs and those of several ranks: six minutes
 	$(PYTEST) -m "not long and not slow and not servers and not ranks"
+
+test-all: test test-long test-ranks test-kernels docs demo twins  ## all that .ci/run leaves out too: half an hour and more
+
+sentinels: $(DEV)  ## one long test for each promise: kills, ranks, bytes, disks, pools, pages
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m sentinel
 
 test-fast: $(DEV)  ## those of them that tests/costs.json lists as no costly test, nine of ten: a minute; prints outliers
 	$(PYTEST) -m "quick and not slow and not servers and not ranks" --durations 5 --durations-min 2

@@ -97,6 +97,7 @@ def test_episodes_are_those_of_one_process_whoever_plays_them(whole: Callable[[s
         assert [score.value for score in mine.scores] == [score.value for score in other.scores]
 
 
+@pytest.mark.sentinel
 def test_two_runs_on_two_ranks_are_the_same_bytes(
     recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
 ) -> None:

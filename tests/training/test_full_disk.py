@@ -106,6 +106,7 @@ def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
     assert metrics.path.read_bytes().endswith(b"}\n")
 
 
+@pytest.mark.sentinel
 def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
     run: Callable[..., Path],
     finished: Callable[..., Path],

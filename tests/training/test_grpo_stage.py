@@ -89,6 +89,7 @@ def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> N
     assert '| `retriever.kind` | `"bm25"` |' in (last / "README.md").read_text()
 
 
+@pytest.mark.sentinel
 def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(
     finished: Run,
 ) -> None:
@@ -109,6 +110,7 @@ def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_en
     assert len(read_advantages(folder / "rollouts" / "step-000002.parquet")) == 4
 
 
+@pytest.mark.sentinel
 def test_stopped_and_continued_is_the_run_that_never_stopped(
     run: Run, finished: Run, recipe_file: Path, tmp_path: Path
 ) -> None:

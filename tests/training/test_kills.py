@@ -86,6 +86,7 @@ def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
     assert interrupted == kills
 
 
+@pytest.mark.sentinel
 def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file: Path, tmp_path: Path) -> None:
     survives(1, recipe_file, tmp_path, seed=0)
 

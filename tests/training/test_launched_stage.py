@@ -82,6 +82,7 @@ def as_if_on_one_card(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow  # two starts of a server
+@pytest.mark.sentinel
 def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
     finished: Callable[..., Path],
     run: Callable[..., Path],

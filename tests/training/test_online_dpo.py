@@ -100,6 +100,7 @@ def test_a_pool_holds_the_policys_own_and_the_original_and_the_best_is_preferred
     assert {"margin", "accuracy", "chosen_gain", "rejected_gain", "chosen_over_original"} <= row.keys()
 
 
+@pytest.mark.sentinel
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run: Run, recipe: Path, tmp_path: Path) -> None:
     whole = run(recipe, tmp_path / "whole")
     run(recipe, tmp_path / "parts", "stage.0.stop_after=2")

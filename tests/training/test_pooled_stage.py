@@ -48,6 +48,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.sentinel
 def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
     run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
 ) -> None:

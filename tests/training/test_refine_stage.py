@@ -53,6 +53,7 @@ def recipe(world: Path, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.sentinel
 def test_a_refiner_trains_and_is_measured_by_its_citations(run: Run, recipe: Path, world: Path, tmp_path: Path) -> None:
     last = run(recipe, tmp_path / "run")
     base = json.loads((tmp_path / "run" / "eval" / "base.json").read_text())

@@ -74,6 +74,7 @@ def test_the_page_contacts_no_other_site_and_has_nothing_inline() -> None:
 
 
 @needs_chromium
+@pytest.mark.sentinel
 def test_an_answer_unfolds_with_its_thoughts_folded_its_searches_and_its_citations(browser: Browser) -> None:
     ask(browser, "Where was Ada Voss born?")
     browser.wait("document.querySelector('.open') !== null")  # while it is written
