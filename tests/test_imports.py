@@ -4,6 +4,7 @@ function counts too."""
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -127,6 +128,14 @@ def rooms_used() -> dict[str, set[str]]:
 
 def test_every_room_has_a_layer() -> None:
     assert {room for _, *rooms in our_imports() for room in rooms} <= LAYER.keys()
+
+
+def test_the_architecture_page_has_every_room_in_its_layer() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = re.findall(r"^\|[^|]*\| `(\w+)` \|", page.partition("## The rooms")[2], re.MULTILINE)
+    layers = [LAYER[room] for room in rooms]
+    assert layers == sorted(layers, reverse=True)
+    assert {*rooms} == LAYER.keys() - {"__main__"}
 
 
 def test_imports_run_downward() -> None:
