@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 from sleuth import family
 from sleuth.cli import pipeline
-from sleuth.cli.pipeline import STAGES, require_inputs, run_recipe
+from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.host.hardware import CARDS, card_with
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.models import load_model, random_model, require_teacher
@@ -99,8 +100,11 @@ def test_a_card_without_a_name_has_the_figures_of_the_list(memory: int, like: st
     assert (found.memory, found.flops, found.bandwidth) == (memory, CARDS[like].flops, CARDS[like].bandwidth)
 
 
-def test_every_kind_of_stage_has_a_row_in_the_table() -> None:
-    assert STAGES.keys() == family.kinds("stages").keys()
+def test_every_kind_of_stage_names_what_runs_it() -> None:
+    for stage in family.tables("stages"):
+        runner = import_module(stage.runner)
+        assert callable(runner.require_inputs)
+        assert callable(stage.run if "run" in vars(stage) else runner.run)
 
 
 def test_a_recipe_with_all_its_inputs_passes(folder: Path) -> None:

@@ -6,7 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
-from sleuth.recipe import ReadingRecipe, load_recipe
+from sleuth.read.data_table import ReadingRecipe
+from sleuth.recipe import load_recipe
 
 TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")
 RECIPE = """

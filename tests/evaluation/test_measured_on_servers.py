@@ -13,7 +13,6 @@ from emulator.served import EmulatedServer, emulated_server
 from real_vllm import RealVllm
 from transformers import PreTrainedModel
 
-from sleuth.cli.pipeline import STAGES
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
@@ -134,7 +133,7 @@ def measure(recipe: Path, folder: Path, model: Path, *overrides: str, only: int 
         for index, stage in enumerate(resolved.stage):
             if stage.measures and only in (None, index):
                 context = StageContext(recipe=resolved, index=index, folder=place, model=str(model))
-                assert STAGES[stage.kind].run(stage, context) == model
+                assert stage.run(context) == model
     return {file.stem: json.loads(file.read_text()) for file in (folder / "eval").iterdir()}
 
 

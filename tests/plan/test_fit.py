@@ -20,9 +20,9 @@ from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, PIECE_LOGITS, LearnerMemory, Passes, total
 from sleuth.plan.phases import Machine, Phase, phases_of
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
-from sleuth.recipe import Recipe, SupervisedRecipe, WarmStartRecipe, WorldTextRecipe, load_recipe
-from sleuth.recipe.supervised import HintRecipe
+from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
+from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
 from sleuth.types import SleuthError
 from sleuth.world.text import make_text_tokenizer
 

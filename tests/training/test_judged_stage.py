@@ -22,12 +22,12 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import load_recipe
-from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.report.page import write_report
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.preferences import PairwiseRecipe
 from sleuth.think.rewards import SuffixRecipe
+from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.win_rate import compare_writers
 from sleuth.types import SleuthError

@@ -21,11 +21,11 @@ from sleuth.episodes.environments import EVAL_JUDGE
 from sleuth.episodes.protocol import RewardPart, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool, JudgeUse, identity_of, require_judge
-from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
 from sleuth.recipe.strict import StrictModel
 from sleuth.think.preference_tables import PreferenceFields, WinRateRecipe
+from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
 

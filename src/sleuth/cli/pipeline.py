@@ -5,22 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from sleuth.answers.factory import reward_spec_of
 from sleuth.data.questions import question_overlap
 from sleuth.episodes.own_code import accepted_hash, own_code_in
-from sleuth.episodes.protocol import OwnCode, RewardSpec
 from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.hardware import Cards, card_with, read_cards
-from sleuth.host.memory import total_host_memory
-from sleuth.host.peak_memory import peak_memory
+from sleuth.host.memory import peak_memory, total_host_memory
 from sleuth.host.threads import PROCESS
 from sleuth.kernels.allocator import release_cached_memory
 from sleuth.learn.adapters import require_targets
@@ -29,63 +26,16 @@ from sleuth.own.permission import CODE
 from sleuth.plan.fit import plan_for_cards, plan_for_cpu
 from sleuth.plan.server_memory import server_memory
 from sleuth.ranks import ALONE, Ranks
-from sleuth.read import rows_stage as reading
-from sleuth.recipe import Recipe, SupervisedRecipe, TrainingRecipe
+from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.stage import StageFields
 from sleuth.runs.checkpoints import require_own
 from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
 from sleuth.runs.run_folder import RunFolder
-from sleuth.search import warm_start
-from sleuth.think import annotate_stage, online_dpo, reasoning, reward_gate, thought_probe, win_rate
-from sleuth.training import evaluate_stage, grpo, loop, sft, sft_rows
+from sleuth.training import loop
 from sleuth.training.servers import RunServers
-from sleuth.training.stage_context import StageContext, StageInputs, failing, stage_inputs
+from sleuth.training.stage_context import StageContext, failing, stage_inputs
 from sleuth.types import SleuthError, Task
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A kind of stage. `run` returns the model for the next stage; `require_inputs` returns the stage's questions, and
-    raises SleuthError if the stage could not run; so does `require_ranks` for a number of processes. `notes` returns
-    what is known before the run, and no error, of a stage with these questions. `require_passed` is called when the
-    stage's results are written; it raises StoppedByRule if the run should not go on."""
-
-    run: Callable[[Any, StageContext], Path]
-    require_inputs: Callable[[Any, StageInputs], list[Task]]
-    require_ranks: Callable[[Any, Ranks], None] = lambda stage, ranks: None
-    notes: Callable[[Any, StageInputs, list[Task]], list[str]] = lambda stage, inputs, tasks: []
-    reward_spec: Callable[[Any], RewardSpec] | None = None
-    own_code: Callable[[Any], Mapping[str, OwnCode]] = lambda stage: {}
-    require_passed: Callable[[Any, StageContext], None] = lambda stage, context: None
-
-
-def _supervise(stage: SupervisedRecipe, context: StageContext) -> Path:
-    return (reading if stage.data.kind == "reading" else sft).run(stage, context)
-
-
-STAGES = {
-    "annotate": Stage(annotate_stage.run, annotate_stage.require_inputs),
-    "supervised": Stage(_supervise, sft_rows.require_inputs),
-    "warm_start": Stage(warm_start.run, warm_start.require_inputs),
-    "grpo": Stage(
-        grpo.run,
-        grpo.require_inputs,
-        grpo.require_ranks,
-        grpo.notes,
-        lambda stage: reward_spec_of(stage.reward),
-        own_code_in,
-    ),
-    "online_dpo": Stage(
-        online_dpo.run, online_dpo.require_inputs, reward_spec=lambda stage: reward_spec_of(stage.reward)
-    ),
-    "evaluate": Stage(evaluate_stage.run, evaluate_stage.require_inputs),
-    "win_rate": Stage(win_rate.run, win_rate.require_inputs),
-    "probe": Stage(thought_probe.run, thought_probe.require_inputs),
-    "gate": Stage(reward_gate.run, reward_gate.require_inputs, require_passed=reward_gate.require_passed),
-    "reason": Stage(reasoning.run, reasoning.require_inputs),
-}
-"""By `kind`."""
 
 
 def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact: bool = False) -> Path:
@@ -127,7 +77,7 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
             ranks=ranks,
             servers=servers,
         )
-        run = partial(STAGES[stage.kind].run, stage, context)
+        run = partial(stage.run, context)
         with folder.costing(stage.name, "total"):
             if stage.trains:
                 model = str(run())
@@ -144,7 +94,7 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
                 )
         elif trained is not None:
             ranks.broadcast(partial(trained.write_card, Path(model)))
-        ranks.broadcast(partial(STAGES[stage.kind].require_passed, stage, context))
+        ranks.broadcast(partial(stage.require_passed, context))
     return Path(model)
 
 
@@ -155,7 +105,7 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
         with _named(index, stage):
             if index in training:
                 loop.require_ranks(training[index], ranks)
-            STAGES[stage.kind].require_ranks(stage, ranks)
+            stage.require_ranks(ranks)
 
 
 def require_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> dict[int, list[Task]]:
@@ -184,9 +134,9 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
                 if (other := getattr(stage, key, None)) is not None:
                     require_intact(Path(other), of_model)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
-                questions[inputs.index] = tasks = STAGES[stage.kind].require_inputs(stage, inputs)
+                questions[inputs.index] = tasks = stage.require_inputs(inputs)
                 if warn is not None:
-                    for line in STAGES[stage.kind].notes(stage, inputs, tasks):
+                    for line in stage.notes(inputs, tasks):
                         warn(f"stage.{inputs.index} ({stage.name}): {line}")
     return questions
 
@@ -196,16 +146,15 @@ def _require_made(recipe: Recipe, indices: Container[int]) -> None:
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
         if inputs.index in indices:
             with _named(inputs.index, stage):
-                STAGES[stage.kind].require_inputs(stage, inputs)
+                stage.require_inputs(inputs)
 
 
 def require_accepted(recipe: Recipe, reward: str) -> None:
     """Raises SleuthError unless `reward` is the hash of one of the recipe's rewards."""
-    kinds = [(STAGES[stage.kind], stage) for stage in recipe.stage]
     rewards = [
-        accepted_hash(kind.reward_spec(stage), kind.own_code(stage))
-        for kind, stage in kinds
-        if kind.reward_spec is not None
+        accepted_hash(reward_spec_of(stage.reward), own_code_in(stage) if isinstance(stage, GrpoRecipe) else {})
+        for stage in cast(Sequence[Any], recipe.stage)
+        if stage.trains and hasattr(stage, "reward")
     ]
     if reward not in rewards:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")

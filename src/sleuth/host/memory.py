@@ -1,9 +1,11 @@
-"""Amounts of memory, as people write them, and what is free on the host."""
+"""Amounts of memory, as people write them, and what is free on the host and was taken at most."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
+import sys
 from pathlib import Path
 
 from sleuth.types import SleuthError
@@ -82,3 +84,11 @@ def text_of(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def peak_memory() -> tuple[int, int]:
+    """Peak bytes of host memory and of GPU memory since the process began."""
+    import torch  # slow to import, and reading a run folder does not need it
+
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return host, torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0

@@ -15,25 +15,21 @@ from sleuth.engines.local.pages import PAGE
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     EvaluateRecipe,
-    GateRecipe,
     GrpoRecipe,
-    ProbeRecipe,
-    ReasonRecipe,
     Recipe,
     RefineEnvRecipe,
     SearchEnvRecipe,
     SupervisedRecipe,
     TextRecipe,
     ThoughtEnvRecipe,
-    ThoughtTextRecipe,
-    WarmStartRecipe,
 )
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
-from sleuth.think.annotate_table import AnnotateRecipe
+from sleuth.search.warm_start_table import WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
+from sleuth.think.stage_tables import AnnotateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe, ThoughtTextRecipe
 
 PROMPT, TURN, PASSAGE, SEARCHES = 300, 120, 150, 2
 """Tokens of a search prompt, of a turn and of a passage, and searches of a typical episode, where limits allow them.

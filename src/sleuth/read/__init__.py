@@ -9,6 +9,6 @@ FAMILY = Family(
     about="Readers: models of random weights that learn to find an answer in a passage and to copy it.",
     dialects={"reading": "sleuth.read.dialect:READING"},
     data={
-        "reading": "sleuth.recipe.data:ReadingRecipe",
+        "reading": "sleuth.read.data_table:ReadingRecipe",
     },
 )

@@ -12,12 +12,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.learn.batch import Batch, collate
 from sleuth.learn.models import add_tokens, place_weights, random_model
 from sleuth.learn.policy import CopyingUpdate, Update
+from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.exam import ReadingExam, examine
 from sleuth.read.initial_weights import begin_with_reading
 from sleuth.read.rows import ReadingRows, SearchedRows
 from sleuth.read.texts import ReadingTexts, read_reading_texts
 from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
-from sleuth.recipe import ReadingRecipe, SupervisedRecipe
+from sleuth.recipe import SupervisedRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.eval_file import write_eval
 from sleuth.training.loop import Figures, train, update_figures

@@ -34,6 +34,8 @@ class DataFields(KindTable):
 
     feeds: ClassVar[Fed] = ("rows",)
     """What a stage makes of it: rows to imitate, episodes to play, or thoughts to measure."""
+    trainer: ClassVar[str] = "sleuth.training.sft"
+    """The module whose `run(stage, context)` trains its rows."""
 
 
 class WorldTextRecipe(DataFields):
@@ -52,32 +54,6 @@ class WorldTextRecipe(DataFields):
     def _passages_to_distract(self) -> Iterator[str]:
         if self.distracted and self.mix.keys().isdisjoint(SHOW_PASSAGES):
             yield f"distracted needs rows that show passages; the mix has none of {', '.join(SHOW_PASSAGES)}"
-
-
-class ReadingRecipe(DataFields):
-    """Real questions with the passage and the place of their answer, and questions made from passages by leaving out a
-    name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
-    Rows grow from single sentences to whole passages, and the share of clozes falls."""
-
-    named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files", "index": "index"}
-    kind: Literal["reading"]
-    questions: FilePath
-    """A file of questions: `question`, `golden_answers`, `gold_ids` (the passage), `answer_start` (the character of its
-    text at which the first golden answer begins), and perhaps `data_source`."""
-    passages: Annotated[Row[FilePath], Field(min_length=1)]
-    """Files of passages: `id` and `contents` (`"Title"`, a line break, the text). Those of all questions must be among
-    them; clozes are made from all but those of held-out articles."""
-    index: FilePath | None = None
-    """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
-    "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
-    place of another if it was not found, the question again, and the answer with the words that follow it there; half
-    of the rows end with the query. Absent: the right passage is given."""
-    held_out: Annotated[Row[str], Field(min_length=1)]
-    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
-    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""
-    mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
-    """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
-    question is as likely."""
 
 
 AskWith = Literal["question", "prompt"]

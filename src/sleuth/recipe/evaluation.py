@@ -1,25 +1,20 @@
-"""`kind = "evaluate"`, `"probe"`, `"gate"` and `"reason"`: stages that measure the model and do not change it."""
+"""`kind = "evaluate"`, and the base of all stages that measure the model and do not change it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
 from sleuth.recipe.data import EvalQuestionsRecipe
-from sleuth.recipe.envs import QuestionEnvTable, ThoughtEnvRecipe
-from sleuth.recipe.judges import ContinuationJudgeTable, Skill
-from sleuth.recipe.rewards import RewardFields
+from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.stage import StageFields
-from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.text import ThoughtPlaces
+from sleuth.recipe.strict import Name, combination
 from sleuth.recipe.training import SampledRecipe
 
-ThoughtDataTable = Annotated[ThoughtPlaces, OneOf("data", lambda data: "thoughts" in data.feeds)]
-"""`[stage.data]` of a stage that measures thoughts: texts, and where to think in them."""
-ThoughtRewardTable = Annotated[RewardFields, OneOf("rewards", lambda reward: reward.scores == ("thought",))]
-"""`[[stage.reward]]` of such a stage."""
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
 
 class EvaluationFields(SampledRecipe, StageFields):
@@ -65,6 +60,7 @@ class EvaluateRecipe(EvaluationFields):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
     set, and their mean in `eval/NAME.json`."""
 
+    runner: ClassVar[str] = "sleuth.training.evaluate_stage"
     kind: Literal["evaluate"]
     name: Name
     """Name of the evaluation file, such as "base" or "trained"."""
@@ -80,6 +76,15 @@ class EvaluateRecipe(EvaluationFields):
     env: QuestionEnvTable | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
 
+    def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
+        """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""
+        missing = [key for key in ("env", "context") if getattr(self, key) is None and not recipe.question_stages()]
+        yield from (f"stage.{index}.{key} is missing, and there is no grpo stage to take it from" for key in missing)
+        if self.forced_search_arm and not missing:
+            env: Any = recipe.env_and_context(index)[0]
+            if not hasattr(env, "forced_search") or env.searches == 0 or env.closed_book:
+                yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"
+
     @property
     def arms(self) -> int:
         return len(self.evaluations)
@@ -88,112 +93,3 @@ class EvaluateRecipe(EvaluationFields):
     def evaluations(self) -> tuple[str, ...]:
         """That of the arm with a forced search last."""
         return (self.name, f"{self.name}_forced") if self.forced_search_arm else (self.name,)
-
-
-class ProbeRecipe(EvaluationFields):
-    """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
-    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
-    folder."""
-
-    kind: Literal["probe"]
-    name: Name
-    """Name of the evaluation file, such as "thoughts"."""
-    data: ThoughtDataTable
-    """The held-out texts, and where to think in them."""
-    env: ThoughtEnvRecipe
-    """The environment, with its budgets. With suffix_tokens, suffixes are generated in each arm too, for the judge."""
-    samples: PositiveInt = 4
-    """Thoughts at each place."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of thoughts and suffixes."""
-    judge: ContinuationJudgeTable | None = None
-    """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
-
-    @property
-    def arms(self) -> int:
-        """At the place, and at another one of its document."""
-        return 2
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        """What it asks of its judge."""
-        return ("suffixes",)
-
-    @combination
-    def _judge_has_suffixes(self) -> Iterator[str]:
-        if (self.judge is not None) != bool(self.env.suffix_tokens):
-            yield "judge and env.suffix_tokens need each other: set both or neither"
-
-
-class GateRecipe(EvaluationFields):
-    """Plays the episodes of a rewarded stage on a fixed set of prefixes, without an update, and decides whether the
-    stages after it train. Writes `eval/NAME.json`: mean reward, share of groups without signal, length of thoughts. A
-    run that misses its gate ends there, unless no later stage trains."""
-
-    kind: Literal["gate"]
-    name: Name
-    """Name of the evaluation file, such as "gate"."""
-    data: ThoughtDataTable
-    """The held-out texts, and where to think in them."""
-    env: ThoughtEnvRecipe
-    """The environment of the rewarded stage."""
-    reward: Annotated[Row[ThoughtRewardTable], Field(min_length=1)]
-    """The rewards of the rewarded stage. The weights of the model at the gate compute gains."""
-    samples: Annotated[int, Field(ge=2)] = 16
-    """Episodes for each prefix. Of fewer, more groups are without signal: use as many as the rewarded stage does."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of thoughts and suffixes."""
-    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Largest share of missing scores with which the gate is passed."""
-    max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
-
-    @combination
-    def _rewards_fit(self) -> Iterator[str]:
-        kinds = [reward.kind for reward in self.reward]
-        if len(set(kinds)) < len(kinds):
-            yield f'reward has kind = "{kinds[0]}" twice; remove one of them'
-        if "suffix" in kinds and not self.env.suffix_tokens:
-            yield 'env.suffix_tokens is missing: reward.kind = "suffix" judges the suffix written after a thought'
-
-
-class ProblemsRecipe(StrictModel):
-    """One test set: `[[stage.sets]]`."""
-
-    named: ClassVar[Mapping[str, str]] = {"problems": "file"}
-    layout: Literal["gsm8k", "math_500", "gpqa_diamond", "olympiad_bench"]
-    """The test set that the rows are from, which decides how they are read."""
-    problems: FilePath
-    """A .jsonl, .jsonl.gz or .parquet file (GPQA's a .csv too), here or on the hub: hf://OWNER/NAME/FILE."""
-    limit: PositiveInt | None = None
-    """Use only the first `limit` problems; absent: all."""
-
-
-class ReasonRecipe(EvaluationFields):
-    """Answers each problem several times with the current model: Mean@k and Pass@k in `eval/NAME.json`, and the records
-    of each set in `eval/NAME@SET.json`."""
-
-    kind: Literal["reason"]
-    name: Name
-    """Name of the evaluation file, such as "reasoning"."""
-    sets: Annotated[Row[ProblemsRecipe], Field(min_length=1)]
-    """The test sets, one file each."""
-    samples: PositiveInt = 8
-    """Answers to each problem: the k of Mean@k and Pass@k."""
-    temperature: NonNegativeFloat = 0.6
-    """Sampling temperature, from the whole vocabulary; 0: greedy."""
-    max_tokens: PositiveInt = 4_096
-    """Maximum number of tokens of an answer."""
-
-    @property
-    def asked(self) -> int | None:
-        limits = [one.limit for one in self.sets]
-        return None if None in limits else sum(filter(None, limits))
-
-    @combination
-    def _samples_differ(self) -> Iterator[str]:
-        layouts = [one.layout for one in self.sets]
-        twice = next((layout for layout in layouts if layouts.count(layout) > 1), None)
-        if twice is not None:
-            yield f'sets has layout = "{twice}" twice; each layout is allowed once'
-        if self.temperature == 0 and self.samples > 1:
-            yield f"samples = {self.samples} are all equal with temperature = 0; set samples = 1"

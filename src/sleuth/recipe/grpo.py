@@ -150,6 +150,7 @@ PlayedDataTable = Annotated[DataFields, OneOf("data", lambda data: "episodes" in
 class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """Group-relative policy optimisation (arXiv:2402.03300) on episodes in an environment."""
 
+    runner: ClassVar[str] = "sleuth.training.grpo"
     kind: Literal["grpo"]
     name: Name = "grpo"
     """What the stage is called in the run folder."""

@@ -10,13 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, NonNegativeInt
 
 from sleuth.host.hardware import read_cards
-from sleuth.recipe.envs import EnvFields, RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import EnvFields, RefineEnvRecipe, ThoughtEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import SupervisedRecipe, WarmStartRecipe
+from sleuth.recipe.supervised import SupervisedRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 Kind = TypeVar("Kind", bound=StageFields)
@@ -84,7 +84,7 @@ class Recipe(StrictModel):
     def env_and_context(self, index: int) -> tuple[EnvFields, int]:
         """Environment and context of a stage that plays episodes. An evaluation without its own takes those of the
         nearest `grpo` stage (of two, the earlier), so that evaluation matches training."""
-        trained, stage = self._question_stages(), self.stage[index]
+        trained, stage = self.question_stages(), self.stage[index]
         if index in trained:
             return trained[index][:2]
         if not isinstance(stage, EvaluateRecipe):
@@ -99,7 +99,7 @@ class Recipe(StrictModel):
     def refine_env_and_context(self, index: int) -> tuple[RefineEnvRecipe, int | None]:
         """Environment and context of a supervised stage on answered rows: its own environment, or that of the nearest
         `grpo` stage, whose context it takes. None as context: only the model's own limit."""
-        stage, trained = self.stages_of(SupervisedRecipe)[index], self._question_stages()
+        stage, trained = self.stages_of(SupervisedRecipe)[index], self.question_stages()
         near = trained[_nearest(trained, index)] if trained else None
         env = stage.env or (near[0] if near else None)
         if not isinstance(env, RefineEnvRecipe):
@@ -111,7 +111,7 @@ class Recipe(StrictModel):
 
     def rewards_for(self, index: int) -> tuple[RewardFields, ...]:
         """The rewards of the `grpo` stage nearest to a stage; empty without one."""
-        trained = self._question_stages()
+        trained = self.question_stages()
         return trained[_nearest(trained, index)][2] if trained else ()
 
     def engine_at(self, index: int) -> PoolRecipe | None:
@@ -130,7 +130,7 @@ class Recipe(StrictModel):
         lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
         return max(length for index, length in lengths.items() if self.engine_at(index) == pool)
 
-    def _question_stages(self) -> dict[int, tuple[EnvFields, int, tuple[RewardFields, ...]]]:
+    def question_stages(self) -> dict[int, tuple[EnvFields, int, tuple[RewardFields, ...]]]:
         """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""
         return {
             at: (stage.env, stage.context, stage.reward)
@@ -161,28 +161,9 @@ class Recipe(StrictModel):
                 yield f"card = {json.dumps(self.card)}: {error}"
 
     @combination
-    def _answered_rows_have_an_env(self) -> Iterator[str]:
-        for index, stage in self.stages_of(SupervisedRecipe).items():
-            if stage.data.kind != "rows":
-                continue
-            try:
-                self.refine_env_and_context(index)
-            except ValueError as error:
-                yield str(error)
-
-    @combination
-    def _warm_starts_precede_a_search_stage(self) -> Iterator[str]:
-        for index in self.stages_of(WarmStartRecipe):
-            try:
-                env = self.grpo_stage_after(index).env
-            except ValueError as error:
-                yield str(error)
-                continue
-            if env.kind != "search":
-                yield (
-                    f'stage.{index}.kind = "warm_start" needs env.kind = "search" in the grpo stage after it, found '
-                    f'"{env.kind}"'
-                )
+    def _stages_fit(self) -> Iterator[str]:
+        for index, stage in enumerate(self.stage):
+            yield from stage.problems(self, index)
 
     @combination
     def _weights_fit(self) -> Iterator[str]:
@@ -215,23 +196,3 @@ class Recipe(StrictModel):
         for index, stage in self.stages_of(EvaluateRecipe).items():
             if stage.forced_search_arm and (name := f"{stage.name}_forced") in seen:
                 yield f"stage.{seen[name]}.name = {name!r} is where stage.{index}.forced_search_arm writes; change it"
-
-    @combination
-    def _evaluations_have_an_env(self) -> Iterator[str]:
-        if self._question_stages():
-            return
-        for index, stage in self.stages_of(EvaluateRecipe).items():
-            for key in ("env", "context"):
-                if getattr(stage, key) is None:
-                    yield f"stage.{index}.{key} is missing, and there is no grpo stage to take it from"
-
-    @combination
-    def _forced_searches_are_allowed(self) -> Iterator[str]:
-        for index, stage in self.stages_of(EvaluateRecipe).items():
-            if not stage.forced_search_arm:
-                continue
-            if not self._question_stages() and None in (stage.env, stage.context):
-                continue  # reported by the check above
-            env = self.env_and_context(index)[0]
-            if not isinstance(env, SearchEnvRecipe) or env.searches == 0 or env.closed_book:
-                yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"

@@ -1,22 +1,28 @@
-"""`kind = "supervised"` and `kind = "warm_start"`: next-token prediction on text, or on the policy's own episodes."""
+"""`kind = "supervised"`: next-token prediction on text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sleuth.recipe.data import DataFields
-from sleuth.recipe.envs import RefineEnvRecipe, Role
-from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.envs import RefineEnvRecipe
+from sleuth.recipe.strict import Name, OneOf, Row, combination
 from sleuth.recipe.text import HeldOutThoughtsRecipe
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
+
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
 
 class SupervisedRecipe(TrainingRecipe):
     """Next-token prediction on rows of text."""
 
+    runner: ClassVar[str] = "sleuth.training.sft_rows"
     kind: Literal["supervised"]
     name: Name = "supervised"
     """What the stage is called in the run folder."""
@@ -39,6 +45,18 @@ class SupervisedRecipe(TrainingRecipe):
     """Texts, such as tags, that are added to the tokenizer as one token each, unless they are one token already."""
     init: InitRecipe | None = None
     """Start from random weights of this shape instead of the recipe's model."""
+
+    def run(self, context: Any) -> Path:
+        """Trains as the data asks for."""
+        return import_module(self.data.trainer).run(self, context)
+
+    def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
+        """Answered rows need an environment."""
+        if self.data.kind == "rows":
+            try:
+                recipe.refine_env_and_context(index)
+            except ValueError as error:
+                yield str(error)
 
     @combination
     def _text_fits(self) -> Iterator[str]:
@@ -63,66 +81,3 @@ class SupervisedRecipe(TrainingRecipe):
             yield 'source_weight has no effect with data.kind = "reading", which trains answers alone; remove it'
         if self.source_weight == 0 and self.data.kind == "text":
             yield 'source_weight = 0 leaves no loss: all tokens of data.kind = "text" are source tokens'
-
-
-class HintRecipe(StrictModel):
-    """Helps the policy to search or to follow the protocol while it plays. The hint is removed from the rows that are
-    trained."""
-
-    named: ClassVar[Mapping[str, str]] = {"dialect": "dialect", "prompt": "text"}
-    prompt: str | None = None
-    """Another prompt than the one that is trained, such as "search_example"."""
-    prompt_role: Role | None = None
-    """Role of that prompt; absent: the role of the prompt that is trained."""
-    dialect: str | None = None
-    """A protocol that the policy already follows; right episodes are translated into the stage's own for training."""
-    forced_search: bool = False
-    """The environment opens the first search; the policy is trained to open it itself."""
-
-    @combination
-    def _hints(self) -> Iterator[str]:
-        if self.prompt is None and self.dialect is None and not self.forced_search:
-            yield (
-                "prompt is missing: name a prompt that hints, or a dialect that the policy already follows, "
-                "or set forced_search = true"
-            )
-
-
-class WarmStartRecipe(TrainingRecipe):
-    """Rejection sampling (STaR, arXiv:2203.14465) for a policy that never searches or does not follow the protocol. It
-    plays questions of the next `grpo` stage with a hint, and trains on the right episodes under that stage's own
-    prompt. Skipped if the policy already searches. Another model may play in its place: distillation by the teacher's
-    own successes."""
-
-    named: ClassVar[Mapping[str, str]] = {"teacher": "model"}
-    plays_like: ClassVar[Literal["next", "nearest"] | None] = "next"
-    plays_before_training: ClassVar[bool] = True
-    kind: Literal["warm_start"]
-    name: Name = "warm_start"
-    """What the stage is called in the run folder."""
-    hint: HintRecipe | None = None
-    """Helps the model that plays; the trained rows do not contain it. Only a teacher can do without."""
-    teacher: str | None = None
-    """Folder or hub id of a model with the policy's vocabulary whose episodes are trained; absent: the policy's own."""
-    below: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """Run the stage only if less than this share of the policy's episodes without the hint searches."""
-    taught: Literal["right", "answered"] = "right"
-    """Episodes to train on: "right": those that searched and were right; "answered": all that ended with an answer,
-    which teaches the protocol alone."""
-    prompts: PositiveInt = 128
-    """Questions to play, with and without the hint; all other settings are those of the `grpo` stage."""
-    samples_per_prompt: PositiveInt | None = None
-    """Episodes of each question with the hint; absent: as in the `grpo` stage."""
-    rows_per_step: PositiveInt = 16
-    """Episodes in one optimiser step."""
-
-    @property
-    def playing_model(self) -> str | None:
-        return self.teacher
-
-    @combination
-    def _plays_otherwise(self) -> Iterator[str]:
-        if self.hint is None and self.teacher is None:
-            yield (
-                "hint is missing: without one the policy would play as before; name a prompt that hints, or a teacher"
-            )

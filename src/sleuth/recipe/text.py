@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import PositiveInt, ValidationError
 
 from sleuth.recipe.data import DataFields, Fed
 from sleuth.recipe.strict import FilePath, StrictModel, combination
@@ -67,34 +67,6 @@ def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> Te
         return TextRecipe.model_validate(table | ({"part": part} if part is not None else {}))
     except ValidationError:
         raise SleuthError(f"--part {part}: should be {', '.join(get_args(Part))}") from None
-
-
-class ThoughtTextRecipe(DocumentsRecipe, DataFields):
-    """Documents with a teacher's thoughts between thought tags (arXiv:2601.21343)."""
-
-    methods: ClassVar[tuple[str, ...]] = ("self_improving",)
-    kind: Literal["thoughts"]
-    row_tokens: PositiveInt = 768
-    """Maximum number of tokens of a row. Longer rows are truncated, if need be before a thought that does not fit."""
-    empty: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of rows whose thoughts are empty. Their tags are not trained, the text after them is: gains are measured
-    against an empty thought, so the model must have seen some."""
-
-
-class PlacesRecipe(ThoughtPlaces):
-    """Places of documents at which a teacher thought: the text before one, with the thoughts in it, and the text after
-    it, without thoughts. From each document, the first place with enough text on both sides."""
-
-    feeds: ClassVar[Fed] = ("episodes", "thoughts")
-    kind: Literal["places"]
-    prefix_tokens: PositiveInt = 384
-    """Maximum number of tokens before a place."""
-    suffix_tokens: PositiveInt = 128
-    """Maximum number of tokens after a place."""
-    least_before: PositiveInt = 1
-    """Minimum number of tokens of text before a place; places with fewer are skipped."""
-    least_behind: PositiveInt = 1
-    """Minimum number of tokens of text after a place; places with fewer are skipped."""
 
 
 class HeldOutThoughtsRecipe(DocumentsRecipe):

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sleuth.host.atomic import PARTIAL, write_text
 from sleuth.host.disk import Shortages
-from sleuth.host.peak_memory import peak_memory
+from sleuth.host.memory import peak_memory
 from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.runs.backlog import Backlog
 from sleuth.runs.chain import CHAIN, begin_chain, recorded, require_regular, require_unbroken, settle

@@ -8,7 +8,7 @@ FAMILY = Family(
     name="search",
     about="Agents that search an index in turns, and answer from what they found.",
     stages={
-        "warm_start": "sleuth.recipe.supervised:WarmStartRecipe",
+        "warm_start": "sleuth.search.warm_start_table:WarmStartRecipe",
     },
     environments={
         "search": "sleuth.recipe.envs:SearchEnvRecipe",

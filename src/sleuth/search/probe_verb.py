@@ -123,7 +123,7 @@ def probe_thoughts(
     teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
     model's folder.
     """
-    from sleuth.recipe import ProbeRecipe
+    from sleuth.think.stage_tables import ProbeRecipe
 
     resolved, stage = load_stage(recipe, ProbeRecipe)
     require_inputs([model])

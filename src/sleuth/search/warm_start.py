@@ -12,7 +12,7 @@ from statistics import fmean
 from transformers import PreTrainedModel
 
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
-from sleuth.data.questions import questions_hash
+from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.episodes.environments import setting_of
 from sleuth.episodes.fitting import fitting_tasks
@@ -20,11 +20,11 @@ from sleuth.episodes.setting import Setting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.models import require_teacher
+from sleuth.recipe import GrpoRecipe, QuestionsRecipe
 from sleuth.recipe.envs import EnvFields, SearchEnvRecipe
-from sleuth.recipe.supervised import HintRecipe, WarmStartRecipe
 from sleuth.render import Renderer
 from sleuth.search.translation import translated
-from sleuth.think.thoughts import played_tasks
+from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
@@ -57,10 +57,15 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
     if stage.teacher is not None:
         require_teacher(stage.teacher, inputs.stage_tokenizer, warmed.context)
-    tasks = played_tasks(warmed, inputs.tokenizer)
+    tasks = _questions_of(warmed)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     inputs.require_cache(warmed, warmed.context)
     return []
+
+
+def _questions_of(stage: GrpoRecipe) -> list[Task]:
+    assert isinstance(stage.data, QuestionsRecipe)  # the recipe's checks allow no other where episodes search
+    return select_tasks(stage.data)
 
 
 class WarmStartTrainer(SFTTrainer):
@@ -103,7 +108,7 @@ class Lesson:
         self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = context.load(context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
-        read, longest = played_tasks(self.played_as, self.tokenizer), self.played_as.context
+        read, longest = _questions_of(self.played_as), self.played_as.context
         self.real = setting_of(env, self.tokenizer, read)
         self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)

@@ -10,8 +10,9 @@ from sleuth.host.atomic import PARTIAL
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.recipe import ProbeRecipe, ReasonRecipe, Recipe
+    from sleuth.recipe import Recipe
     from sleuth.think.preference_tables import WinRateRecipe
+    from sleuth.think.stage_tables import ProbeRecipe, ReasonRecipe
 
 Stage = TypeVar("Stage", bound="ProbeRecipe | ReasonRecipe | WinRateRecipe")
 

@@ -8,12 +8,12 @@ FAMILY = Family(
     name="think",
     about="Thoughts in texts, paid by what they help to continue, and preferences between continuations.",
     stages={
-        "annotate": "sleuth.think.annotate_table:AnnotateRecipe",
+        "annotate": "sleuth.think.stage_tables:AnnotateRecipe",
         "online_dpo": "sleuth.think.preference_tables:OnlineDpoRecipe",
         "win_rate": "sleuth.think.preference_tables:WinRateRecipe",
-        "probe": "sleuth.recipe.evaluation:ProbeRecipe",
-        "gate": "sleuth.recipe.evaluation:GateRecipe",
-        "reason": "sleuth.recipe.evaluation:ReasonRecipe",
+        "probe": "sleuth.think.stage_tables:ProbeRecipe",
+        "gate": "sleuth.think.stage_tables:GateRecipe",
+        "reason": "sleuth.think.stage_tables:ReasonRecipe",
     },
     environments={
         "thought": "sleuth.recipe.envs:ThoughtEnvRecipe",
@@ -32,7 +32,7 @@ FAMILY = Family(
         "ending": "sleuth.think.judges:EndingJudgeRecipe",
     },
     data={
-        "thoughts": "sleuth.recipe.text:ThoughtTextRecipe",
-        "places": "sleuth.recipe.text:PlacesRecipe",
+        "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
+        "places": "sleuth.think.stage_tables:PlacesRecipe",
     },
 )

@@ -1,4 +1,5 @@
-"""Splices a teacher's thoughts into texts. The teacher names positions and never copies the text."""
+"""Splices a teacher's thoughts into texts. The teacher names positions and never copies the text.
+A stage of `kind = "annotate"` does so unless its file is there."""
 
 from __future__ import annotations
 
@@ -17,17 +18,22 @@ from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
 from sleuth.evaluation.intervals import Measured, paired_bootstrap
 from sleuth.host.atomic import replacing_file, write_text
+from sleuth.judges.factory import thought_writer_of
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe.text import TextRecipe
+from sleuth.recipe.text import TextRecipe, text_recipe
+from sleuth.render import Renderer
+from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import extract_thoughts, insert_thoughts
+from sleuth.think.stage_tables import AnnotateRecipe
 from sleuth.think.thought_arms import GENERIC
 from sleuth.think.thought_card import thought_card
 from sleuth.think.thought_figures import LogprobScorer, positions_of, suffix_nlls
 from sleuth.think.thought_writer import PROMPT, ThoughtWriter
 from sleuth.think.thoughts import THINK, ThoughtPosition, has_tags, interleaved
-from sleuth.types import Document, SleuthError, Thought
+from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.types import Document, SleuthError, Task, Thought
 
 ROW_TOKENS = 768
 """Token ids stored of a row with its thoughts (arXiv:2601.21343's small reproduction)."""
@@ -301,3 +307,50 @@ def _gate(source: str, positions: Sequence[ThoughtPosition], nlls: Mapping[str, 
         over_blank=paired_bootstrap(nlls.get("blank", []), true, clusters),
         over_generic=paired_bootstrap(generic, true, clusters),
     )
+
+
+# -- the stage ---------------------------------------------------------------------------------------------------------
+
+SCORED_TOKENS = 8_192
+"""Tokens of a forward pass of the gate on a teacher's thoughts."""
+
+
+def require_inputs(stage: AnnotateRecipe, inputs: StageInputs) -> list[Task]:
+    """No questions. The teacher is asked for when the stage begins: it need not be there before."""
+    return []
+
+
+def run(stage: AnnotateRecipe, context: StageContext) -> Path:
+    """Write the rows to `stage.out`, unless it exists; returns the model unchanged. Raises SleuthError with the reason
+    if the teacher is not there or fails too often: its answers so far are kept, and the same command goes on."""
+    say = context.folder.say
+    if stage.out.is_file():
+        say(f"stage {stage.name}: {stage.out} is there, so no teacher is asked")
+        return Path(context.model)
+    try:
+        writer = thought_writer_of(stage.teacher, stage.out)
+    except SleuthError as error:
+        raise SleuthError(
+            f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "
+            "kept, and the same command goes on when it is"
+        ) from None
+    model, tokenizer = context.load(context.model)
+    scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
+    texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
+    try:
+        with context.folder.costing(stage.name, "asking"):
+            found = annotate_thoughts(
+                texts,
+                stage.out,
+                writer,
+                scorer,
+                gated=stage.gated,
+                watch=progress_bar,
+                max_missing_fraction=stage.max_missing_fraction,
+            )
+    except SleuthError as error:  # worded for `sleuth annotate thoughts`
+        lines = [line.replace("--no-gate", "gated = false").replace("with --out", "in `out`") for line in error.args]
+        raise type(error)(*(f"stage {stage.name}: {line}" for line in lines)) from None
+    without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
+    say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
+    return Path(context.model)

@@ -9,8 +9,8 @@ from typing import Any
 from sleuth import __version__
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.intervals import Measured
-from sleuth.recipe.evaluation import ProbeRecipe
 from sleuth.runs.eval_file import write_eval
+from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.think.thoughts import Spot
 
 CERTIFICATE = "thoughts.json"

@@ -95,6 +95,7 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     suffix of a text, a rewrite of it and the policy's own continuations."""
 
     named: ClassVar[Mapping[str, str]] = {"rewrites": "file"}
+    runner: ClassVar[str] = "sleuth.think.online_dpo"
     kind: Literal["online_dpo"]
     name: Name = "online_dpo"
     """What the stage is called in the run folder."""
@@ -181,6 +182,7 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
 
     named: ClassVar[Mapping[str, str]] = {"against": "model"}
     models: ClassVar[int] = 2
+    runner: ClassVar[str] = "sleuth.think.win_rate"
     kind: Literal["win_rate"]
     name: Name
     """Name of the evaluation file, such as "against_base"."""

@@ -19,11 +19,11 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.evaluation.headline import evaluation_line
 from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
-from sleuth.recipe.evaluation import ProblemsRecipe, ReasonRecipe
 from sleuth.render import encode
 from sleuth.runs.progress import ProgressBar
 from sleuth.think.reasoning_answers import extract, same_answer, same_number
 from sleuth.think.reasoning_problems import Problem, load_problems
+from sleuth.think.stage_tables import ProblemsRecipe, ReasonRecipe
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 

@@ -22,7 +22,7 @@ def reasoning(
     The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of
     each set and their means; --out writes each set beside FILE.json, as FILE@SET.json.
     """
-    from sleuth.recipe import ReasonRecipe
+    from sleuth.think.stage_tables import ReasonRecipe
 
     resolved, stage = load_stage(recipe, ReasonRecipe)
     require_inputs([model])

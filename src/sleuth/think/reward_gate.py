@@ -21,10 +21,10 @@ from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.advantages import has_signal
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe.evaluation import GateRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of
+from sleuth.think.stage_tables import GateRecipe
 from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
 from sleuth.think.thought_gain import GainScorer, gain_in
 from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting

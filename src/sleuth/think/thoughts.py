@@ -18,10 +18,11 @@ from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import ThoughtEnvRecipe
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.text import DocumentsRecipe, PlacesRecipe, TextRecipe, ThoughtPlaces
+from sleuth.recipe.text import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
 from sleuth.think.splicing import THINK
+from sleuth.think.stage_tables import PlacesRecipe
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
 

@@ -17,17 +17,12 @@ from sleuth.data.questions import named_rows, questions_hash, select_tasks
 from sleuth.episodes.environments import setting_of
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
+from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.texts import read_reading_texts, require_indexed
 from sleuth.read.tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
-from sleuth.recipe import (
-    AnsweredRowsRecipe,
-    ReadingRecipe,
-    SupervisedRecipe,
-    TextRecipe,
-    ThoughtTextRecipe,
-    WorldTextRecipe,
-)
+from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, WorldTextRecipe
 from sleuth.render import Renderer, check_writable
+from sleuth.think.stage_tables import ThoughtTextRecipe
 from sleuth.think.thoughts import THINK, interleaved, require_apart, thought_documents
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.stage_context import StageContext, StageInputs

@@ -1,0 +1,200 @@
+"""Texts with a teacher's thoughts (`data.kind = "thoughts"` and `"places"`), and the stages that make thoughts
+(`"annotate"`) and measure them, and reasoning (`"probe"`, `"gate"`, `"reason"`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from sleuth.recipe.data import DataFields, Fed
+from sleuth.recipe.envs import ThoughtEnvRecipe
+from sleuth.recipe.evaluation import EvaluationFields
+from sleuth.recipe.judges import ContinuationJudgeTable, Skill, TeacherRecipe
+from sleuth.recipe.rewards import RewardFields
+from sleuth.recipe.stage import StageFields
+from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.text import DocumentsRecipe, ThoughtPlaces
+
+
+class ThoughtTextRecipe(DocumentsRecipe, DataFields):
+    """Documents with a teacher's thoughts between thought tags (arXiv:2601.21343)."""
+
+    methods: ClassVar[tuple[str, ...]] = ("self_improving",)
+    kind: Literal["thoughts"]
+    row_tokens: PositiveInt = 768
+    """Maximum number of tokens of a row. Longer rows are truncated, if need be before a thought that does not fit."""
+    empty: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of rows whose thoughts are empty. Their tags are not trained, the text after them is: gains are measured
+    against an empty thought, so the model must have seen some."""
+
+
+class PlacesRecipe(ThoughtPlaces):
+    """Places of documents at which a teacher thought: the text before one, with the thoughts in it, and the text after
+    it, without thoughts. From each document, the first place with enough text on both sides."""
+
+    feeds: ClassVar[Fed] = ("episodes", "thoughts")
+    kind: Literal["places"]
+    prefix_tokens: PositiveInt = 384
+    """Maximum number of tokens before a place."""
+    suffix_tokens: PositiveInt = 128
+    """Maximum number of tokens after a place."""
+    least_before: PositiveInt = 1
+    """Minimum number of tokens of text before a place; places with fewer are skipped."""
+    least_behind: PositiveInt = 1
+    """Minimum number of tokens of text after a place; places with fewer are skipped."""
+
+
+class AnnotateRecipe(DocumentsRecipe, StageFields):
+    """Lets a teacher insert thoughts into texts, as `sleuth annotate thoughts` does, if the file of them does not
+    exist. Later stages may read that file: it is looked for when they begin. A run stops here with the reason if the
+    teacher is not there; its answers are kept, and the same command goes on."""
+
+    runner: ClassVar[str] = "sleuth.think.annotate"
+    kind: Literal["annotate"]
+    name: Name
+    """Name of the stage, such as "thoughts"."""
+    out: FilePath
+    """The rows to write, a .parquet file. Runs that name the same file share it; an existing one is left as it is."""
+    tokens: Annotated[int, Field(ge=8)] = 512
+    """Tokens of each document that the teacher reads, from its beginning."""
+    limit: Annotated[int, Field(ge=1)] = 8_192
+    """Annotate only the first `limit` documents."""
+    teacher: TeacherRecipe
+    """The model that writes the thoughts."""
+    gated: bool = True
+    """Whether to leave out sources whose thoughts do not help the model that the stage starts from."""
+    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of texts that may stay without thoughts, because the teacher failed or answered in no valid form.
+    With more the run stops, and the same command asks for those again."""
+
+    def makes(self) -> tuple[Path, ...]:
+        """The file of thoughts."""
+        return (self.out,)
+
+    @combination
+    def _out_is_written(self) -> Iterator[str]:
+        if self.out.suffix != ".parquet":
+            yield f'out = "{self.out}": should end in .parquet'
+        if self.out == self.texts:
+            yield f'out = "{self.out}" is the file of the texts; name another one'
+
+
+ThoughtDataTable = Annotated[ThoughtPlaces, OneOf("data", lambda data: "thoughts" in data.feeds)]
+"""`[stage.data]` of a stage that measures thoughts: texts, and where to think in them."""
+ThoughtRewardTable = Annotated[RewardFields, OneOf("rewards", lambda reward: reward.scores == ("thought",))]
+"""`[[stage.reward]]` of such a stage."""
+
+
+class ProbeRecipe(EvaluationFields):
+    """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
+    teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
+    folder."""
+
+    runner: ClassVar[str] = "sleuth.think.thought_probe"
+    kind: Literal["probe"]
+    name: Name
+    """Name of the evaluation file, such as "thoughts"."""
+    data: ThoughtDataTable
+    """The held-out texts, and where to think in them."""
+    env: ThoughtEnvRecipe
+    """The environment, with its budgets. With suffix_tokens, suffixes are generated in each arm too, for the judge."""
+    samples: PositiveInt = 4
+    """Thoughts at each place."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of thoughts and suffixes."""
+    judge: ContinuationJudgeTable | None = None
+    """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
+
+    @property
+    def arms(self) -> int:
+        """At the place, and at another one of its document."""
+        return 2
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        """What it asks of its judge."""
+        return ("suffixes",)
+
+    @combination
+    def _judge_has_suffixes(self) -> Iterator[str]:
+        if (self.judge is not None) != bool(self.env.suffix_tokens):
+            yield "judge and env.suffix_tokens need each other: set both or neither"
+
+
+class GateRecipe(EvaluationFields):
+    """Plays the episodes of a rewarded stage on a fixed set of prefixes, without an update, and decides whether the
+    stages after it train. Writes `eval/NAME.json`: mean reward, share of groups without signal, length of thoughts. A
+    run that misses its gate ends there, unless no later stage trains."""
+
+    runner: ClassVar[str] = "sleuth.think.reward_gate"
+    kind: Literal["gate"]
+    name: Name
+    """Name of the evaluation file, such as "gate"."""
+    data: ThoughtDataTable
+    """The held-out texts, and where to think in them."""
+    env: ThoughtEnvRecipe
+    """The environment of the rewarded stage."""
+    reward: Annotated[Row[ThoughtRewardTable], Field(min_length=1)]
+    """The rewards of the rewarded stage. The weights of the model at the gate compute gains."""
+    samples: Annotated[int, Field(ge=2)] = 16
+    """Episodes for each prefix. Of fewer, more groups are without signal: use as many as the rewarded stage does."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of thoughts and suffixes."""
+    max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Largest share of missing scores with which the gate is passed."""
+    max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
+
+    @combination
+    def _rewards_fit(self) -> Iterator[str]:
+        kinds = [reward.kind for reward in self.reward]
+        if len(set(kinds)) < len(kinds):
+            yield f'reward has kind = "{kinds[0]}" twice; remove one of them'
+        if "suffix" in kinds and not self.env.suffix_tokens:
+            yield 'env.suffix_tokens is missing: reward.kind = "suffix" judges the suffix written after a thought'
+
+
+class ProblemsRecipe(StrictModel):
+    """One test set: `[[stage.sets]]`."""
+
+    named: ClassVar[Mapping[str, str]] = {"problems": "file"}
+    layout: Literal["gsm8k", "math_500", "gpqa_diamond", "olympiad_bench"]
+    """The test set that the rows are from, which decides how they are read."""
+    problems: FilePath
+    """A .jsonl, .jsonl.gz or .parquet file (GPQA's a .csv too), here or on the hub: hf://OWNER/NAME/FILE."""
+    limit: PositiveInt | None = None
+    """Use only the first `limit` problems; absent: all."""
+
+
+class ReasonRecipe(EvaluationFields):
+    """Answers each problem several times with the current model: Mean@k and Pass@k in `eval/NAME.json`, and the records
+    of each set in `eval/NAME@SET.json`."""
+
+    runner: ClassVar[str] = "sleuth.think.reasoning"
+    kind: Literal["reason"]
+    name: Name
+    """Name of the evaluation file, such as "reasoning"."""
+    sets: Annotated[Row[ProblemsRecipe], Field(min_length=1)]
+    """The test sets, one file each."""
+    samples: PositiveInt = 8
+    """Answers to each problem: the k of Mean@k and Pass@k."""
+    temperature: NonNegativeFloat = 0.6
+    """Sampling temperature, from the whole vocabulary; 0: greedy."""
+    max_tokens: PositiveInt = 4_096
+    """Maximum number of tokens of an answer."""
+
+    @property
+    def asked(self) -> int | None:
+        limits = [one.limit for one in self.sets]
+        return None if None in limits else sum(filter(None, limits))
+
+    @combination
+    def _samples_differ(self) -> Iterator[str]:
+        layouts = [one.layout for one in self.sets]
+        twice = next((layout for layout in layouts if layouts.count(layout) > 1), None)
+        if twice is not None:
+            yield f'sets has layout = "{twice}" twice; each layout is allowed once'
+        if self.temperature == 0 and self.samples > 1:
+            yield f"samples = {self.samples} are all equal with temperature = 0; set samples = 1"
