@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
 from launchers import finish, torchrun
 from processes import on_ranks
 from runs_on_ranks import figures_of, groups_of, run_on
@@ -65,7 +65,9 @@ def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(
     recipes: dict[str, Path], servers, tmp_path: Path, lag: int
 ) -> None:
     """With `max_policy_lag = 1` too, where ranks gather episodes in one thread and gradients in another."""
-    pool = through(servers("vllm", "sglang"), max_policy_lag=lag)
+    pair = servers("vllm", "sglang")
+    repeat_within_rounding(pair)
+    pool = through(pair, max_policy_lag=lag)
     for ranks in (1, 2):
         run_on(ranks, recipes["grpo"], tmp_path / str(ranks), pool, f"stage.0.stop_after={2 + lag}")
     alone, shared = (figures_of(tmp_path / str(ranks)) for ranks in (1, 2))
