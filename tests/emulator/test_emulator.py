@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from emulator.served import KINDS, EmulatedServer, emulated_server
+from emulator.served import KINDS, EmulatedServer, emulated_server, repeat_within_rounding
 from sleuth.engines.remote.published import publish
 from sleuth.learn.models import load_model
+from sleuth.types import Completion, Sampling
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 PROMPT = [5, 6, 7]
@@ -205,3 +207,27 @@ def test_faults_are_injected_as_requested(server: tuple[str, EmulatedServer]) ->
     started = time.monotonic()
     assert written(kind, server) == before
     assert time.monotonic() - started > 0.2
+
+
+def test_a_turn_is_repeated_by_another_server_with_the_same_weights_and_by_none_with_others(tmp_path: Path) -> None:
+    (model, tokenizer), (same, _), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(3))
+    for weight in other.parameters():
+        weight.data.mul_(1.01)
+    published, drawn = publish(other, tmp_path, 1), {"temperature": 1.0, "seed": 3}
+    with (
+        emulated_server("vllm", model, tokenizer, context=128) as one,
+        emulated_server("vllm", same, tokenizer, context=128) as two,
+    ):
+        write = one.engine.write
+
+        async def across_the_border(name: str, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
+            return await write(name, prompt, replace(sampling, key=(9,)))
+
+        one.engine.write = across_the_border
+        by_itself = written("vllm", two, **drawn)
+        repeat_within_rounding([one, two])
+        first = written("vllm", one, **drawn)
+        assert first["ids"] != by_itself["ids"]
+        assert written("vllm", two, **drawn) == first
+        assert load("vllm", two, published.path, published.label).is_success
+        assert written("vllm", two, **drawn)["ids"] != first["ids"]
