@@ -54,6 +54,13 @@ def test_two_sides_are_one_table_that_fits_a_terminal(files: list[Path]) -> None
         assert said in result.stdout
 
 
+def test_files_are_found_by_their_names_alone(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files[0].parent)
+    result = sleuth("compare", *(file.name for file in files[:2]))
+    assert result.exit_code == 0
+    assert "b: b.json" in result.stdout
+
+
 def test_more_sides_have_a_table_for_each_pair(files: list[Path]) -> None:
     told = sleuth("compare", *files).stdout
     for title in ("b minus a", "c minus a", "c minus b"):

@@ -101,7 +101,7 @@ def test_the_file_has_one_row_a_trajectory_in_the_fixed_schema(tmp_path: Path) -
     assert table["trajectory"].to_pylist() == [0, 0, 1]
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(max_value=0, width=32, allow_nan=False), max_size=5))
 def test_log_probabilities_of_an_engine_come_back_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, logprobs: list[float]

@@ -54,7 +54,7 @@ def compare(
         raise SleuthError(f"--out {out}: should be FILE.html: a comparison is one page")
     arms = read_arms(places)
     members = [member for arm in arms for member in arm.members]
-    lines = [member.run.warning if member.run else warning(member.file.parents[1]) for member in members]
+    lines = [member.run.warning if member.run else warning(member.file.absolute().parent.parent) for member in members]
     for line in filter(None, dict.fromkeys(lines)):
         typer.echo(line, err=True)
     with progress_bar("compare") as progress:

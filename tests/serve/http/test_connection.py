@@ -190,9 +190,10 @@ def test_requests_behind_each_other_are_answered_and_too_many_are_closed_after_a
 
 
 def test_thousands_of_unread_requests_on_many_connections_hold_nobody(url: str) -> None:
-    """An eighth of the load of `benchmarks.pipelined`, which took half a second and more before it was bounded."""
+    """An eighth of the load of `benchmarks.pipelined`, which took half a second and more before it was bounded. As
+    there the least of a few rounds counts, since other processes can hold one up."""
     alone = slowest_health(url, connections=1, size=0, seconds=0.3)
-    assert slowest_health(url, connections=25, size=2**17, seconds=1) < 0.3 + 10 * alone
+    assert any(slowest_health(url, connections=25, size=2**17, seconds=1) < 0.3 + 10 * alone for _ in range(3))
 
 
 def test_every_verb_serves_with_bounded_connections() -> None:
