@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from sleuth.cli import sweep
 from sleuth.cli.app import app
 from sleuth.cli.pipeline import run_recipe
 from sleuth.evaluation.intervals import paired_bootstrap
+from sleuth.recipe import Recipe
 from sleuth.recipe.sweep import load_sweep
 from sleuth.runs.checkpoints import reuse_checkpoints
 from sleuth.runs.run_folder import RunFolder, RunLock
@@ -271,6 +273,24 @@ def test_an_arm_that_fails_ends_in_one_line_and_the_others_go_on(arms_file: Path
     lock.release()
     assert done.exit_code == 1
     assert [line for line in done.stderr.splitlines() if line.startswith("error: arm shown, seed 5: ")]
+    assert json.loads(done.stdout)["arms"].keys() == {"paid"}
+
+
+def test_an_arm_that_crashes_leaves_its_traceback_and_the_others_go_on(
+    arms_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = sweep._train
+
+    def crash(recipe: Recipe, *rest: Any) -> None:
+        if len(recipe.stage) == 2:
+            raise RuntimeError("out of memory")
+        train(recipe, *rest)
+
+    monkeypatch.setattr(sweep, "_train", crash)
+    done = sleuth(arms_file, "--run", tmp_path / "runs", "--seed", 5, "--json")
+    assert done.exit_code == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.splitlines()[-1] == "error: arm shown, seed 5: out of memory"
     assert json.loads(done.stdout)["arms"].keys() == {"paid"}
 
 

@@ -157,10 +157,11 @@ def holds(number: int, world: Path, models: Path, place: Path) -> None:
         pytest.skip("all pairs are in those before")
     recipe = loaded[number]
     try:
-        ask(recipe, place, world, number)
+        line = ask(recipe, place, world, number)
     except BaseException:
         print((place / "crossed.toml").read_text())
         raise
+    print(f"outcome of {recipe.kind} {number}: {line or 'worked'}")
 
 
 @pytest.mark.parametrize("number", TENTH)
@@ -190,3 +191,4 @@ def test_check_refuses_what_train_refuses(world: Path, models: Path, tmp_path: P
         assert refused is not None
         assert line_of(sleuth("train", file, "--run", tmp_path / "run")) == refused
         assert not (tmp_path / "run").exists()
+        print(f"outcome of a pair for {recipe.kind}: {refused}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -73,21 +74,24 @@ def sweep(
     from sleuth.runs.progress import quiet as silence
     from sleuth.runs.run_folder import RunFolder
 
-    arms = list(product(seeds or resolved.seeds, chosen.items()))
-    for seed, (name, arm) in arms:  # a folder of another run, before the first arm trains and not between two
-        RunFolder.require_same(arm_folder(root, seed, name), _seeded(arm, seed))
+    pairs = product(seeds or resolved.seeds, chosen.items())
+    arms = [(seed, name, arm.model_copy(update={"seed": seed})) for seed, (name, arm) in pairs]
+    for seed, name, arm in arms:  # a folder of another run, before the first arm trains and not between two
+        RunFolder.require_same(arm_folder(root, seed, name), arm)
     require_sweep_inputs(recipe, chosen)
     stopped: list[str] = []
     failed: list[str] = []
     with silence(quiet), on_ranks() as ranks:
-        for seed, (name, arm) in arms:
+        for seed, name, arm in arms:
             try:
-                _train(arm, seed, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
+                _train(arm, ranks, [arm_folder(root, seed, other) for other in (name, *runs)])
             except StoppedByRule as error:  # the other arms go on, as they do after a failure
                 stopped.append(str(error))
-            except (SleuthError, RetrievalFailed, OSError) as error:
+            except Exception as error:
                 if not ranks.alone:  # whether all ranks go on cannot be known
                     raise
+                if not isinstance(error, SleuthError | RetrievalFailed | OSError):  # a bug, or a card without memory
+                    traceback.print_exc()
                 failed.append(f"error: arm {name}, seed {seed}: {error}")
         if not ranks.first:
             return
@@ -103,21 +107,16 @@ def sweep(
         raise typer.Exit(FAILED if failed else PAUSED)
 
 
-def _seeded(recipe: Recipe, seed: int) -> Recipe:
-    return recipe.model_copy(update={"seed": seed})
-
-
-def _train(recipe: Recipe, seed: int, ranks: Ranks, places: Sequence[Path]) -> None:
+def _train(recipe: Recipe, ranks: Ranks, places: Sequence[Path]) -> None:
     """Trains an arm in the first of the `places`; it reuses checkpoints of the other ones."""
     from sleuth.cli.pipeline import run_recipe
     from sleuth.runs.checkpoints import reuse_checkpoints
     from sleuth.runs.joined_folder import open_on
 
-    seeded = _seeded(recipe, seed)
-    with open_on(ranks, places[0], seeded) as folder:
-        folder.say(f"arm {recipe.name}, seed {seed}")
+    with open_on(ranks, places[0], recipe) as folder:
+        folder.say(f"arm {recipe.name}, seed {recipe.seed}")
         ranks.broadcast(lambda: reuse_checkpoints(folder, places[1:]))
-        run_recipe(seeded, folder, ranks)
+        run_recipe(recipe, folder, ranks)
 
 
 def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
