@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data", "dialects"]
+Part = Literal["stages", "environments", "rewards", "preferences", "judges", "credits", "data", "dialects"]
 """What a family may bring: the tables of a recipe that are chosen by their `kind`, and dialects by their name."""
 
 
@@ -33,6 +33,8 @@ class Family:
     preferences: Mapping[str, str] = field(default_factory=dict)
     """Rewards of candidates, in stages that compare them."""
     judges: Mapping[str, str] = field(default_factory=dict)
+    credits: Mapping[str, str] = field(default_factory=dict)
+    """Credit for parts of episodes."""
     data: Mapping[str, str] = field(default_factory=dict)
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Those that a recipe can name."""
