@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data", "dialects"]
+Part = Literal["stages", "environments", "rewards", "preferences", "judges", "credits", "data", "dialects"]
 """What a family may bring: the tables of a recipe that are chosen by their `kind`, and dialects by their name."""
 
 
@@ -33,11 +33,16 @@ class Family:
     preferences: Mapping[str, str] = field(default_factory=dict)
     """Rewards of candidates, in stages that compare them."""
     judges: Mapping[str, str] = field(default_factory=dict)
+    credits: Mapping[str, str] = field(default_factory=dict)
+    """Credit for parts of episodes."""
     data: Mapping[str, str] = field(default_factory=dict)
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Those that a recipe can name."""
     other_dialects: tuple[str, ...] = ()
     """Those that environments choose by other keys, as `module:name`."""
+    initial_weights: Mapping[str, str] = field(default_factory=dict)
+    """By the key of `[stage.init]` that asks for it: a function (model, init, tokenizer, seed) that overwrites some of
+    the random weights."""
 
 
 OURS = (
@@ -69,6 +74,12 @@ def tables(part: Part) -> list[Any]:
 def other_dialects() -> list[Any]:
     """The dialects that no recipe names."""
     return [_named(name) for family in _families() for name in family.other_dialects]
+
+
+def initial_weights(init: Any) -> list[Any]:
+    """The functions that the keys of a table `[stage.init]` ask for."""
+    chosen = [item for family in _families() for item in family.initial_weights.items()]
+    return [_named(name) for key, name in chosen if getattr(init, key)]
 
 
 @cache

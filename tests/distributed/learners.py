@@ -22,7 +22,7 @@ from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.shards import Shards
 from sleuth.ranks import Ranks
-from sleuth.think.dpo import pair_batch
+from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(old_logprobs="sampler", clip_high=0.28, beta=0.1)
@@ -91,7 +91,7 @@ def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, An
     if kind in ("update", "follow"):
         return asdict(policy.update(batch, LOSS, budget=budget))
     if kind == "prefer":
-        return asdict(policy.prefer(batch, beta=0.3, budget=budget))
+        return asdict(policy.minimise(batch, PreferenceLoss(beta=0.3), PreferenceUpdate, budget=budget))
     return asdict(policy.supervise(batch, budget=budget))
 
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
-from sleuth.cite.citation_gain import citation_gains
+from sleuth.cite.citation_gain import CitationCredit, citation_gains
 from sleuth.cite.claims import tag_spans
+from sleuth.cite.rewards import CitationGainRecipe
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.environments import RefineSetting, refine_setting
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
+from sleuth.learn.token_budget import TokenBudget
+from sleuth.ranks import ALONE
 from sleuth.recipe import RefineEnvRecipe
-from sleuth.recipe.grpo import CreditRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.search.credit_assignment import assign_credit
 from sleuth.search.probe import probe
 from sleuth.types import Episode, Evidence, Group, Passage, Score, Task
 
@@ -120,6 +123,15 @@ def test_the_gain_includes_the_thought_from_which_the_claim_was_copied() -> None
     assert found[0].tokens == thought_tokens + claim_tokens
 
 
+def credit_of(
+    recipe: CitationGainRecipe, model: PreTrainedModel, renderer: Renderer, setting: RefineSetting
+) -> CitationCredit:
+    """The hook that gives credit for citations, in one process."""
+    stage, context = SimpleNamespace(sampling=SimpleNamespace(temperature=1.0)), SimpleNamespace(ranks=ALONE)
+    worker = SimpleNamespace(stage=stage, context=context, renderer=renderer, setting=setting)
+    return CitationCredit(recipe, cast(Any, SimpleNamespace(worker=worker, model=model, budget=TokenBudget(2048))))
+
+
 def test_citations_above_the_margin_get_the_bonus_and_others_the_penalty() -> None:
     """The credit covers the tokens of the tag and its claim, in answers that have a score."""
     right = "<answer>Well, <snippet id=a1>Hedan Verridge was born in Hinheim.</snippet></answer>"
@@ -131,9 +143,9 @@ def test_citations_above_the_margin_get_the_bonus_and_others_the_penalty() -> No
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=scores)]
     of_right, of_wrong, *_ = citation_gains(model, renderer, setting, episodes, budget=2048)
     gains = [next(one.value for one in found if one.cited) for found in (of_right, of_wrong)]
-    recipe = CreditRecipe(kind="citation_gain", margin=max(0.0, sum(gains) / 2), bonus=0.5, penalty=0.25)
+    recipe = CitationGainRecipe(kind="citation_gain", margin=max(0.0, sum(gains) / 2), bonus=0.5, penalty=0.25)
     assert gains[1] <= recipe.margin < gains[0]
-    [credited], figures = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    [credited], figures = credit_of(recipe, model, renderer, setting).score(1, groups)
     assert [[credit.value for credit in score.credits] for score in credited.scores] == [[0.5], [-0.25], [], []]
     assert figures == {"citation_gain": pytest.approx(sum(gains) / 2, abs=1e-4), "idle_citations": 0.5}
     [credit] = credited.scores[0].credits
@@ -148,8 +160,8 @@ def test_the_thought_gets_the_mean_credit_of_its_claims() -> None:
     claims = "<snippet id=a1>Hedan Verridge was born in Hinheim.</snippet><snippet id=z9>it is</snippet>"
     model, renderer, setting, episodes = refined(TASK, f"{thought}<answer>{claims}</answer>", mode="thinking")
     groups = [Group(task=TASK, episodes=tuple(episodes), scores=(Score(value=0.0),))]
-    recipe = CreditRecipe(kind="citation_gain", margin=0.0, bonus=0.5, penalty=0.25)
-    [credited], _ = assign_credit(groups, recipe, model, renderer, setting, budget=2048, temperature=1.0)
+    recipe = CitationGainRecipe(kind="citation_gain", margin=0.0, bonus=0.5, penalty=0.25)
+    [credited], _ = credit_of(recipe, model, renderer, setting).score(1, groups)
     *of_claims, of_thought = credited.scores[0].credits
     assert [credit.value for credit in of_claims] == [0.5, -0.25]
     assert of_thought.value == 0.125

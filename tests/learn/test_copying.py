@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import CopyingUpdate, Policy
+from sleuth.learn.policy import Policy
+from sleuth.read.copying import CopyingLoss, CopyingUpdate
 
 WEIGHT = 0.7
 
@@ -65,8 +66,7 @@ def test_loss_and_gradient_are_those_of_dense_attention(make_model, family, budg
         return collect(max_norm)
 
     policy.masters.clip_gradients = seen
-    update = policy.supervise(batch, budget=budget, copying=WEIGHT)
-    assert isinstance(update, CopyingUpdate)
+    update = policy.minimise(batch, CopyingLoss(copying=WEIGHT), CopyingUpdate, budget=budget)
     assert update.copying_loss == pytest.approx(copying.item(), rel=1e-5)
     assert update.loss == pytest.approx((answer + WEIGHT * copying).item(), rel=1e-5)
     assert update.gradient_norm == pytest.approx(norm.item(), rel=1e-4)
@@ -79,8 +79,7 @@ def test_rows_without_sources_have_no_such_loss(make_model):
     nothing = replace(batch, sources=torch.full_like(batch.tokens, -1))
     model = make_model("qwen3")
     policy = Policy(model, Optimisation(steps=1, learning_rate=1e-9))
-    update = policy.supervise(nothing, budget=1_000, copying=WEIGHT)
-    assert isinstance(update, CopyingUpdate)
+    update = policy.minimise(nothing, CopyingLoss(copying=WEIGHT), CopyingUpdate, budget=1_000)
     assert update.copying_loss == 0
     assert update.loss == pytest.approx(-(padded_logprobs(model, batch) * batch.weights).sum().item(), rel=1e-5)
 

@@ -10,12 +10,12 @@ import torch
 from padded import padded_logprobs, whole
 from tiny_models import in_float64
 
-from sleuth.learn.batch import Row
+from sleuth.learn.batch import Batch, Row
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import pack
-from sleuth.think.dpo import PAIR, dpo_loss, dpo_objective, implicit_margins, pair_batch
+from sleuth.think.dpo import PAIR, PreferenceLoss, PreferenceUpdate, dpo_loss, implicit_margins, pair_batch
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 BETA = 0.1
@@ -66,10 +66,15 @@ def test_the_gradient_pulls_both_ends_alike_and_less_the_clearer_the_pair_alread
     assert margins.grad.tolist() == pytest.approx([-0.5 * 1 / 2, -0.5 * 1 / 4])  # -w sigmoid(-margin)
 
 
+def prefer(policy: Policy, batch: Batch, budget: int = 10**9) -> PreferenceUpdate:
+    """One step on the pairs of a batch."""
+    return policy.minimise(batch, PreferenceLoss(beta=BETA), PreferenceUpdate, budget=budget)
+
+
 def test_a_step_from_the_reference_itself_costs_ln_2_and_has_no_margin(make_model):
     model = make_model()
     policy = Policy(model, SETTINGS, reference=frozen_copy(model))
-    update = policy.prefer(pair_batch(drawn_pairs(0, 5)), beta=BETA, budget=10**9)
+    update = prefer(policy, pair_batch(drawn_pairs(0, 5)))
     assert update.loss == pytest.approx(math.log(2), abs=1e-6)
     assert (update.margin, update.chosen_gain, update.rejected_gain) == pytest.approx((0, 0, 0), abs=1e-5)
 
@@ -97,9 +102,8 @@ def test_on_the_prefix_tree_loss_and_gradients_are_those_of_padded_rows(make_mod
     expected = plain(model, reference, batch, BETA)
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     part = whole(batch)
-    found, _ = dpo_objective(
-        part.rows, token_logprobs(model, part)[0], token_logprobs(reference, part)[0].detach(), beta=BETA
-    )
+    loss = PreferenceLoss(beta=BETA)
+    found, _ = loss(part.rows, token_logprobs(model, part)[0], token_logprobs(reference, part)[0].detach())
     gradients = torch.autograd.grad(found, list(model.parameters()))
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     difference = torch.cat([(a - b).flatten() for a, b in zip(gradients, wanted, strict=True)]).norm()
@@ -112,7 +116,7 @@ def test_an_update_does_not_depend_on_how_the_pairs_are_cut(make_model, seed):
     for budget in (1, 40, 10**9):
         model = make_model()
         policy = Policy(model, SETTINGS, reference=moved(model))
-        updates.append((policy.prefer(batch, beta=BETA, budget=budget), [w.clone() for w in model.parameters()]))
+        updates.append((prefer(policy, batch, budget), [w.clone() for w in model.parameters()]))
     (one, weights), *others = updates
     for other, moved_weights in others:
         for name in ("loss", "margin", "accuracy", "chosen_gain", "rejected_gain", "gradient_norm"):
@@ -165,13 +169,13 @@ def test_a_row_of_which_nothing_is_trained_is_no_half_of_a_pair():
 
 def test_without_a_reference_there_is_nothing_to_prefer_from(make_model):
     with pytest.raises(ValueError, match="reference"):
-        Policy(make_model(), SETTINGS).prefer(pair_batch(drawn_pairs(0, 2)), beta=BETA, budget=100)
+        prefer(Policy(make_model(), SETTINGS), pair_batch(drawn_pairs(0, 2)), 100)
 
 
 def test_steps_make_the_chosen_ones_likelier_than_the_rejected_ones(make_model):
     model = make_model()
     policy = Policy(model, SETTINGS, reference=frozen_copy(model))
     batch = pair_batch(drawn_pairs(1, 4))
-    updates = [policy.prefer(batch, beta=BETA, budget=10**9) for _ in range(6)]
+    updates = [prefer(policy, batch) for _ in range(6)]
     assert updates[-1].margin > updates[1].margin > 0
     assert updates[-1].loss < updates[0].loss

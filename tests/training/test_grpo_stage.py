@@ -290,7 +290,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["CreditAssignment"])]
+    ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["SearchCredit"])]
 )
 def test_hooks_are_those_that_the_recipe_asks_for(
     recipe_file: Path, tmp_path: Path, override: str, hooks: list[str]

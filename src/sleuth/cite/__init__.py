@@ -14,5 +14,8 @@ FAMILY = Family(
         "citation": "sleuth.cite.rewards:CitationRecipe",
         "rubric": "sleuth.cite.rewards:RubricRecipe",
     },
+    credits={
+        "citation_gain": "sleuth.cite.rewards:CitationGainRecipe",
+    },
     other_dialects=("sleuth.cite.dialect:ANSWER_ONLY", "sleuth.cite.dialect:THINKING"),
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import or_
 
 from transformers import PreTrainedModel
@@ -22,7 +23,8 @@ from sleuth.episodes.setting import Setting
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs
 from sleuth.learn.batch import Row
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.types import Episode, Passage, Segment, Task
+from sleuth.search.credit_assignment import CreditAssignment, CreditedSpan
+from sleuth.types import Episode, Passage, Score, Segment, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +180,31 @@ def _tokens_within(answer: Segment, begin: int, end: int, renderer: Renderer) ->
 def _row(prompt: Sequence[Segment], answer: Segment, scored: Sequence[bool]) -> Row:
     tokens = tuple(token for segment in prompt for token in segment.tokens)
     return Row(tokens=(*tokens, *answer.tokens), trained=(*[False] * len(tokens), *scored))
+
+
+class CitationCredit(CreditAssignment):
+    """Credit for citations, in every episode that has a score."""
+
+    idle = "idle_citations"
+
+    def counts(self, score: Score) -> bool:
+        return score.value is not None
+
+    def spans(self, episodes: Sequence[Episode], budget: int) -> list[list[CreditedSpan]]:
+        """By claim, the largest gain of the snippets that it cites."""
+        worker = self.worker
+        temperature = worker.stage.sampling.temperature
+        found = citation_gains(
+            self.model, worker.renderer, worker.setting, episodes, budget=budget, temperature=temperature
+        )
+        spans = []
+        for gains in found:
+            claims = groupby((gain for gain in gains if gain.cited), key=lambda gain: gain.number)
+            best = [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
+            spans.append(
+                [
+                    CreditedSpan(gain=b.value, segment=b.segment, begin=b.begin, end=b.end, thought=b.thought)
+                    for b in best
+                ]
+            )
+        return spans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -10,6 +11,9 @@ from typing import Any
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.tricks import TRICKS, honest_answer
 from sleuth.episodes.setting import Setting
+from sleuth.training.hooks import Hook
+from sleuth.training.loop import Figures
+from sleuth.training.rollout_worker import RolloutWorker
 from sleuth.types import Episode, Group, Reward, Segment, Task, Trajectory
 
 TASKS = 16
@@ -94,3 +98,25 @@ async def _episode(task: Task, setting: Setting, turn: str, *, sample: int) -> E
         stop=reply.done or "turns",
     )
     return Episode(task=task, sample=sample, trajectories=(trajectory,))
+
+
+class RedTeam(Hook):
+    """`red_team_every`: scores known tricks with the stage's reward, beside honest answers to the same questions."""
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self.worker = worker
+
+    def opening(self) -> list[str]:
+        return [self.worker.context.ranks.broadcast(lambda: self._attack(self.worker.order.items).line())]
+
+    def measure(self, step: int, groups: Sequence[Group]) -> Figures:
+        if step % self.worker.stage.red_team_every:
+            return {}
+        return self.worker.context.ranks.broadcast(lambda: self._attack([group.task for group in groups]).figures())
+
+    def _attack(self, tasks: Sequence[Task]) -> Attack:
+        worker = self.worker
+        assert worker.reward is not None  # only the first rank attacks
+        found = asyncio.run(attack(tasks, worker.setting, worker.reward))
+        worker.judge_pool.figures()  # the judge calls of an attack belong to no step
+        return found

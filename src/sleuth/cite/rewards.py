@@ -1,4 +1,4 @@
-"""Rewards for answers whose claims cite: the citation reward and the rubric reward."""
+"""Rewards for answers whose claims cite: the citation reward and the rubric reward; and credit for single citations."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sleuth.cite.citation_reward import CitationReward
 from sleuth.cite.measure import RewardSum
 from sleuth.cite.rubric_reward import STATIC, Criteria, RubricReward
 from sleuth.recipe.envs import EpisodeKind
+from sleuth.recipe.grpo import CreditFields
 from sleuth.recipe.judges import UNSEEN, Skill
 from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
 from sleuth.recipe.strict import combination
@@ -190,3 +191,16 @@ class RubricRecipe(JudgedPartRecipe):
                     f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
                     "an answer makes a statement"
                 )
+
+
+class CitationGainRecipe(CreditFields):
+    """Credit for the tokens of a citing claim: by its log-probability (and that of the thought before it) with the
+    cited snippet less without it; of several cited snippets, the largest gain."""
+
+    credited: ClassVar[tuple[str, str]] = "refine", "citations"
+    kind: Literal["citation_gain"]
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.cite.citation_gain import CitationCredit
+
+        return [CitationCredit(self, inputs)]

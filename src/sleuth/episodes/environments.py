@@ -86,6 +86,11 @@ class RefineSetting(Setting):
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
 
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.cite.red_team import RedTeam
+
+        return [RedTeam(inputs.worker)] if inputs.worker.stage.red_team_every else []
+
     def protocol(
         self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
     ) -> ProtocolCard:

@@ -54,6 +54,10 @@ class Setting(ABC):
     closed_book: bool = False
     own_code: OwnCode | None = None
 
+    has_protocol: ClassVar[bool] = True
+    """Whether the policy is asked something, so that checkpoints carry how."""
+    scores_late: ClassVar[bool] = False
+    """Whether hooks complete the scores after all episodes of a step have ended, and shuffle them."""
     longest_answer_is: ClassVar[str] = "turn_tokens = "
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
     """How an error message calls `longest_answer`, and the recipe key that sets it."""
@@ -80,6 +84,10 @@ class Setting(ABC):
         """The setting for one of a stage's `steps`, given the groups that it `played` in an earlier part of the run, if
         any, by the numbers of their prompts."""
         return self
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        """The hooks of `sleuth.training.hooks` that a GRPO stage has because of its environment."""
+        return []
 
     def frame(self) -> Frame:
         """The frame that puts an environment's texts into the policy's context, for one episode."""

@@ -22,22 +22,23 @@ from transformers import AttentionInterface
 
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.learn.tree_blocks import Block, blocks_for_outputs, tree_blocks, within_window
-from sleuth.read.copying import CopyingHead
 from sleuth.types import SleuthError
 
 TREE_ATTENTION = "sleuth_tree"
 """The name under which transformers knows `attend_tree`."""
 BLOCK_TOKENS = 128
 """Tokens of FlexAttention's blocks of queries and of keys."""
+Observe = Callable[[Any, Tensor, Tensor, float], None]
+"""Called in each layer with its module, queries (1, H, N, D), keys (1, kv_heads, N, D) and the scale of the scores."""
 
 
 class Branches:
     """A prefix tree prepared for attention, once for all layers. `output_indices` (M, ascending) are the tokens whose
     last hidden state is used; None: all.
 
-    `copying`, if given, receives the queries and keys of the copying head. The tree may be part of a larger one. Then
-    `above` holds the keys and values of the path from the root down to it, and `boundary` receives its own for the
-    parts below. Both work on a CPU only.
+    `observe`, if given, is called in each layer. The tree may be part of a larger one. Then `above` holds the keys and
+    values of the path from the root down to it, and `boundary` receives its own for the parts below. Both work on a CPU
+    only.
     """
 
     def __init__(
@@ -48,9 +49,9 @@ class Branches:
         *,
         above: Sequence[ActivationBoundary] = (),
         boundary: ActivationBoundary | None = None,
-        copying: CopyingHead | None = None,
+        observe: Observe | None = None,
     ) -> None:
-        self.copying = copying
+        self.observe = observe
         self.depth = int(tree.positions.max()) + 1
         self.output_indices, self.above, self.boundary = output_indices, above, boundary
         self.mask: BlockMask | None = None
@@ -115,8 +116,8 @@ def attend_tree(
     if any(options.get(name) is not None for name in ("softcap", "s_aux")):
         raise SleuthError(f"the learner has no soft caps or attention sinks: {type(module).__name__}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if branches.copying is not None:
-        branches.copying.keep(module, query, key, scale)
+    if branches.observe is not None:
+        branches.observe(module, query, key, scale)
     branches = branches.within(sliding_window)
     if branches.mask is not None:
         output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)

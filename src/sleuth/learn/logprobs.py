@@ -14,16 +14,15 @@ from sleuth.kernels.fused_layers import fused_forwards
 from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import onednn_linears, replaced_forwards
 from sleuth.kernels.vocabulary import logprobs_with_grad, target_logprobs, top_logprobs
-from sleuth.learn.attention import TREE_ATTENTION, Branches
+from sleuth.learn.attention import TREE_ATTENTION, Branches, Observe
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.model_families import check_family
 from sleuth.learn.prefix_tree import Pack, PrefixTree, gather_rows, pack
 from sleuth.learn.targets import Targets, TokenLoss
-from sleuth.read.copying import CopyingHead
 
 
 def token_logprobs(
-    model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0, copying: CopyingHead | None = None
+    model: PreTrainedModel, pack: Pack, *, temperature: float = 1.0, observe: Observe | None = None
 ) -> tuple[Tensor, Tensor]:
     """Natural-log probability of each trained token given those before it, and the entropy of its distribution.
 
@@ -33,10 +32,10 @@ def token_logprobs(
     Each distinct token is computed once, and the vocabulary projection only at tokens that predict a trained one; rows
     that share a token share its value, and their gradients add up. The model must be a decoder with a replaceable
     attention function whose logits are its output embeddings times its last hidden state (Qwen, Llama and similar; no
-    soft-capped or rescaled logits). `copying`, if given, receives the queries and keys of the copying head.
+    soft-capped or rescaled logits). `observe`, if given, is called in each layer's attention.
     """
     targets = Targets(pack)
-    hidden = _predicting(model, targets, copying)  # (M, width)
+    hidden = _predicting(model, targets, observe)  # (M, width)
     logprobs, entropy = target_logprobs(head_of(model), hidden, targets.tokens, temperature)  # (M,), (M,)
     return targets.place(logprobs), targets.place(entropy)
 
@@ -78,11 +77,11 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
     return targets.place(likeliest == targets.tokens)
 
 
-def _predicting(model: PreTrainedModel, targets: Targets, copying: CopyingHead | None = None) -> Tensor:
+def _predicting(model: PreTrainedModel, targets: Targets, observe: Observe | None = None) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
     outputs = select_outputs(targets.before.unique(), len(tree))
-    branches = Branches(tree, model.dtype, outputs, copying=copying)
+    branches = Branches(tree, model.dtype, outputs, observe=observe)
     return gather_rows(hidden_states(model, tree, branches), targets.before)
 
 

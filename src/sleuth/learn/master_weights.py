@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from sleuth.learn.attention import Observe
 from sleuth.learn.chunked_loss import add_gradients
 from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
-from sleuth.read.copying import CopyingHead
 
 HALF = (torch.bfloat16, torch.float16)
 PIECE = 2**24
@@ -53,9 +53,9 @@ class MasterWeights:
             return master.requires_grad_()
         return weight if weight.dtype == dtype else weight.detach().to(dtype).requires_grad_()
 
-    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
+    def logprobs(self, part: Pack, *, temperature: float, observe: Observe | None = None) -> tuple[Tensor, Tensor]:
         """`token_logprobs` of the model."""
-        return token_logprobs(self.module, part, temperature=temperature, copying=copying)
+        return token_logprobs(self.module, part, temperature=temperature, observe=observe)
 
     def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
         """`token_top_logprobs` of the model."""

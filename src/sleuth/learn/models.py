@@ -25,12 +25,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from sleuth import family
 from sleuth.data.cards import prepare_card
 from sleuth.host.checksums import beside_weights, of_model, require_intact
 from sleuth.host.model_path import read_object, require_plain
 from sleuth.host.threads import PROCESS
 from sleuth.learn.model_families import check_family
-from sleuth.read.induction import begin_with_induction
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import find_eos_ids, load_tokenizer
 from sleuth.types import SleuthError
@@ -234,7 +234,7 @@ def pick_device(device: str) -> str:
 
 
 def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
-    """A Qwen3 with random weights, a function of the shape and the seed alone."""
+    """A Qwen3 with random weights, a function of the shape, the seed and, where a family draws some, the tokenizer."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=init.width,
@@ -254,9 +254,8 @@ def random_model(init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
-    if init.induction:
-        bars = tokenizer(" |", add_special_tokens=False)["input_ids"]
-        begin_with_induction(model, init.std, seed, tags=list(tokenizer.get_added_vocab().values()), bars=bars)
+    for overwrite in family.initial_weights(init):
+        overwrite(model, init, tokenizer, seed)
     fit_threads(model)
     return model
 

@@ -1,24 +1,36 @@
-"""What one optimiser step minimises, by the kind of the loss: policy gradient, cross-entropy or preference."""
+"""What one optimiser step minimises: a policy gradient, cross-entropy, or an objective of a family."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
 from sleuth.learn import losses
 from sleuth.learn.batch import Batch
 from sleuth.learn.losses import KLKind
-from sleuth.think.dpo import PAIR, dpo_objective
+from sleuth.learn.prefix_tree import Pack
 
 POLICY_LOSSES = {
     "clip": (losses.clipped_policy_loss, losses.clipped),
     "cispo": (losses.cispo_policy_loss, losses.out_of_bounds),
 }
 """Each kind's loss, and where its bounds act."""
+
+
+class AttentionLoss(Protocol):
+    """One more loss of a pass over a pack, of what attention computes in it."""
+
+    def observe(self, layer: Any, query: Tensor, key: Tensor, scale: float) -> None:
+        """Called in each layer (see `sleuth.learn.attention.Observe`)."""
+        ...
+
+    def loss(self, part: Pack) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `Objective.__call__`, after the pass."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,10 @@ class Objective(ABC):
     def is_sum_over_tokens(self) -> bool:
         """Whether the loss of a token depends on no other token of its row; otherwise rows are computed whole."""
         return True
+
+    def attention_loss(self) -> AttentionLoss | None:
+        """A loss of the attention of the next pass, if there is one; then rows are computed whole."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,37 +130,7 @@ class PolicyLoss(Objective):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisedLoss(Objective):
-    """Cross-entropy on the trained tokens, plus `copying` times that of where the copying head attends, on those that
-    copy a token (`sleuth.read.copying`)."""
-
-    copying: float = 0.0
-
-    @property
-    def is_sum_over_tokens(self) -> bool:
-        return not self.copying
-
-    def of_copies(self, rows: Batch, attended: Tensor) -> Tensor:
-        """The share of these rows in the loss of where the head attends; `attended` (R, T) are the logs of its weight
-        on the token to copy, 0 where none is."""
-        return self.copying * losses.supervised_loss(attended, rows.weights)
+    """Cross-entropy on the trained tokens."""
 
     def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         return losses.supervised_loss(logprobs, rows.weights), {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceLoss(Objective):
-    """Direct preference optimisation on the pairs of `pair_batch`; it needs the reference model."""
-
-    beta: float
-
-    reads_reference: ClassVar[bool] = True
-    rows_together: ClassVar[int] = PAIR
-
-    @property
-    def is_sum_over_tokens(self) -> bool:
-        return False
-
-    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        assert reference is not None
-        return dpo_objective(rows, logprobs, reference, beta=self.beta)

@@ -20,12 +20,11 @@ from sleuth.learn.batch import Batch, Top
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.model_families import check_family
-from sleuth.learn.objective import Objective, PolicyLoss, PreferenceLoss, SupervisedLoss
+from sleuth.learn.objective import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
 from sleuth.learn.targets import PassFigures
-from sleuth.read.copying import CopyingHead
 from sleuth.types import SleuthError
 
 ONE_ROW = 1
@@ -54,24 +53,6 @@ class Update:
     tokens_trained: int
     tokens_computed: int
     tokens_dense: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreferenceUpdate(Update):
-    """What one step on pairs did, with the means over the pairs of the statistics of `dpo_objective`."""
-
-    margin: float
-    accuracy: float
-    chosen_gain: float
-    rejected_gain: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyingUpdate(Update):
-    """What one step with a loss on the copying head did: `copying_loss` is minus the log of its weight on the token to
-    copy, 0 where none is; a mean as the others."""
-
-    copying_loss: float
 
 
 Made = TypeVar("Made", bound=Update)
@@ -143,7 +124,7 @@ class Policy:
         loss needs the sampler's log-probabilities and the batch has none.
         """
         rows = self._rows_with_gradient(batch, loss)
-        return self._step(rows, loss, Update, budget=budget, ends_step=ends_step)
+        return self.minimise(rows, loss, Update, budget=budget, ends_step=ends_step)
 
     def gradient(self, batch: Batch, loss: PolicyLoss, *, budget: int, by_row: bool = False) -> tuple[float, Tensor]:
         """The loss of `update` and its gradient as one fp32 vector, before any clip; the weights do not change.
@@ -156,17 +137,9 @@ class Policy:
         finally:
             self.masters.discard_gradients()
 
-    def supervise(self, batch: Batch, *, budget: int, copying: float = 0.0) -> Update:
-        """One step of cross-entropy on the batch's trained tokens, plus `copying` times that of the copying head's
-        attention, if the batch has sources; otherwise as `update`."""
-        return self._step(batch, SupervisedLoss(copying=copying), CopyingUpdate if copying else Update, budget=budget)
-
-    def prefer(self, batch: Batch, *, beta: float, budget: int) -> PreferenceUpdate:
-        """One step of direct preference optimisation on the pairs of `pair_batch`, against the reference model;
-        otherwise as `update`. Both rows of a pair are computed in one pass, whatever their length."""
-        if self.reference is None:
-            raise ValueError("preferences are measured from a reference model, and the policy has none")
-        return self._step(batch, PreferenceLoss(beta=beta), PreferenceUpdate, budget=budget)
+    def supervise(self, batch: Batch, *, budget: int) -> Update:
+        """One step of cross-entropy on the batch's trained tokens; otherwise as `update`."""
+        return self.minimise(batch, SupervisedLoss(), Update, budget=budget)
 
     def _rows_with_gradient(self, batch: Batch, loss: PolicyLoss) -> Batch:
         """The rows that a policy loss computes; raises SleuthError if it needs log-probabilities that are missing."""
@@ -201,15 +174,11 @@ class Policy:
         self.masters.load_state_dict(state["masters"])
         self.optimiser.load_state_dict(self.masters.shard_state(state["optimiser"], self.optimiser.stepped))
 
-    def _step(
-        self,
-        batch: Batch,
-        objective: Objective,
-        kind: type[Made],
-        *,
-        budget: int,
-        ends_step: bool = True,
+    def minimise(
+        self, batch: Batch, objective: Objective, kind: type[Made], *, budget: int, ends_step: bool = True
     ) -> Made:
+        """One step on all rows of the batch; `kind` has a field for each statistic of the objective. Otherwise as
+        `update`."""
         packs = self._packs(batch, objective, budget)
         self.masters.set_aside()
         try:
@@ -272,13 +241,14 @@ class Policy:
                 )
                 _, statistics = objective(part.rows, computed.logprobs, reference)
             else:
-                copying = CopyingHead() if isinstance(objective, SupervisedLoss) else None
-                logprobs, entropy = self.masters.logprobs(part, temperature=temperature, copying=copying)
+                attention = objective.attention_loss()
+                logprobs, entropy = self.masters.logprobs(
+                    part, temperature=temperature, observe=None if attention is None else attention.observe
+                )
                 share, statistics = objective(part.rows, logprobs, reference)
-                if copying is not None and isinstance(objective, SupervisedLoss):
-                    attended = copying.logprobs(part)
-                    share = share + objective.of_copies(part.rows, attended)
-                    statistics["copying_loss"] = -attended.detach()
+                if attention is not None:
+                    more, of_attention = attention.loss(part)
+                    share, statistics = share + more, statistics | of_attention
                 share.backward()
                 self.masters.collect_gradients()
                 computed = PassFigures(

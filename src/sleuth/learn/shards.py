@@ -24,12 +24,12 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
+from sleuth.learn.attention import Observe
 from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.master_weights import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import Ranks
-from sleuth.read.copying import CopyingHead
 from sleuth.types import SleuthError
 
 
@@ -65,10 +65,10 @@ class Shards(MasterWeights):
         if not self._learns:  # a reference is read through its shards only
             self.set_aside()
 
-    def logprobs(self, part: Pack, *, temperature: float, copying: CopyingHead | None = None) -> tuple[Tensor, Tensor]:
-        """`token_logprobs`; all ranks call it at the same time, each with its own pack. No `copying`: a stage with a
-        loss on the copying head runs in one process."""
-        assert copying is None
+    def logprobs(self, part: Pack, *, temperature: float, observe: Observe | None = None) -> tuple[Tensor, Tensor]:
+        """`token_logprobs`; all ranks call it at the same time, each with its own pack. Nobody may `observe`: a loss of
+        the attention needs one process."""
+        assert observe is None
         return self._forward(part, temperature)
 
     def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:

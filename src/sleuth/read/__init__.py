@@ -7,6 +7,7 @@ from sleuth.family import Family
 FAMILY = Family(
     name="read",
     about="Readers: models of random weights that learn to find an answer in a passage and to copy it.",
+    initial_weights={"induction": "sleuth.read.induction:begin_with_induction"},
     dialects={"reading": "sleuth.read.dialect:READING"},
     data={
         "reading": "sleuth.read.data_table:ReadingRecipe",

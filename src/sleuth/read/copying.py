@@ -8,29 +8,62 @@ from the queries and keys of the same forward pass.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sleuth.learn.losses import supervised_loss
+from sleuth.learn.objective import SupervisedLoss
+from sleuth.learn.policy import Update
 from sleuth.learn.prefix_tree import Pack, gather_rows
 
 COPYING_HEAD = 0
 """Its number in the last layer."""
 
 
-class CopyingHead:
-    """Keeps the queries and keys of the copying head during a forward pass over a prefix tree."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingUpdate(Update):
+    """What one step did: `copying_loss` is minus the log of the head's weight on the token to copy, 0 where none is; a
+    mean as the others."""
 
-    def __init__(self) -> None:
+    copying_loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyingLoss(SupervisedLoss):
+    """Cross-entropy on the trained tokens, plus `copying` times that of where the copying head attends, on those that
+    copy a token, if the batch has sources."""
+
+    copying: float
+
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        return False
+
+    def attention_loss(self) -> CopyingHead:
+        return CopyingHead(self.copying)
+
+
+class CopyingHead:
+    """The loss, times `weight`, of where the copying head attends in a forward pass over a prefix tree."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
         self._kept: tuple[Tensor, Tensor, float] | None = None
 
-    def keep(self, layer: Any, query: Tensor, key: Tensor, scale: float) -> None:
-        """Called by the attention of each layer: `query` (1, H, N, D), `key` (1, kv_heads, N, D)."""
+    def observe(self, layer: Any, query: Tensor, key: Tensor, scale: float) -> None:
+        """Keeps the queries and keys of the head: `query` (1, H, N, D), `key` (1, kv_heads, N, D)."""
         if layer.layer_idx == layer.config.num_hidden_layers - 1:
             self._kept = query[0, COPYING_HEAD], key[0, COPYING_HEAD], scale
 
-    def logprobs(self, pack: Pack) -> Tensor:
+    def loss(self, part: Pack) -> tuple[Tensor, dict[str, Tensor]]:
+        """Its share in the loss of the step, and the statistic `copying_loss`."""
+        attended = self._logprobs(part)
+        return self.weight * supervised_loss(attended, part.rows.weights), {"copying_loss": -attended.detach()}
+
+    def _logprobs(self, pack: Pack) -> Tensor:
         """(R, T) fp32: the log of the head's weight, where token t is predicted, on the token of the row that t copies;
         0 where it copies none."""
         rows, nodes = pack.rows, pack.tree.nodes

@@ -17,12 +17,13 @@ initialisation (arXiv:2305.09828), for models trained from scratch. Nothing is f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from sleuth.recipe.training import InitRecipe
 
 BACK, FIELD, MATCH = 0, 1, 2
 """The layers of the three parts."""
@@ -47,14 +48,15 @@ CARRIED, COPIED = 1.5, 6.0
 
 
 def begin_with_induction(
-    model: PreTrainedModel, std: float, seed: int, tags: Sequence[int], bars: Sequence[int]
+    model: PreTrainedModel, init: InitRecipe, tokenizer: PreTrainedTokenizerFast, seed: int
 ) -> None:
     """Overwrites weights of a newly initialised model like Qwen3's (tied embeddings, normalised queries and keys, at
     least three layers and three heads, as many for keys as for queries). Deterministic for shape, seed and tokens.
 
-    `std` is that of its embeddings. After a token of `tags` comes the name of a field of text, before one of `bars` the
-    title of one.
+    After a tag, which is an added token, comes the name of a field of text, before a bar the title of one.
     """
+    std, tags = init.std, [*tokenizer.get_added_vocab().values()]
+    bars = tokenizer(" |", add_special_tokens=False)["input_ids"]
     heads = _Heads(model, torch.Generator().manual_seed(seed))
     layers = cast(Any, model).model.layers
     back, field, match = (layers[at].self_attn for at in (BACK, FIELD, MATCH))
@@ -62,8 +64,8 @@ def begin_with_induction(
     with torch.no_grad():
         embeddings[:, ALWAYS] = MARK
         embeddings[:, [TAG, TAGGED, BAR]] = 0
-        embeddings[list(tags), TAG] = 2 * MARK
-        embeddings[list(bars), BAR] = 2 * MARK
+        embeddings[tags, TAG] = 2 * MARK
+        embeddings[bars, BAR] = 2 * MARK
         for layer in layers:
             layer.self_attn.o_proj.weight.mul_(SMALL)
             layer.mlp.down_proj.weight.mul_(SMALL)

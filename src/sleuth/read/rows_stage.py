@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.learn.batch import Batch, collate
 from sleuth.learn.models import add_tokens, place_weights, random_model
-from sleuth.learn.policy import CopyingUpdate, Update
+from sleuth.read.copying import CopyingLoss, CopyingUpdate
 from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.exam import ReadingExam, examine
 from sleuth.read.initial_weights import begin_with_reading
@@ -78,10 +78,11 @@ class ReadingTrainer(SFTTrainer):
 
     def learn(self, batch: Batch, started: float) -> Figures:
         """One optimiser step on a batch; its figures. `started` is the time at which the batch was begun."""
-        weight = self.stage.copying_weight
-        kind = CopyingUpdate if weight else Update
+        if not (weight := self.stage.copying_weight):
+            return super().learn(batch, started)
+        loss = CopyingLoss(copying=weight)
         update = update_figures(
-            self.budget, lambda budget: self.policy.supervise(batch, budget=budget, copying=weight), kind
+            self.budget, lambda budget: self.policy.minimise(batch, loss, CopyingUpdate, budget=budget), CopyingUpdate
         )
         return update | {"seconds_update": time.monotonic() - started}
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth import family
+from sleuth.dialect import Dialect
 from sleuth.recipe.data import DataFields, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, unfit_rewards
-from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, scored_late, unfit_rewards
+from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
 
 
-class CreditRecipe(StrictModel):
-    """Credit for single searches or citations, by the gain in log-probability (nats, under the policy) that they cause.
-    It is added to the advantage of the tokens of the query, or of the citing claim. `search_gain`, in right episodes:
-    log-probability of the words that a search found, wherever the policy wrote them later, with the search's results
-    less without them. `citation_gain`: log-probability of a claim (and the thought before it) with the cited snippet
-    less without it; of several cited snippets, the largest gain."""
+class CreditFields(KindTable):
+    """Credit for single parts of an episode, by the gain in log-probability (nats, under the policy) that they cause.
+    It is added to the advantage of their tokens."""
 
-    kind: Literal["search_gain", "citation_gain"]
-    """What is credited: searches or citations."""
+    credited: ClassVar[tuple[str, str]]
+    """The kind of the environment whose episodes have such parts, and how they are called."""
+
     margin: NonNegativeFloat = 1.0
     """Threshold of the gain in nats: above it the bonus is added, otherwise the penalty is subtracted."""
     bonus: NonNegativeFloat = 0.0
@@ -36,6 +37,13 @@ class CreditRecipe(StrictModel):
     def _has_effect(self) -> Iterator[str]:
         if not self.bonus and not self.penalty:
             yield "bonus and penalty are both 0, so credit has no effect; set one, such as penalty = 0.2"
+
+    def require_dialect(self, dialect: Dialect) -> None:
+        """Raises SleuthError for a dialect in which the gain cannot be computed."""
+
+    @abstractmethod
+    def hooks(self, inputs: Any) -> list[Any]:
+        """The hooks of `sleuth.training.hooks` that give the credit."""
 
 
 class PolicyTeacherRecipe(StrictModel):
@@ -185,7 +193,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """How the policy is sampled."""
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
     """The rewards; an episode's score is their weighted sum."""
-    credit: CreditRecipe | None = None
+    credit: Annotated[CreditFields, OneOf("credits")] | None = None
     """Credit for single searches or citations; absent: none."""
     teacher: PolicyTeacherRecipe | None = None
     """A model that the policy follows on its own episodes; absent: none."""
@@ -215,7 +223,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _gains_are_known_late(self) -> Iterator[str]:
-        gains = [reward for reward in self.reward if reward.is_scored_late]
+        gains = scored_late(self.reward)
         if len(gains) > 1:
             yield 'reward has kind = "gain" twice; remove one of them'
         if gains and self.replace_no_signal:
@@ -302,9 +310,11 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     def _credit_fits_env(self) -> Iterator[str]:
         if self.credit is None:
             return
-        kinds = {"search": "search_gain", "refine": "citation_gain"}
+        credits = family.tables("credits")
+        kinds = {table.credited[0]: table.own_kind() for table in credits}
         if (kind := kinds.get(self.env.kind)) is None:
-            yield f'credit needs searches or citations, and env.kind = "{self.env.kind}" has neither; remove it'
+            parts = " or ".join(table.credited[1] for table in credits)
+            yield f'credit needs {parts}, and env.kind = "{self.env.kind}" has neither; remove it'
         elif kind != self.credit.kind:
             yield f'credit.kind = "{self.credit.kind}" has no effect with env.kind = "{self.env.kind}"; set "{kind}"'
 
@@ -331,7 +341,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @property
     def keeps_first_weights(self) -> bool:
-        return bool(self.loss.beta) or any(reward.is_scored_late for reward in self.reward)
+        return bool(self.loss.beta or scored_late(self.reward))
 
     @property
     def frozen_model(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
@@ -237,6 +237,11 @@ def unfit_rewards(rewards: Sequence[RewardFields], env: EnvFields) -> Iterator[s
     for index, reward in enumerate(rewards):
         if (problem := reward.misfit(env)) is not None:
             yield f'reward.{index}.kind = "{getattr(reward, "kind", "")}" {problem}'
+
+
+def scored_late(rewards: Iterable[RewardFields]) -> list[RewardFields]:
+    """The rewards whose scores are known only after all episodes of a step have ended."""
+    return [reward for reward in rewards if reward.is_scored_late]
 
 
 def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:

@@ -26,4 +26,7 @@ FAMILY = Family(
     rewards={
         "cited_answer": "sleuth.search.rewards:CitedAnswerRecipe",
     },
+    credits={
+        "search_gain": "sleuth.search.rewards:SearchGainRecipe",
+    },
 )

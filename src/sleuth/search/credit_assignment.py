@@ -1,24 +1,19 @@
-"""Credit for single searches and citations, by how much likelier they made what the policy wrote with them."""
+"""Credit for parts of episodes, such as single searches, by how much likelier they made what the policy wrote with
+them."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from statistics import fmean
+from typing import ClassVar
 
-from transformers import PreTrainedModel
-
-from sleuth.cite.citation_gain import CitationGain, citation_gains
-from sleuth.episodes.setting import Setting
-from sleuth.ranks import ALONE, Ranks
-from sleuth.recipe.grpo import CreditRecipe
-from sleuth.render import Renderer
-from sleuth.search.search_gain import SearchGain, search_gains
+from sleuth.recipe.grpo import CreditFields
+from sleuth.search.search_gain import search_gains
+from sleuth.training.hooks import Hook, HookInputs
+from sleuth.training.loop import Figures
 from sleuth.types import Credit, Episode, Group, Score
-
-IDLE = {"search_gain": "idle_searches", "citation_gain": "idle_citations"}
-"""The figure of the share that gained no more than the margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,87 +27,81 @@ class CreditedSpan:
     end: int | None = None
     thought: int = 0
 
-    def credit(self, recipe: CreditRecipe) -> Credit:
+    def credit(self, recipe: CreditFields) -> Credit:
         """The bonus for a gain above the margin, else the penalty."""
         value = recipe.bonus if self.gain > recipe.margin else -recipe.penalty
         return Credit(segment=self.segment, value=value, begin=self.begin, end=self.end)
 
 
-def assign_credit(
-    groups: Sequence[Group],
-    recipe: CreditRecipe,
-    model: PreTrainedModel,
-    renderer: Renderer,
-    setting: Setting,
-    *,
-    budget: int,
-    temperature: float,
-    ranks: Ranks = ALONE,
-) -> tuple[list[Group], dict[str, float]]:
-    """The groups with the credits of their episodes, and the step's figures of them: the mean gain, and the share of
-    the searches, or citations, that gained no more than the margin. Each rank computes a share of the episodes.
+class CreditAssignment(Hook):
+    """`[stage.credit]`: adds credit to the tokens of single parts of episodes."""
 
-    Only episodes with the right answer get credit for searches: what other searches made likelier may be wrong.
-    Citations get credit in every episode that has a score.
-    """
-    of_searches = recipe.kind == "search_gain"
-    episodes = [
-        episode
-        for group in groups
-        for episode, score in zip(group.episodes, group.scores, strict=True)
-        if (score.parts.get("em") == 1 if of_searches else score.value is not None)
-    ]
-    mine = episodes[ranks.share(len(episodes))]
-    options = {"budget": budget, "temperature": temperature}
-    if of_searches:
-        trajectories = [episode.trajectory for episode in mine]
-        spans = _of_searches(search_gains(model, renderer, setting.dialect, trajectories, removed="search", **options))
-    else:
-        spans = _of_citations(citation_gains(model, renderer, setting, mine, **options))
-    found = ranks.all_gather(spans)
-    credits = {id(episode): _credits(of_episode, recipe) for episode, of_episode in zip(episodes, found, strict=True)}
+    idle: ClassVar[str]
+    """The figure of the share of the parts that gained no more than the margin."""
 
-    def with_credits(episode: Episode, score: Score) -> Score:
-        return replace(score, credits=(*score.credits, *credits.get(id(episode), ())))
+    def __init__(self, recipe: CreditFields, inputs: HookInputs) -> None:
+        self.recipe, self.worker, self.model, self.budget = recipe, inputs.worker, inputs.model, inputs.budget
 
-    credited = [replace(group, scores=tuple(map(with_credits, group.episodes, group.scores))) for group in groups]
-    values = [span.gain for of_episode in found for span in of_episode]
-    if not values:
-        return credited, {}
-    idle = fmean(float(value <= recipe.margin) for value in values)
-    return credited, {recipe.kind: fmean(values), IDLE[recipe.kind]: idle}
+    @abstractmethod
+    def counts(self, score: Score) -> bool:
+        """Whether an episode with this score gets credit."""
 
+    @abstractmethod
+    def spans(self, episodes: Sequence[Episode], budget: int) -> list[list[CreditedSpan]]:
+        """The parts of each episode, computed with so many tokens at once."""
 
-def _credits(of_episode: Sequence[CreditedSpan], recipe: CreditRecipe) -> tuple[Credit, ...]:
-    """One for each search or claim. The thought before the claims gets their mean: there the policy chose what to
-    cite."""
-    credits = tuple(span.credit(recipe) for span in of_episode)
-    if not any(span.thought for span in of_episode):
-        return credits
-    mean = fmean(credit.value for credit in credits)
-    return *credits, Credit(segment=of_episode[0].segment, value=mean, end=of_episode[0].thought)
+    def score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
+        """The groups with the credits of their episodes, and the step's figures of them: the mean gain, and the share
+        that gained no more than the margin. Each rank computes a share of the episodes."""
+        ranks = self.worker.context.ranks
+        episodes = [
+            episode
+            for group in groups
+            for episode, score in zip(group.episodes, group.scores, strict=True)
+            if self.counts(score)
+        ]
+        mine = episodes[ranks.share(len(episodes))]
+        found = ranks.all_gather(self.budget.run(lambda budget: self.spans(mine, budget)))
+        credits = {id(episode): self._credits(spans) for episode, spans in zip(episodes, found, strict=True)}
+
+        def with_credits(episode: Episode, score: Score) -> Score:
+            return replace(score, credits=(*score.credits, *credits.get(id(episode), ())))
+
+        credited = [replace(group, scores=tuple(map(with_credits, group.episodes, group.scores))) for group in groups]
+        values = [span.gain for spans in found for span in spans]
+        if not values:
+            return credited, {}
+        idle = fmean(float(value <= self.recipe.margin) for value in values)
+        return credited, {self.recipe.kind: fmean(values), self.idle: idle}
+
+    def _credits(self, spans: Sequence[CreditedSpan]) -> tuple[Credit, ...]:
+        """One for each search or claim. The thought before the claims gets their mean: there the policy chose what to
+        cite."""
+        credits = tuple(span.credit(self.recipe) for span in spans)
+        if not any(span.thought for span in spans):
+            return credits
+        mean = fmean(credit.value for credit in credits)
+        return *credits, Credit(segment=spans[0].segment, value=mean, end=spans[0].thought)
 
 
-def _of_searches(found: Sequence[Sequence[SearchGain]]) -> list[list[CreditedSpan]]:
-    """By the gain of words that were found. Not of all words: a policy that usually searches twice is as surprised by
-    its next step after a single search as by a missing fact."""
-    return [
-        [CreditedSpan(gain=gain.retrieved, segment=gain.search.query) for gain in of_episode] for of_episode in found
-    ]
+class SearchCredit(CreditAssignment):
+    """Credit for searches, only in episodes with the right answer: what other searches made likelier may be wrong."""
 
+    idle = "idle_searches"
 
-def _of_citations(found: Sequence[Sequence[CitationGain]]) -> list[list[CreditedSpan]]:
-    """By claim, the largest gain of the snippets that it cites."""
-    spans = []
-    for of_episode in found:
-        claims = groupby((gain for gain in of_episode if gain.cited), key=lambda gain: gain.number)
-        best = [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
-        spans.append(
-            [
-                CreditedSpan(
-                    gain=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end, thought=gain.thought
-                )
-                for gain in best
-            ]
+    def counts(self, score: Score) -> bool:
+        return score.parts.get("em") == 1
+
+    def spans(self, episodes: Sequence[Episode], budget: int) -> list[list[CreditedSpan]]:
+        """By the gain of words that were found. Not of all words: a policy that usually searches twice is as surprised
+        by its next step after a single search as by a missing fact."""
+        found = search_gains(
+            self.model,
+            self.worker.renderer,
+            self.worker.setting.dialect,
+            [episode.trajectory for episode in episodes],
+            removed="search",
+            budget=budget,
+            temperature=self.worker.stage.sampling.temperature,
         )
-    return spans
+        return [[CreditedSpan(gain=gain.retrieved, segment=gain.search.query) for gain in gains] for gains in found]

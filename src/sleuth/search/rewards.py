@@ -1,14 +1,15 @@
-"""Rewards for searching, and for answers that rest on what was found."""
+"""The reward for answers that quote what was found, and credit for single searches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from sleuth.answers.answer import cited_passage_holds, given_answer
 from sleuth.answers.tables import EpisodeRewardRecipe
 from sleuth.dialect import DIALECTS, Dialect
 from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.grpo import CreditFields
 from sleuth.types import Episode
 
 
@@ -41,3 +42,21 @@ class CitedAnswerRecipe(EpisodeRewardRecipe):
         where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
         dialects = " or ".join(f'"{one}"' for one in citing)
         return f"needs answers that quote a passage, which {where} has not; set env.dialect = {dialects}"
+
+
+class SearchGainRecipe(CreditFields):
+    """Credit for the tokens of a query, in right episodes: by the log-probability of the words that the search found,
+    wherever the policy wrote them later, with the search's results less without them."""
+
+    credited: ClassVar[tuple[str, str]] = "search", "searches"
+    kind: Literal["search_gain"]
+
+    def require_dialect(self, dialect: Dialect) -> None:
+        from sleuth.search.search_gain import require_text_dialect
+
+        require_text_dialect(dialect)
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.search.credit_assignment import SearchCredit
+
+        return [SearchCredit(self, inputs)]

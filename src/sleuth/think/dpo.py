@@ -8,11 +8,15 @@ over rows, so a pair is never parted (`pack(..., together=PAIR)`); what both sha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from sleuth.learn.batch import Batch, Row, collate
+from sleuth.learn.objective import Objective
+from sleuth.learn.policy import Update
 
 PAIR = 2
 """Rows of a pair."""
@@ -38,28 +42,53 @@ def implicit_margins(logprobs: Tensor, reference: Tensor, *, beta: float) -> Ten
     return beta * (gains[:, 0] - gains[:, 1])
 
 
-def dpo_objective(
-    micro: Batch, logprobs: Tensor, reference: Tensor, *, beta: float
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The share of the loss of whole pairs, and statistics of each pair, repeated at all of its tokens. All (2 P, T).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceUpdate(Update):
+    """What one step on pairs did, with the means over the pairs of the statistics of `PreferenceLoss`."""
+
+    margin: float
+    accuracy: float
+    chosen_gain: float
+    rejected_gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceLoss(Objective):
+    """Direct preference optimisation on the pairs of `pair_batch`, against the policy's reference model. Both rows of a
+    pair are computed in one pass, whatever their length.
 
     `margin` is the implicit reward of the chosen one over the rejected one, `accuracy` whether it is above 0;
     `chosen_gain` and `rejected_gain` are how much likelier, in nats, each has become than it was to the reference. A
     step with rising margins and falling `chosen_gain` pushes both down, which is how preference losses go wrong.
     """
-    margins = implicit_margins(logprobs, reference, beta=beta)  # (P,)
-    weights = micro.weights.sum(dim=1).view(-1, PAIR).sum(dim=1)  # (P,): its rows' shares of the step
-    gains = (logprobs - reference).detach().sum(dim=1).view(-1, PAIR)  # (P, 2)
-    of_pairs = {
-        "margin": margins.detach(),
-        "accuracy": (margins.detach() > 0).float(),
-        "chosen_gain": gains[:, 0],
-        "rejected_gain": gains[:, 1],
-    }
-    statistics = {
-        name: values.repeat_interleave(PAIR)[:, None].expand_as(logprobs) for name, values in of_pairs.items()
-    }
-    return dpo_loss(margins, weights), statistics
+
+    beta: float
+
+    reads_reference: ClassVar[bool] = True
+    rows_together: ClassVar[int] = PAIR
+
+    @property
+    def is_sum_over_tokens(self) -> bool:
+        return False
+
+    def __call__(self, rows: Batch, logprobs: Tensor, reference: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The share of the loss of whole pairs, and statistics of each pair, repeated at all of its tokens. All
+        (2 P, T)."""
+        if reference is None:
+            raise ValueError("preferences are measured from a reference model, and the policy has none")
+        margins = implicit_margins(logprobs, reference, beta=self.beta)  # (P,)
+        weights = rows.weights.sum(dim=1).view(-1, PAIR).sum(dim=1)  # (P,): its rows' shares of the step
+        gains = (logprobs - reference).detach().sum(dim=1).view(-1, PAIR)  # (P, 2)
+        of_pairs = {
+            "margin": margins.detach(),
+            "accuracy": (margins.detach() > 0).float(),
+            "chosen_gain": gains[:, 0],
+            "rejected_gain": gains[:, 1],
+        }
+        statistics = {
+            name: values.repeat_interleave(PAIR)[:, None].expand_as(logprobs) for name, values in of_pairs.items()
+        }
+        return dpo_loss(margins, weights), statistics
 
 
 def pair_batch(pairs: Sequence[tuple[Row, Row]]) -> Batch:

@@ -24,12 +24,12 @@ from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.allocator import releasing_cached_memory
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.policy import PreferenceUpdate, Update, no_update
+from sleuth.learn.policy import Update, no_update
 from sleuth.render import Renderer
 from sleuth.rollout import scored
 from sleuth.runs.judge_cards import CARDS_FILE
 from sleuth.think.candidate_pools import continuations, pools_of, require_pools
-from sleuth.think.dpo import pair_batch
+from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.think.preference_tables import OnlineDpoRecipe
 from sleuth.training.engines import local_engine_of, record_cache
@@ -185,7 +185,7 @@ class DPOTrainer(Trainer):
 
         def update(budget: int) -> Update:
             if loss.kind == "dpo":
-                return self.policy.prefer(batch, beta=loss.beta, budget=budget)
+                return self.policy.minimise(batch, PreferenceLoss(beta=loss.beta), kind, budget=budget)
             return self.policy.supervise(batch, budget=budget)
 
         return update_figures(self.budget, update, kind)

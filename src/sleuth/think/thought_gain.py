@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,21 +30,18 @@ from transformers import PreTrainedModel
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs, suffix_row
 from sleuth.learn.policy import frozen_copy
 from sleuth.recipe.rewards import RewardFields
+from sleuth.render import find_eos_ids
 from sleuth.think.env import Thinking, thinking_of
+from sleuth.think.rewards import GainRecipe
+from sleuth.think.suffix_reward import thought_figures
+from sleuth.think.thoughts import ThoughtSetting
+from sleuth.training.hooks import Hook, HookInputs
+from sleuth.training.loop import Figures
+from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999
 """The decay of the moving average at each step (arXiv:2510.01265)."""
-
-
-class GainTerms(Protocol):
-    """What a gain depends on, as its table says (`sleuth.think.rewards.GainRecipe`)."""
-
-    weight: float
-    scorer: str
-    decay: float | None
-    clip: float | None
-    floor: float | None
 
 
 class GainScorer:
@@ -54,7 +51,7 @@ class GainScorer:
     The average is kept in float32: in bfloat16 a thousandth of a difference would be rounded away."""
 
     def __init__(
-        self, recipe: GainTerms, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
+        self, recipe: GainRecipe, frozen: PreTrainedModel, tags: tuple[Piece, Piece], moved: Mapping[str, Tensor] | None
     ) -> None:
         self.recipe = recipe
         self.model = frozen if recipe.scorer == "frozen" else frozen_copy(frozen)
@@ -161,9 +158,44 @@ class GainScorer:
         )
 
 
-def gain_in(rewards: Sequence[RewardFields]) -> GainTerms | None:
-    """The gain reward of a stage, if it has one: the only one that is scored late."""
-    return cast("GainTerms | None", next((reward for reward in rewards if reward.is_scored_late), None))
+class ThoughtRewards(Hook):
+    """`env.kind = "thought"`: rewards thoughts for their gain, if the recipe does, and measures how they look."""
+
+    def __init__(self, setting: ThoughtSetting, inputs: HookInputs) -> None:
+        worker, saved = inputs.worker, inputs.saved
+        self.worker, self.setting, self.model, self.budget = worker, setting, inputs.model, inputs.budget
+        self.ends = find_eos_ids(self.model.generation_config, worker.renderer.tokenizer)
+        self.shuffles = any(reward.shuffle for reward in worker.stage.reward)
+        self.scorer: GainScorer | None = None
+        gain = gain_in(worker.stage.reward)
+        if gain is not None and inputs.frozen is not None:
+            tags = (setting.opening_tag, setting.closing_tag)
+            self.scorer = GainScorer(gain, inputs.frozen, tags, saved.state["scorer"] if saved else {})
+
+    def score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
+        signs = thought_figures(groups, self.setting.dialect.think, self.ends)
+        figures: Figures = {}
+        if (scorer := self.scorer) is not None:
+            played = groups
+            groups, figures = self.budget.run(lambda tokens: scorer.score(played, self.model, budget=tokens))
+        if self.shuffles:
+            groups = shuffled_scores(groups, (*self.worker.context.key, step))
+        if self.setting.least_thought_tokens is not None:
+            shrunk = self.setting.for_step(step, self.worker.stage.steps, dict)
+            figures["thought_budget"] = float(shrunk.limits.thought_tokens)
+        return groups, {**figures, **signs}
+
+    def after_update(self) -> None:
+        if self.scorer is not None:
+            self.scorer.follow(self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scorer": self.scorer.state_dict() if self.scorer is not None else {}}
+
+
+def gain_in(rewards: Sequence[RewardFields]) -> GainRecipe | None:
+    """The gain reward of a stage, if it has one."""
+    return next((reward for reward in rewards if isinstance(reward, GainRecipe)), None)
 
 
 def _prefix(group: Group) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerFast
 
@@ -157,6 +157,8 @@ class ThoughtSetting(Setting):
     closing_tag: Piece
     least_thought_tokens: int | None = None
 
+    has_protocol: ClassVar[bool] = False
+    scores_late: ClassVar[bool] = True
     longest_answer_is: ClassVar[str] = "the thought and suffix of "
     longest_answer_key: ClassVar[str] = "env.thought_tokens"
 
@@ -169,6 +171,11 @@ class ThoughtSetting(Setting):
             return self
         tokens = thought_budget(step, steps, first=self.limits.thought_tokens, least=self.least_thought_tokens)
         return replace(self, limits=replace(self.limits, thought_tokens=tokens))
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.think.thought_gain import ThoughtRewards
+
+        return [ThoughtRewards(self, inputs)]
 
     @property
     def longest_answer(self) -> int:

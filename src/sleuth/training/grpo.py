@@ -43,12 +43,10 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.search.search_gain import require_text_dialect
-from sleuth.think.thought_gain import gain_in
-from sleuth.think.thoughts import ThoughtSetting, played_tasks
+from sleuth.think.thoughts import played_tasks
 from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.engines import engine_of, record_cache
-from sleuth.training.hooks import hooks_of
+from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import function_loss_of, policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.loop import Figures, Trainer, figures_of, train
@@ -77,8 +75,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     read = played_tasks(stage, inputs.tokenizer)
     setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
     inputs.require_cache(stage, stage.context)
-    if stage.credit is not None and stage.credit.kind == "search_gain":
-        require_text_dialect(setting.dialect)
+    if stage.credit is not None:
+        stage.credit.require_dialect(setting.dialect)
     if isinstance(stage.data, PlayedQuestionsRecipe):
         require_sources(stage.data, tasks)
     require_gradable(stage.reward, tasks)
@@ -151,8 +149,7 @@ class GRPOTrainer(Trainer):
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
-        compared = stage.loss.beta or gain_in(stage.reward) is not None
-        frozen = context.starting_weights(self.model, saved) if compared else None
+        frozen = context.starting_weights(self.model, saved) if stage.keeps_first_weights else None
         self.policy_loss = policy_loss_of(stage)
         teacher, self.teacher_sha256 = None, None
         self.served_teacher: ServedTeacher | None = None
@@ -163,7 +160,9 @@ class GRPOTrainer(Trainer):
             teacher, self.teacher_sha256 = context.load_teacher(stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = context.token_budget(saved)
-        self.hooks = hooks_of(self.worker, self.model, self.budget, frozen, saved)
+        self.hooks = hooks_of(
+            HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
+        )
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
@@ -304,8 +303,8 @@ class GRPOTrainer(Trainer):
 def protocol_of(
     stage: GrpoRecipe, setting: Setting, reward: RewardSpec, own_code: Mapping[str, OwnCode], questions: str
 ) -> ProtocolCard | None:
-    """The protocol that checkpoints carry; None for a policy that thinks about texts."""
-    if isinstance(setting, ThoughtSetting):
+    """The protocol that checkpoints carry; None where the policy is not asked anything."""
+    if not setting.has_protocol:
         return None
     card = setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward, questions_sha256=questions)
     return card.model_copy(update={"loss": own_code.get("loss")})

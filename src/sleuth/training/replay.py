@@ -19,12 +19,11 @@ from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.own.functions import load_function
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.rewards import FunctionFields
+from sleuth.recipe.rewards import FunctionFields, scored_late
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
-from sleuth.think.thought_gain import gain_in
 from sleuth.training.grpo import advantages_of
 from sleuth.training.learning import policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
@@ -82,7 +81,7 @@ def replay(
     Raises SleuthError if a file is missing.
     """
     stage = context.recipe.stages_of(GrpoRecipe)[context.index]
-    if gain_in(changed.reward) != gain_in(stage.reward):
+    if scored_late(changed.reward) != scored_late(stage.reward):
         raise SleuthError('kind = "gain": the gain of thoughts needs the scorer of the run; leave the reward as it is')
     if "prompts_per_update" in stage.repeats:
         raise SleuthError(
@@ -105,7 +104,7 @@ def replay(
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
     rescored = groups
-    if not any(reward.shuffle for reward in changed.reward) and gain_in(changed.reward) is None:
+    if not any(reward.shuffle for reward in changed.reward) and not scored_late(changed.reward):
         tokenizer = load_tokenizer(str(context.model))
         with JudgePool(context.folder.verdicts, asks=changed.reward != stage.reward) as judge_pool:
             reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, judge_pool)

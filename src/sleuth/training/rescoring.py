@@ -18,12 +18,11 @@ from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.advantages import has_signal
 from sleuth.recipe.grpo import GrpoRecipe
-from sleuth.recipe.rewards import RewardFields
+from sleuth.recipe.rewards import RewardFields, scored_late
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.think.thought_gain import gain_in
 from sleuth.training.stage_context import StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
@@ -83,7 +82,7 @@ def rescore(
     rewards = [reward.unwatched() for reward in rewards]
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
         raise SleuthError("shuffle = true: shuffled scores say nothing about their episodes")
-    if gain_in((*stage.reward, *rewards)) is not None:
+    if scored_late((*stage.reward, *rewards)):
         raise SleuthError('kind = "gain": thoughts are scored by the weights that the stage started from; train again')
     steps = range(context.first_step + 1, context.first_step + stage.steps + 1)
     files = [file for step in steps if (file := context.folder.rollouts / f"{step_name(step)}.parquet").exists()]

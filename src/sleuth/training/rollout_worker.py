@@ -22,7 +22,6 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.rollouts import is_whole, read_rollouts
-from sleuth.think.thoughts import ThoughtSetting
 from sleuth.training.difficulty_sampler import DifficultySampler
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
@@ -146,7 +145,7 @@ class RolloutWorker:
             reward=self.reward,
             ranks=self._ranks,
         )
-        if any(reward.shuffle for reward in stage.reward) and not isinstance(self.setting, ThoughtSetting):
+        if any(reward.shuffle for reward in stage.reward) and not self.setting.scores_late:
             return shuffled_scores(groups, key)
         return groups
 
