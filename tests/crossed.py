@@ -332,8 +332,8 @@ class Crossed:
     def options(self) -> list[str]:
         """Axes that are away from their default and should change a figure."""
         unread = {"reward", "temperature"} if self.choices.get("loss") == "original" else set[str]()
-        if self.choices.get("env") == "own":
-            unread.add("grpo")  # its means over sequences and over tokens agree: all episodes have 12 tokens
+        if self.choices.get("env", "").startswith(("own", "thought")):
+            unread.add("grpo")  # means over sequences and over tokens agree where all episodes are cut at one length
         away = [axis for axis, choice in self.choices.items() if choice != next(iter(self.axes[axis]))]
         return [axis for axis in away if not {axis, self.choices[axis]} & (SILENT | unread)]
 

@@ -220,7 +220,8 @@ def test_the_reward_of_a_cited_answer_needs_a_dialect_whose_answers_cite(demo: P
         'env.dialect = "sleuth" has not; set env.dialect = "reading"'
     )
     tools = "stage.1.env={ kind = 'tools', tools = ['a:b'], prompt = 'plain' }"
-    assert 'which env.kind = "tools" has not' in message(demo, cited, tools)
+    searches = 'which env.kind = "tools" has not; set env.kind = "search" and env.dialect = "reading"'
+    assert searches in message(demo, cited, tools)
 
 
 def test_no_stage_may_have_the_name_of_a_forced_search_arm(demo: Path) -> None:
@@ -363,6 +364,10 @@ def refiner(demo: Path, write: Write) -> Path:
         ("stage.1.env.template_flags.enable_thinking=false", "stage.1.env.template_flags need a chat template"),
         ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt"),
         ("stage.1.reward.0.kind=answer", 'stage.1.reward.0.kind = "answer" needs an env that searches'),
+        (
+            "stage.1.reward=[{kind='gain'}]",
+            'stage.1.reward.0.kind = "gain" needs env.kind = "thought"; for env.kind = "refine" set "citation" or',
+        ),
         ("stage.1.reward.0.sum=ours", 'stage.1.reward.0.sum = "ours": should be "recommended" or "additive" or'),
         (
             "stage.1.reward.0.judge=gpt",

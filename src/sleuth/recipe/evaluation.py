@@ -79,7 +79,7 @@ class EvaluateRecipe(EvaluationFields):
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""
         missing = [key for key in ("env", "context") if getattr(self, key) is None and not recipe.question_stages()]
-        yield from (f"stage.{index}.{key} is missing, and there is no grpo stage to take it from" for key in missing)
+        yield from (f"stage.{index}.{key} is missing, and no grpo stage of questions has one" for key in missing)
         if self.forced_search_arm and not missing:
             env: Any = recipe.env_and_context(index)[0]
             if not hasattr(env, "forced_search") or env.searches == 0 or env.closed_book:

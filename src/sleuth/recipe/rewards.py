@@ -141,11 +141,10 @@ class RewardFields(KindTable):
         tables = OneOf("rewards", lambda table: plays in table.scores).tables()
         fitting = sorted(f'"{table.own_kind()}"' for table in tables if not issubclass(table, FunctionFields))
         if env.plays == "refiner":
-            return f'needs an env that searches; for env.kind = "refine" set {" or ".join(fitting)}'
-        return (
-            f'does not fit env.kind = "{getattr(env, "kind", "")}": {" and ".join(fitting)} need env.kind = "thought", '
-            "which allows no other"
-        )
+            needed = 'env.kind = "thought"' if self.scores == ("thought",) else "an env that searches"
+            return f'needs {needed}; for env.kind = "refine" set {" or ".join(fitting)}'
+        kind, named = getattr(env, "kind", ""), " and ".join(fitting)
+        return f'does not fit env.kind = "{kind}": {named} need env.kind = "thought", which allows no other'
 
 
 class WatchRecipe(StrictModel):

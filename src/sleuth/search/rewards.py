@@ -39,9 +39,9 @@ class CitedAnswerRecipe(EpisodeRewardRecipe):
         name, citing = getattr(env, "dialect", ""), [one.name for one in DIALECTS.values() if one.cites]
         if name in citing or (name and name not in DIALECTS):  # one that does not exist is reported where it is named
             return None
-        where = f'env.dialect = "{name}"' if name else f'env.kind = "{getattr(env, "kind", "")}"'
-        dialects = " or ".join(f'"{one}"' for one in citing)
-        return f"needs answers that quote a passage, which {where} has not; set env.dialect = {dialects}"
+        kind, dialects = getattr(env, "kind", ""), '" or "'.join(citing)
+        where, also = (f'env.dialect = "{name}"', "") if name else (f'env.kind = "{kind}"', 'env.kind = "search" and ')
+        return f'needs answers that quote a passage, which {where} has not; set {also}env.dialect = "{dialects}"'
 
 
 class SearchGainRecipe(CreditFields):
