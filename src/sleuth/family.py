@@ -13,8 +13,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["stages", "environments", "rewards", "preferences", "judges", "data", "dialects"]
-"""What a family may bring: the tables of a recipe that are chosen by their `kind`, and dialects by their name."""
+Part = Literal[
+    "stages", "environments", "rewards", "preferences", "judges", "data", "dialects", "texts", "layouts", "skills"
+]
+"""What a family may bring: the tables of a recipe that are chosen by their `kind`, and other things by their name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,16 @@ class Family:
     """Those that a recipe can name."""
     other_dialects: tuple[str, ...] = ()
     """Those that environments choose by other keys, as `module:name`."""
+    thoughtless: tuple[str, ...] = ()
+    """Names of dialects in which no turn begins with a thought."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of rows of text about a generated world: a `sleuth.world.text.WorldText` each."""
+    world_files: str = ""
+    """What it adds to the files of `sleuth world`: a `sleuth.world.write_world.WorldFiles`, as `module:name`."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """Layouts of rows that are read besides ours, from `sleuth.data.layouts`."""
+    skills: Mapping[str, str] = field(default_factory=dict)
+    """What a judge may be asked: a function each, which makes the questions of its exam from true and spoiled texts."""
 
 
 OURS = (
@@ -69,6 +81,16 @@ def tables(part: Part) -> list[Any]:
 def other_dialects() -> list[Any]:
     """The dialects that no recipe names."""
     return [_named(name) for family in _families() for name in family.other_dialects]
+
+
+def thoughtless() -> set[str]:
+    """The names of all dialects in which no turn begins with a thought."""
+    return {name for family in _families() for name in family.thoughtless}
+
+
+def world_files() -> list[Any]:
+    """What the families add to the files of a world; the last family comes first."""
+    return [_named(family.world_files) for family in reversed(_families()) if family.world_files]
 
 
 @cache

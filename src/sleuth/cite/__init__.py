@@ -15,4 +15,14 @@ FAMILY = Family(
         "rubric": "sleuth.cite.rewards:RubricRecipe",
     },
     other_dialects=("sleuth.cite.dialect:ANSWER_ONLY", "sleuth.cite.dialect:THINKING"),
+    thoughtless=("refine_answer_only",),
+    texts={
+        "placing": "sleuth.cite.world_citing:PLACING",
+        "citing": "sleuth.cite.world_citing:CITING",
+        "strangers": "sleuth.cite.world_citing:STRANGERS",
+        "namesakes": "sleuth.cite.world_citing:NAMESAKES",
+        "refining": "sleuth.cite.world_refining:REFINING",
+    },
+    layouts={"refiner": "sleuth.cite.rows:LAYOUT"},
+    world_files="sleuth.cite.world_tool_outputs:WORLD_FILES",
 )

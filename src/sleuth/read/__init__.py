@@ -8,6 +8,7 @@ FAMILY = Family(
     name="read",
     about="Readers: models of random weights that learn to find an answer in a passage and to copy it.",
     dialects={"reading": "sleuth.read.dialect:READING"},
+    thoughtless=("reading",),
     data={
         "reading": "sleuth.read.data_table:ReadingRecipe",
     },

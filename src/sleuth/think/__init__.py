@@ -31,6 +31,8 @@ FAMILY = Family(
     judges={
         "ending": "sleuth.think.judges:EndingJudgeRecipe",
     },
+    layouts={"augmented": "sleuth.think.splicing:LAYOUT"},
+    world_files="sleuth.think.world_files:WORLD_FILES",
     data={
         "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
         "places": "sleuth.think.stage_tables:PlacesRecipe",
