@@ -32,8 +32,6 @@ MAY_USE = {("cite", "search"), ("read", "search")}
 PENDING = frozenset(
     {
         "answers/answer.py search",
-        "answers/exam_paper.py cite",
-        "answers/exam_paper.py think",
         "answers/factory.py cite",
         "answers/factory.py think",
         "answers/format.py cite",
@@ -45,8 +43,6 @@ PENDING = frozenset(
         "evaluation/eval_session.py cite",
         "evaluation/evaluate.py cite",
         "evaluation/paired.py cite",
-        "judges/factory.py cite",
-        "judges/factory.py think",
         "learn/attention.py read",
         "learn/logprobs.py read",
         "learn/master_weights.py read",

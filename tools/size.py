@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
 ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
-    "answers": 2_146,
-    "cite": 3_436,
+    "answers": 1_980,
+    "cite": 3_551,
     "cli": 4_477,
     "convert": 1_334,
     "data": 2_478,
@@ -27,7 +27,7 @@ ROOMS = {
     "evaluation": 1_942,
     "family.py": 134,
     "host": 1_533,
-    "judges": 2_093,
+    "judges": 2_080,
     "kernels": 1_885,
     "learn": 3_602,
     "own": 785,
@@ -43,14 +43,14 @@ ROOMS = {
     "search": 2_654,
     "serve": 3_451,
     "terminal": 496,
-    "think": 5_347,
+    "think": 5_500,
     "trainers": 690,
     "training": 4_010,
     "types.py": 614,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 497
+FILES = 500
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -28,6 +28,13 @@ FAMILY = Family(
         "mechanics": "sleuth.think.preferences:MechanicsRecipe",
         "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
     },
+    skills={
+        "continuations": "sleuth.think.exam:continuations",
+        "suffixes": "sleuth.think.exam:suffixes",
+        "quality": "sleuth.think.exam:quality",
+        "factuality": "sleuth.think.exam:factuality",
+        "safety": "sleuth.think.exam:safety",
+    },
     judges={
         "ending": "sleuth.think.judges:EndingJudgeRecipe",
     },
