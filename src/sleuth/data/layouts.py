@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from sleuth import family
@@ -42,7 +41,6 @@ class CopyLayout:
     split: Callable[[str, str], tuple[str, tuple[Thought, ...]] | None]
 
 
-@cache
 def question_layouts() -> tuple[QuestionLayout, ...]:
     """The layouts of questions, in the order of the families."""
     return tuple(layout for layout in family.tables("layouts") if isinstance(layout, QuestionLayout))
