@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_551,
     "cli": 4_477,
     "convert": 1_334,
-    "data": 2_478,
+    "data": 2_476,
     "dialect.py": 252,
     "engines": 5_515,
     "episodes": 2_501,
