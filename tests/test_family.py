@@ -26,6 +26,8 @@ def test_every_kind_names_a_table_that_is_chosen_by_it(part: Part) -> None:
         table = family.table(part, kind)
         if part == "dialects":
             assert table.name == kind
+        elif part in ("texts", "layouts", "skills"):
+            assert table is not None
         else:
             assert issubclass(table, KindTable)
             assert table.own_kind() == kind

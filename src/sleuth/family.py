@@ -13,8 +13,20 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["stages", "environments", "rewards", "preferences", "judges", "credits", "data", "dialects"]
-"""What a family may bring: the tables of a recipe that are chosen by their `kind`, and dialects by their name."""
+Part = Literal[
+    "stages",
+    "environments",
+    "rewards",
+    "preferences",
+    "judges",
+    "credits",
+    "data",
+    "dialects",
+    "texts",
+    "layouts",
+    "skills",
+]
+"""What a family may bring: the tables of a recipe that are chosen by their `kind`, and other things by their name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +55,16 @@ class Family:
     initial_weights: Mapping[str, str] = field(default_factory=dict)
     """By the key of `[stage.init]` that asks for it: a function (model, init, tokenizer, seed) that overwrites some of
     the random weights."""
+    thoughtless: tuple[str, ...] = ()
+    """Names of dialects in which no turn begins with a thought."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Kinds of rows of text about a generated world: a `sleuth.world.text.WorldText` each."""
+    world_files: str = ""
+    """What it adds to the files of `sleuth world`: a `sleuth.world.write_world.WorldFiles`, as `module:name`."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """Layouts of rows that are read besides ours, from `sleuth.data.layouts`."""
+    skills: Mapping[str, str] = field(default_factory=dict)
+    """What a judge may be asked: a function each, which makes the questions of its exam from true and spoiled texts."""
 
 
 OURS = (
@@ -80,6 +102,16 @@ def initial_weights(init: Any) -> list[Any]:
     """The functions that the keys of a table `[stage.init]` ask for."""
     chosen = [item for family in _families() for item in family.initial_weights.items()]
     return [_named(name) for key, name in chosen if getattr(init, key)]
+
+
+def thoughtless() -> set[str]:
+    """The names of all dialects in which no turn begins with a thought."""
+    return {name for family in _families() for name in family.thoughtless}
+
+
+def world_files() -> list[Any]:
+    """What the families add to the files of a world; the last family comes first."""
+    return [_named(family.world_files) for family in reversed(_families()) if family.world_files]
 
 
 @cache

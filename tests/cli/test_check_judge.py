@@ -14,11 +14,12 @@ from answer_key import AnswerKey
 from chat_server import MODEL, Answer, ChatServer, part, preferred, says, scored
 from typer.testing import CliRunner, Result
 
-from sleuth.answers.exam_paper import SKILLS, exam_paper
+from sleuth import family
+from sleuth.answers.exam_paper import exam_paper
 from sleuth.cli.app import app
 
 PEOPLE = 8
-KEY = AnswerKey(exam_paper(PEOPLE, [*SKILLS]))
+KEY = AnswerKey(exam_paper(PEOPLE, [*family.kinds("skills")]))
 honest = KEY.reply
 
 
@@ -55,7 +56,7 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     result = check(server, tmp_path, "--json")
     card = json.loads(result.stdout)
     assert (result.exit_code, card["passed"], card["faults"], card["weak"]) == (0, True, [], [])
-    assert card["skills"].keys() == SKILLS.keys()
+    assert card["skills"].keys() == family.kinds("skills").keys()
     assert {mark["accuracy"]["value"] for mark in card["skills"].values()} == {1.0}
     assert {mark["accuracy"]["n"] for mark in card["skills"].values()} == {PEOPLE}
     assert card["questions"] == len(KEY.paper)

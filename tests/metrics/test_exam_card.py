@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import pytest
 from answer_key import AnswerKey
 
-from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, SKILLS, exam_paper
+from sleuth import family
+from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, exam_paper
 from sleuth.evaluation.exam_card import ExamCard, exam_card
 from sleuth.evaluation.intervals import wilson
 from sleuth.judges.exam import ExamQuestion, sit_exam
@@ -175,7 +176,7 @@ def test_a_judge_that_mixes_up_the_claims_of_a_sheet_is_told_so_though_it_is_rig
 
 def examined(guesses: set[str]) -> ExamCard:
     """A judge that is right in all skills but those that it guesses."""
-    paper = exam_paper(32, [*SKILLS])
+    paper = exam_paper(32, [*family.kinds("skills")])
 
     def is_guessed(question: ExamQuestion) -> bool:
         return question.skill in guesses
@@ -190,7 +191,7 @@ def test_a_judge_that_is_right_in_every_skill_is_below_no_bar() -> None:
     assert {mark.accuracy.value for mark in card.skills.values()} == {1.0}
 
 
-@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("skill", family.kinds("skills"))
 def test_a_judge_that_guesses_in_one_skill_is_below_the_bar_there_alone(skill: str) -> None:
     card = examined({skill})
     assert card.below(0.8) == [skill]

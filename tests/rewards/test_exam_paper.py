@@ -8,7 +8,8 @@ from typing import get_args
 
 import pytest
 
-from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, SKILLS, exam_paper
+from sleuth import family
+from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, exam_paper
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.measure import MAX_SHEET
 from sleuth.cite.rewards import CitationRecipe, RubricRecipe
@@ -101,7 +102,7 @@ def test_suffixes_are_asked_about_as_the_suffix_reward_asks() -> None:
         assert question.item == equivalence_case(task, question.item.claim)
 
 
-@pytest.mark.parametrize("skill", [skill for skill in SKILLS if "criteria" in skill and ON_SHEETS not in skill])
+@pytest.mark.parametrize("skill", [one for one in family.kinds("skills") if "criteria" in one and ON_SHEETS not in one])
 def test_criteria_are_asked_about_as_the_rubric_reward_asks(skill: str) -> None:
     judge = Listening()
     cases = [q.item for q in paper_of(skill, 2) if isinstance(q.item, Case)]
@@ -137,10 +138,10 @@ def test_each_skill_that_a_reward_asks_for_has_questions() -> None:
     ]
     for reward in (claims, either, rubric, blind, pairwise, suffix, *pointwise):
         assert reward.skills()
-        assert set(reward.skills()) <= SKILLS.keys()
+        assert set(reward.skills()) <= family.kinds("skills").keys()
 
 
-@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("skill", family.kinds("skills"))
 def test_each_kind_is_asked_about_each_person_with_one_right_answer(skill: str) -> None:
     paper = paper_of(skill)
     singly = [(q.subject, q.kind) for q in paper if not q.exchanged and q.kind != "same_answer"]
@@ -164,11 +165,11 @@ def test_every_pair_is_asked_in_both_orders() -> None:
 
 
 def test_the_same_seed_is_the_same_paper_and_another_is_another() -> None:
-    assert exam_paper(3, [*SKILLS]) == exam_paper(3, [*SKILLS])
+    assert exam_paper(3, [*family.kinds("skills")]) == exam_paper(3, [*family.kinds("skills")])
     assert not {q.item for q in exam_paper(3, ["claims"])} & {q.item for q in exam_paper(3, ["claims"], seed=1)}
 
 
-@pytest.mark.parametrize("skill", SKILLS)
+@pytest.mark.parametrize("skill", family.kinds("skills"))
 def test_every_kind_is_asked_twice_of_someone_unless_it_is_on_a_sheet(skill: str) -> None:
     paper = paper_of(skill)
     again = [question for question in paper if question.again]

@@ -15,9 +15,10 @@ from sleuth.data.documents import read_documents
 from sleuth.render import load_tokenizer
 from sleuth.think.world_chained import CHAINS, INFERENCES, ChainedText, ChainedTexts, entropies
 from sleuth.think.world_endings import ENDINGS, THOUGHTS
+from sleuth.think.world_files import TEXTS
 from sleuth.world.names import SPLITS, Split, split_of
 from sleuth.world.wording import PASSAGES
-from sleuth.world.write_world import CARD, TEXTS, write_world
+from sleuth.world.write_world import CARD, write_world
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 FORMS = {

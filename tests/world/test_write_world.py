@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sleuth.data.questions import load_questions
-from sleuth.recipe.data import TextKind
 from sleuth.retrieval.corpus import read_corpus
+from sleuth.think.world_files import ARITHMETIC, CARELESS, HASTY, TEXTS
 from sleuth.types import Passage, SleuthError, Task
 from sleuth.world import names
 from sleuth.world.facts import make_world
@@ -23,14 +23,14 @@ from sleuth.world.library import Library
 from sleuth.world.names import split_of
 from sleuth.world.text import TextRows
 from sleuth.world.wording import DESCRIPTIONS, PASSAGES, QUESTIONS
-from sleuth.world.write_world import ARITHMETIC, CARD, CARELESS, CORPUS, HASTY, TEXTS, draw_questions, write_world
+from sleuth.world.write_world import CARD, CORPUS, draw_questions, write_world
 
 FILES = (
     *(CORPUS, "qa_train.jsonl", "qa_test.jsonl", "refiner_train.jsonl", "refiner_test.jsonl"),
     *(*TEXTS.values(), *CARELESS.values(), HASTY, ARITHMETIC, CARD),
 )
 NAME = re.compile(r"(?:The )?[A-Z][a-z]+ [A-Z][a-z]+(?: of [A-Z][a-z]+)?")
-MIX: dict[TextKind, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
+MIX: dict[str, float] = {"reading": 0.2, "twins": 0.2, "phrasing": 0.1, "lookup": 0.2, "episode": 0.3}
 
 
 @pytest.fixture(scope="module")

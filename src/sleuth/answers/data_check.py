@@ -10,9 +10,9 @@ from typing import Any
 
 from sleuth.answers.match import normalise
 from sleuth.answers.suites import sets_in
-from sleuth.cite.claims import bracketed, tagged
 from sleuth.data.hub import local_file
-from sleuth.data.questions import COLUMNS, normalised_question, require_few, require_questions, task_from_row
+from sleuth.data.layouts import question_layouts
+from sleuth.data.questions import columns_of, normalised_question, require_few, require_questions, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.types import SleuthError, Task
 
@@ -90,7 +90,7 @@ def tasks_and_faults(data: Path) -> Iterator[tuple[str, Task | SleuthError]]:
             f"{data}: holds no test sets; should be a folder with a folder for each, such as nq/test.jsonl"
         )
     for name, file in (sets or {"": ""}).items():
-        for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data), COLUMNS)):
+        for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data), columns_of())):
             if at == 0:
                 require_questions(row, where)
             require_few(at + 1, where)
@@ -126,12 +126,8 @@ def _empty_answers(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
 
 def _unknown_citations(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
     for where, task in tasks:
-        if task.evidence is not None:
-            answer = tagged(task.reference)
-            cited = (answer if answer.claims else bracketed(task.reference)).ids
-            unknown = sorted(cited - {snippet.id for snippet in task.evidence.snippets})
-            if unknown:
-                yield f"{where}: the answer cites {', '.join(unknown)}"
+        if unknown := [id_ for layout in question_layouts() for id_ in layout.doubtful_citations(task)]:
+            yield f"{where}: the answer cites {', '.join(unknown)}"
 
 
 def _overlap(tasks: Sequence[tuple[str, Task]], against: Path) -> Findings:

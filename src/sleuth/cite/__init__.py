@@ -10,6 +10,18 @@ FAMILY = Family(
     environments={
         "refine": "sleuth.recipe.envs:RefineEnvRecipe",
     },
+    skills={
+        "claims": "sleuth.cite.exam:claims",
+        "criteria": "sleuth.cite.exam:CRITERIA",
+        "criteria_without_evidence": "sleuth.cite.exam:UNSEEN_CRITERIA",
+        "static_criteria": "sleuth.cite.exam:STATIC",
+        "static_criteria_without_evidence": "sleuth.cite.exam:UNSEEN_STATIC",
+        "claims_on_sheets": "sleuth.cite.exam:claims",
+        "criteria_on_sheets": "sleuth.cite.exam:CRITERIA_ON_SHEETS",
+        "criteria_without_evidence_on_sheets": "sleuth.cite.exam:UNSEEN_CRITERIA_ON_SHEETS",
+        "static_criteria_on_sheets": "sleuth.cite.exam:STATIC_ON_SHEETS",
+        "static_criteria_without_evidence_on_sheets": "sleuth.cite.exam:UNSEEN_STATIC_ON_SHEETS",
+    },
     rewards={
         "citation": "sleuth.cite.rewards:CitationRecipe",
         "rubric": "sleuth.cite.rewards:RubricRecipe",
@@ -18,4 +30,14 @@ FAMILY = Family(
         "citation_gain": "sleuth.cite.rewards:CitationGainRecipe",
     },
     other_dialects=("sleuth.cite.dialect:ANSWER_ONLY", "sleuth.cite.dialect:THINKING"),
+    thoughtless=("refine_answer_only",),
+    texts={
+        "placing": "sleuth.cite.world_citing:PLACING",
+        "citing": "sleuth.cite.world_citing:CITING",
+        "strangers": "sleuth.cite.world_citing:STRANGERS",
+        "namesakes": "sleuth.cite.world_citing:NAMESAKES",
+        "refining": "sleuth.cite.world_refining:REFINING",
+    },
+    layouts={"refiner": "sleuth.cite.rows:LAYOUT"},
+    world_files="sleuth.cite.world_tool_outputs:WORLD_FILES",
 )

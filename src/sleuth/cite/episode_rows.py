@@ -132,4 +132,6 @@ def results_as_output(action: Action) -> str:
 
 def _with_answer(episode: Episode) -> Row:
     answer = "".join(segment.text for segment in episode.trajectory.segments if segment.author == "policy")
-    return row_of(replace(episode.task, reference=answer.strip()))
+    row = row_of(replace(episode.task, reference=answer.strip()))
+    assert row is not None  # the task has a tool output
+    return row

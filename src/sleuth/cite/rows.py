@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
@@ -21,8 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from sleuth.data.rows import Row, checked_text, text_of
-from sleuth.types import Evidence, Passage, Rubric, SleuthError, StatedClaim, Task
+from sleuth.cite.claims import bracketed, tagged
+from sleuth.data.layouts import QuestionLayout
+from sleuth.data.rows import Row, checked_text, table_in, text_of
+from sleuth.types import Evidence, Passage, SleuthError, StatedClaim, Task
 
 COLUMNS = (
     *(
@@ -59,10 +60,11 @@ def standard_row(row: Row, where: str) -> Row:
     return row if row.get("id") is not None else dict(row) | {"id": f"row_{where.rpartition(':')[2]}"}
 
 
-def row_of(task: Task) -> dict[str, Any]:
-    """A task with a tool output as a row in our layout, which loads as the same task without its prompt."""
+def row_of(task: Task) -> dict[str, Any] | None:
+    """A task with a tool output as a row in our layout, which loads as the same task without its prompt; else None."""
     evidence = task.evidence
-    assert evidence is not None  # only tasks with a tool output have such rows
+    if evidence is None:
+        return None
     rubrics = {
         f"{sign}_rubrics": [
             {"title": rubric.title, "description": rubric.description}
@@ -101,23 +103,6 @@ def evidence_of(row: Row, where: str) -> Evidence:
     return Evidence(reasoning=reasoning, output=output, snippets=snippets, answerable=answerable, stated=stated)
 
 
-def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
-    """The row's criteria, from `{"positive_rubrics": [{"title", "description"}], "negative_rubrics": [...]}`, also as
-    JSON text; empty without any."""
-    if not row.get("rubrics"):
-        return ()
-    table = _table(row["rubrics"], "rubrics", where)
-    unknown = table.keys() - {"positive_rubrics", "negative_rubrics"}
-    if unknown:
-        raise SleuthError(
-            f"{where}: `rubrics` has {', '.join(sorted(unknown))}; expected positive_rubrics and negative_rubrics"
-        )
-    return (
-        *_criteria(table.get("positive_rubrics"), "rubrics.positive_rubrics", where, wanted=True),
-        *_criteria(table.get("negative_rubrics"), "rubrics.negative_rubrics", where, wanted=False),
-    )
-
-
 def message_of(row: Row, where: str) -> str:
     """The one user message of a published row before its answer, unchanged."""
     if row.get("conversations") is None:
@@ -139,8 +124,8 @@ def _row_from_conversations(row: Row, where: str) -> dict[str, Any]:
     outputs = [output.strip() for content in inputs for output in TOOL_OUTPUT.findall(content)]
     thoughts = [message["content"] for message in context if message["role"] == "assistant"]
     around = TOOL_OUTPUT.sub("", inputs[-1]).strip() if inputs and outputs else ""
-    metadata = _table(row["metadata"], "metadata", where) if row.get("metadata") is not None else {}
-    applicable = _table(metadata.get("citation_metrics") or {}, "metadata.citation_metrics", where)
+    metadata = table_in(row["metadata"], "metadata", where) if row.get("metadata") is not None else {}
+    applicable = table_in(metadata.get("citation_metrics") or {}, "metadata.citation_metrics", where)
     has_sources = applicable.get("citation_score_applicable")
     parts = (metadata.get(key) for key in ("sample_id", "traj_idx", "turn_index", "pass"))
     name = "/".join(str(part) for part in parts if part is not None)
@@ -225,31 +210,6 @@ def _stated(value: Any, ids: Set[str], where: str) -> Iterator[StatedClaim]:
         yield StatedClaim(claim=claim, snippets=snippets, asked=bool(entry.get("asked")))
 
 
-def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
-    if value is not None and (isinstance(value, str) or not isinstance(value, Sequence | np.ndarray)):
-        raise SleuthError(f'{where}: `{key}` should be a list such as [{{"title": "...", "description": "..."}}]')
-    for index, criterion in enumerate(value if value is not None else ()):
-        if not isinstance(criterion, Mapping):
-            raise SleuthError(f"{where}: `{key}.{index}` should have title and description, found {criterion!r:.40}")
-        yield Rubric(
-            title=checked_text(criterion.get("title"), f"{key}.{index}.title", where),
-            description=checked_text(criterion.get("description"), f"{key}.{index}.description", where),
-            wanted=wanted,
-        )
-
-
-def _table(value: Any, key: str, where: str) -> Mapping[str, Any]:
-    """A table, which may be given as JSON text."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise SleuthError(f"{where}: `{key}` is not JSON: {error}") from None
-    if not isinstance(value, Mapping):
-        raise SleuthError(f"{where}: `{key}` should be a table, found {type(value).__name__}")
-    return value
-
-
 SNIPPET = re.compile(
     r"<(?P<tag>snippet|webpage)\b(?P<attributes>[^<>]*)>(?P<text>.*?)(?=</(?P=tag)>|<(?:snippet|webpage)\b|\Z)",
     re.DOTALL | re.IGNORECASE,
@@ -278,3 +238,23 @@ def tool_output_of(snippets: Sequence[Passage]) -> str:
 def _snippet_text(snippet: Passage) -> str:
     parts = (OUTPUT_TAGS.sub("", part).strip() for part in (snippet.title, snippet.text))
     return " | ".join(part for part in parts if part)
+
+
+def doubtful_citations(task: Task) -> list[str]:
+    """The ids that a task's own answer cites and its tool output lacks."""
+    if task.evidence is None:
+        return []
+    answer = tagged(task.reference)
+    cited = (answer if answer.claims else bracketed(task.reference)).ids
+    return sorted(cited - {snippet.id for snippet in task.evidence.snippets})
+
+
+LAYOUT = QuestionLayout(
+    columns=COLUMNS,
+    fits=is_refiner,
+    standard_row=standard_row,
+    message_of=message_of,
+    evidence_of=evidence_of,
+    row_of=row_of,
+    doubtful_citations=doubtful_citations,
+)

@@ -1,10 +1,18 @@
-"""Training rows about a tool output: which snippet a word is in, and what an honest refiner answers, with citations."""
+"""Training rows about a tool output: which snippet a word is in, and what an honest refiner answers, with citations.
+
+- placing: a tool output, and the snippet id of some of its words;
+- citing: a tool output, and an honest refiner's thoughts and answers for several look-ups, with citations;
+- strangers: the same, with look-ups of entities that the tool output does not mention;
+- namesakes: a tool output about entities that share words of their names, and the snippet id of each fact;
+- refining: a question, a tool output and a careless refiner's answer (see `sleuth.cite.world_refining`).
+"""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from sleuth.cite.dialect import ANSWER_ONLY, REFINERS
 from sleuth.cite.world_tool_outputs import (
@@ -19,12 +27,12 @@ from sleuth.cite.world_tool_outputs import (
     reasoning_of,
     titled,
 )
-from sleuth.search.world_thoughts import Row, goal
+from sleuth.search.world_thoughts import goal
 from sleuth.types import Piece
 from sleuth.world.facts import World
 from sleuth.world.library import Article, Library
-from sleuth.world.names import Split
 from sleuth.world.questions import Facts, Hop, Question
+from sleuth.world.text import Row, TextRows, WorldText
 from sleuth.world.wording import STALE, UNANSWERED
 
 NAME_OR_NUMBER = re.compile(r" (?!(?:As|Born|For|In|It|The)\b)(?:[A-Z]\w+|\d+)")
@@ -33,9 +41,9 @@ NOWHERE = " not in the tool output"
 """The end of a thought about a fact that no snippet states."""
 MAX_PLACED_WORDS = 24
 """Maximum number of words of a tool output to locate."""
-STRANGERS = 4
+ASKED_STRANGERS = 4
 """Number of entities to ask about that the tool output does not mention, in rows of kind "strangers"."""
-NAMESAKES = (3, 6)
+NAMESAKES_SHOWN = (3, 6)
 """Minimum and maximum number of snippets about namesakes."""
 MAX_STATED, MAX_UNSTATED, MAX_CHAINS = 3, 2, 2
 """Maximum number of look-ups of stated facts, of facts that are not stated, and in two hops."""
@@ -50,9 +58,16 @@ def words() -> Iterator[str]:
     yield from (f"={id_}>" for id_ in IDS)
 
 
-def placing_row(rng: random.Random, question: Question, world: World, split: Split) -> Row:
+def drawn(rows: TextRows, rng: random.Random) -> tuple[World, Question]:
+    """A small world of confusable entities and a question about it."""
+    world = rows.worlds.draw_confusable(rng, rng.randint(3, 6))
+    return world, rows.question(rng, world)
+
+
+def placing(rows: TextRows, rng: random.Random) -> Row:
     """A tool output, and the snippet id of some of its words."""
-    _, snippets = ToolOutputs(world, Library(world, rng), split, rng).draw(question)
+    world, question = drawn(rows, rng)
+    _, snippets = ToolOutputs(world, Library(world, rng), rows.split, rng).draw(question)
     row = [Piece(text=ANSWER_ONLY.information.around(f"\n{as_text(snippets)}\n"), author="env")]
     for word, id_ in _words_in_one_snippet(rng, snippets):
         row.append(Piece(text=f"\n{word}<snippet id=", author="source"))
@@ -61,11 +76,12 @@ def placing_row(rng: random.Random, question: Question, world: World, split: Spl
     return row
 
 
-def citing_row(rng: random.Random, question: Question, world: World, split: Split, *, strangers: int = 0) -> Row:
+def citing(rows: TextRows, rng: random.Random, *, strangers: int = 0) -> Row:
     """A tool output, and thoughts and answers of an honest refiner for several look-ups, also of `strangers` entities
     that the output does not mention."""
+    world, question = drawn(rows, rng)
     library = Library(world, rng)
-    _, snippets = ToolOutputs(world, library, split, rng, unanswerable=0.5).draw(question)
+    _, snippets = ToolOutputs(world, library, rows.split, rng, unanswerable=0.5).draw(question)
     stated = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
     row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
     lookups = _lookups(rng, question.hops, [*stated], library)
@@ -85,14 +101,15 @@ def citing_row(rng: random.Random, question: Question, world: World, split: Spli
     return row
 
 
-def namesakes_row(rng: random.Random, world: World) -> Row:
+def namesakes(rows: TextRows, rng: random.Random) -> Row:
     """Snippets of one kind about entities that share words of their names, and thoughts about the facts of each."""
+    world = rows.worlds.draw_confusable(rng, 6)
     by_kind: dict[tuple[str, ...], list[Article]] = {}
     for article in Library(world, rng).articles:
         if article.about not in world.towns and article.facts:
             by_kind.setdefault(tuple(article.facts), []).append(article)
     alike = rng.choice([*by_kind.values()])
-    shown = rng.sample(alike, min(rng.randint(*NAMESAKES), len(alike)))
+    shown = rng.sample(alike, min(rng.randint(*NAMESAKES_SHOWN), len(alike)))
     ids = rng.sample(IDS, len(shown))
     snippets = [
         Snippet(id=id_, text=titled(article.title, article.text), facts=())
@@ -158,3 +175,13 @@ def _strangers(rng: random.Random, stated: list[Fact], known: Facts, count: int)
 def _hop(fact: Fact) -> Hop:
     subject, relation, value = fact
     return Hop(relation=relation, subject=subject, value=value)
+
+
+def _vocabulary() -> tuple[Iterator[str], Sequence[str]]:
+    return words(), TAGS
+
+
+PLACING = WorldText(write=placing, vocabulary=_vocabulary)
+CITING = WorldText(write=citing, vocabulary=_vocabulary)
+STRANGERS = WorldText(write=partial(citing, strangers=ASKED_STRANGERS))
+NAMESAKES = WorldText(write=namesakes)

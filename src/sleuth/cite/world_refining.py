@@ -10,14 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from sleuth.cite.world_citing import THINKING, honest_answer, thought_ending
+from sleuth.cite.world_citing import THINKING, drawn, honest_answer, thought_ending
 from sleuth.cite.world_tool_outputs import Fact, Snippet, ToolOutputs, as_text, fact_of, reasoning_of
-from sleuth.search.world_thoughts import Row, goal
+from sleuth.search.world_thoughts import goal
 from sleuth.types import Piece
-from sleuth.world.facts import World
 from sleuth.world.library import Library
-from sleuth.world.names import Split
-from sleuth.world.questions import Hop, Question
+from sleuth.world.questions import Hop
+from sleuth.world.text import Row, TextRows, WorldText
 
 CITE_FIRST_RATE = 0.6
 """Probability of citing the first snippet for all facts."""
@@ -25,9 +24,10 @@ ANSWER_ANYWAY_RATE = 0.5
 """Probability of answering with another entity's value if no snippet states the right one."""
 
 
-def refining_row(rng: random.Random, question: Question, world: World, split: Split) -> Row:
+def refining(rows: TextRows, rng: random.Random) -> Row:
     """A question with its tool output, as the environment formats them, then a thought and an answer."""
-    _, snippets = ToolOutputs(world, Library(world, rng), split, rng).draw(question)
+    world, question = drawn(rows, rng)
+    _, snippets = ToolOutputs(world, Library(world, rng), rows.split, rng).draw(question)
     asked = f"Question: {question.text}\nReasoning: {reasoning_of(question.hops)}\n"
     output = THINKING.information.around(f"\n{as_text(snippets)}\n")
     hops, stated = _believed(rng, question.hops, snippets)
@@ -63,3 +63,6 @@ def _believed(
     if rng.random() < CITE_FIRST_RATE:
         stated = dict.fromkeys(stated, snippets[0].id)
     return believed, stated
+
+
+REFINING = WorldText(write=refining)

@@ -11,6 +11,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sleuth.world import names
@@ -19,6 +20,7 @@ from sleuth.world.library import Article, Library
 from sleuth.world.names import Split, split_of
 from sleuth.world.questions import Hop, Question
 from sleuth.world.wording import CLAIMS, RELATIONS, STALE, UNANSWERED
+from sleuth.world.write_world import FilesOfWorld, WorldFiles, draw_questions
 
 UNANSWERABLE = 0.25
 """Share of questions that their tool output does not answer."""
@@ -204,3 +206,26 @@ def claim_of(fact: Fact) -> str:
     """A fact as one sentence."""
     subject, relation, value = fact
     return CLAIMS[relation].format(subject=subject, value=value)
+
+
+FILES: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
+ROWS_PER_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
+"""Tool outputs to refine, for each person."""
+
+
+def _contents(made: FilesOfWorld) -> dict[str, Iterator[dict[str, Any]]]:
+    return {name: _rows(made, split, made.counts[name]) for split, name in FILES.items()}
+
+
+def _rows(made: FilesOfWorld, split: Split, count: int) -> Iterator[dict[str, Any]]:
+    rng = random.Random(f"tool outputs {split} {made.seed} {len(made.world.people)}")
+    questions = draw_questions(made.world, made.library, split, rng)
+    outputs = ToolOutputs(made.world, made.library, split, rng)
+    for number, question in enumerate(islice(questions, count)):
+        yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
+
+
+WORLD_FILES = WorldFiles(
+    counts=lambda people: {name: round(ROWS_PER_PERSON[split] * people) for split, name in FILES.items()},
+    contents=_contents,
+)

@@ -3,8 +3,8 @@
 A row has `text` and may have `id`, `url`, `source` (or `data_source`) and `type`. If its ending follows from its
 beginning, it has `cut` (the number of characters before the ending) and `golden_answers` (what a right ending names).
 `thoughts` are `{"at": characters before it, "text": "..."}`; rows written by `sleuth annotate thoughts` have `raw_text`
-instead of `text`, and the `origin` of their document. Published sets have, instead of `thoughts`, `augmented_text` with
-the thoughts in it (`sleuth.think.splicing`). A file of plain text is one document.
+instead of `text`, and the `origin` of their document. Instead of `thoughts` there may be a copy of the text with the
+thoughts in it (`sleuth.think.splicing`). A file of plain text is one document.
 """
 
 from __future__ import annotations
@@ -17,20 +17,29 @@ from typing import Any
 import numpy as np
 
 from sleuth.data.hub import HubLocation, files_below, local_file
+from sleuth.data.layouts import copy_layouts
 from sleuth.data.pages import name_as_text
 from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, read_rows, rows_and_faults, text_of, texts_of
 from sleuth.host.variables import ROW
 from sleuth.recipe.text import Part
-from sleuth.think.splicing import split_copy
 from sleuth.types import Document, SleuthError, Thought
 
 PLAIN = (".txt", ".txt.gz")
 TEXT_ENDINGS = (*PLAIN, *ENDINGS)
 COLUMNS = (
-    *("id", "text", "raw_text", "augmented_text", "url", "origin", "source", "data_source", "type"),
-    *("cut", "golden_answers", "thoughts"),
+    "id",
+    "text",
+    "raw_text",
+    "url",
+    "origin",
+    "source",
+    "data_source",
+    "type",
+    "cut",
+    "golden_answers",
+    "thoughts",
 )
-"""The columns read from a parquet file."""
+"""The columns read from a parquet file, besides those of copies with thoughts."""
 PARTS: dict[Part, int] = {"sft": 500, "rl": 438, "held_out": 62}
 """The share of origins per part, in thousandths."""
 
@@ -65,7 +74,7 @@ def documents_and_faults(path: Path) -> Iterator[tuple[str, Document | SleuthErr
         if file.name.endswith(PLAIN):
             yield str(file), _plain(local_file(file), name)
             continue
-        for where, row in rows_and_faults(local_file(file), COLUMNS):
+        for where, row in rows_and_faults(local_file(file), (*COLUMNS, *(copy.column for copy in copy_layouts()))):
             prefix = f"{name}:" if len(files) > 1 else "row_"
             yield where, row if isinstance(row, SleuthError) else _document(row, where, prefix)
 
@@ -171,9 +180,10 @@ def _text_and_thoughts(row: Row, where: str) -> tuple[str, tuple[Thought, ...], 
     """(text, thoughts, altered): altered if the copy with thoughts is another text. If the row has a `cut`, which
     counts characters, white space must be equal too."""
     text = text_of(row, "raw_text" if "text" not in row and "raw_text" in row else "text", where)
-    if row.get("thoughts") is not None or row.get("augmented_text") is None:
+    copy = next((copy for copy in copy_layouts() if row.get(copy.column) is not None), None)
+    if row.get("thoughts") is not None or copy is None:
         return text, tuple(_thoughts(row.get("thoughts"), text, where)), False
-    split = split_copy(checked_text(row["augmented_text"], "augmented_text", where), text)
+    split = copy.split(checked_text(row[copy.column], copy.column, where), text)
     if split is None or (row.get("cut") is not None and split[0] != text):
         return text, (), True
     return *split, False

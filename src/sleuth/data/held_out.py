@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.cite import rows as refiner
 from sleuth.data.columns import question_in, text_column
 from sleuth.data.documents import text_digest
+from sleuth.data.layouts import question_layouts
 from sleuth.data.pages import Page, pages_and_rows
 from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
 from sleuth.data.rows import checked_text
@@ -64,8 +64,9 @@ def read_texts(path: Path, names: Mapping[str, str]) -> list[dict[str, str]]:
 
 def row_of(task: Task) -> dict[str, Any]:
     """A task as a row in our layout, which loads as the same task without its prompt."""
-    if task.evidence is not None:
-        return refiner.row_of(task)
+    for layout in question_layouts():
+        if (row := layout.row_of(task)) is not None:
+            return row
     optional = {"gold_ids": list(task.gold_passages), "type": task.kind, "data_source": task.source}
     row = {"id": task.id, "question": task.question, "golden_answers": list(task.golden_answers)}
     return row | {key: value for key, value in optional.items() if value}

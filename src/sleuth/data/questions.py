@@ -6,20 +6,29 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from sleuth.cite import rows as refiner
+import numpy as np
+
 from sleuth.data import columns
 from sleuth.data.hub import local_file
-from sleuth.data.rows import Row, checked_text, listed, read_rows, rows_and_faults, text_of, texts_of, valid_row
+from sleuth.data.layouts import layout_of, question_layouts
+from sleuth.data.rows import (
+    Row,
+    checked_text,
+    listed,
+    read_rows,
+    rows_and_faults,
+    table_in,
+    text_of,
+    texts_of,
+    valid_row,
+)
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
-from sleuth.search import search_r1_rows as search_r1
-from sleuth.types import SleuthError, Task
-
-COLUMNS = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source", *search_r1.COLUMNS, *refiner.COLUMNS)
-"""The columns read from a parquet file, besides the prompt on demand."""
+from sleuth.types import Rubric, SleuthError, Task
 
 NAMED = 5
 """Rows with a problem that a message names; all are counted, up to `MAX_PROBLEMS`."""
@@ -35,10 +44,10 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
 
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; other names
-    of these columns are in `sleuth.data.columns`, and `names` adds some: `{"question": "prompt"}`. The layouts
-    of `sleuth.search.search_r1_rows`, and those of `sleuth.cite.rows` with a tool output, which need no golden
-    answers, are read too. `with_prompt` loads each row's own prompt. Raises SleuthError with file:line for the first
-    few malformed rows and repeated ids, with the number of all, and for a file without rows.
+    of these columns are in `sleuth.data.columns`, and `names` adds some: `{"question": "prompt"}`. The layouts of the
+    families, such as `sleuth.search.search_r1_rows` and `sleuth.cite.rows`, are read too. `with_prompt` loads each
+    row's own prompt. Raises SleuthError with file:line for the first few malformed rows and repeated ids, with the
+    number of all, and for a file without rows.
     """
     tasks: dict[str, Task] = {}
     problems: list[str] = []
@@ -68,7 +77,7 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
 
 def require_questions(row: Row | SleuthError, where: str) -> None:
     """Raises SleuthError if the first row of a file shows that it is a corpus."""
-    if not isinstance(row, SleuthError) and not refiner.is_refiner(row) and not search_r1.is_search_r1(row):
+    if not isinstance(row, SleuthError) and layout_of(row) is None:
         columns.require_question(row, where)
 
 
@@ -88,18 +97,31 @@ def first_problems(problems: Sequence[str], rows: int, path: Path) -> list[str]:
     return [*problems[:NAMED], *([more] if len(problems) > NAMED else [])]
 
 
-def columns_of(*, with_prompt: bool) -> tuple[str, ...]:
-    """The columns to read for tasks."""
-    return (*COLUMNS, "prompt") if with_prompt else COLUMNS
+def columns_of(*, with_prompt: bool = False) -> tuple[str, ...]:
+    """The columns that tasks are read from in a parquet file."""
+    others = [column for layout in question_layouts() for column in layout.columns]
+    ours = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source")
+    return (*ours, *others, "prompt") if with_prompt else (*ours, *others)
 
 
 def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
     """One row as a task; error messages begin with `where`. Lists may be numpy arrays, as in data frames."""
-    if refiner.is_refiner(row):
-        return _refiner_task(row, where, with_prompt=with_prompt)
-    prompt = search_r1.message_of(row, where) if with_prompt else ""
-    if search_r1.is_search_r1(row):
-        row = search_r1.standard_row(row, where)
+    layout = layout_of(row)
+    message_of = layout.message_of if layout is not None and layout.message_of is not None else _message_of
+    prompt = message_of(row, where) if with_prompt else ""
+    row = layout.standard_row(row, where) if layout is not None else row
+    if layout is not None and layout.evidence_of is not None:
+        return Task(
+            id=text_of(row, "id", where),
+            question=text_of(row, "question", where).strip(),
+            golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where),
+            kind=_label(row, "type", where),
+            source=_label(row, "data_source", where),
+            prompt=prompt,
+            evidence=layout.evidence_of(row, where),
+            reference=_label(row, "answer", where),
+            rubrics=rubrics_of(row, where),
+        )
     row = columns.question_row(row)
     return Task(
         id=checked_text(columns.id_of(row, where), "id", where),
@@ -109,23 +131,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,
-        rubrics=refiner.rubrics_of(row, where),
-    )
-
-
-def _refiner_task(row: Row, where: str, *, with_prompt: bool) -> Task:
-    prompt = refiner.message_of(row, where) if with_prompt else ""
-    row = refiner.standard_row(row, where)
-    return Task(
-        id=text_of(row, "id", where),
-        question=text_of(row, "question", where).strip(),
-        golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where),
-        kind=_label(row, "type", where),
-        source=_label(row, "data_source", where),
-        prompt=prompt,
-        evidence=refiner.evidence_of(row, where),
-        reference=_label(row, "answer", where),
-        rubrics=refiner.rubrics_of(row, where),
+        rubrics=rubrics_of(row, where),
     )
 
 
@@ -152,6 +158,52 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
     return answers
 
 
+def _message_of(row: Row, where: str) -> str:
+    """The one user message of the row's `prompt`, unchanged: the published instruction with the question."""
+    messages = row.get("prompt")
+    if not isinstance(messages, Sequence | np.ndarray) or isinstance(messages, str):
+        raise SleuthError(f'{where}: no `prompt`; expected a list of messages such as [{{"role": "user", ...}}]')
+    if not all(isinstance(message, Mapping) for message in messages):
+        raise SleuthError(f'{where}: `prompt` should hold messages such as {{"role": "user", "content": "..."}}')
+    roles = [message.get("role") for message in messages]
+    if roles != ["user"]:
+        raise SleuthError(
+            f"{where}: `prompt` should be one user message, found {', '.join(map(str, roles)) or 'none'}; "
+            'ask_with = "question" puts the question into the prompt of the environment'
+        )
+    return checked_text(messages[0].get("content"), "prompt.content", where)
+
+
+def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
+    """The row's criteria, from `{"positive_rubrics": [{"title", "description"}], "negative_rubrics": [...]}`, also as
+    JSON text; empty without any."""
+    if not row.get("rubrics"):
+        return ()
+    table = table_in(row["rubrics"], "rubrics", where)
+    unknown = table.keys() - {"positive_rubrics", "negative_rubrics"}
+    if unknown:
+        raise SleuthError(
+            f"{where}: `rubrics` has {', '.join(sorted(unknown))}; expected positive_rubrics and negative_rubrics"
+        )
+    return (
+        *_criteria(table.get("positive_rubrics"), "rubrics.positive_rubrics", where, wanted=True),
+        *_criteria(table.get("negative_rubrics"), "rubrics.negative_rubrics", where, wanted=False),
+    )
+
+
+def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
+    if value is not None and (isinstance(value, str) or not isinstance(value, Sequence | np.ndarray)):
+        raise SleuthError(f'{where}: `{key}` should be a list such as [{{"title": "...", "description": "..."}}]')
+    for index, criterion in enumerate(value if value is not None else ()):
+        if not isinstance(criterion, Mapping):
+            raise SleuthError(f"{where}: `{key}.{index}` should have title and description, found {criterion!r:.40}")
+        yield Rubric(
+            title=checked_text(criterion.get("title"), f"{key}.{index}.title", where),
+            description=checked_text(criterion.get("description"), f"{key}.{index}.description", where),
+            wanted=wanted,
+        )
+
+
 def _label(row: Row, key: str, where: str) -> str:
     return checked_text(row[key], key, where) if row.get(key) else ""
 
@@ -170,7 +222,7 @@ def named_rows(path: Path | None, tasks: Sequence[Task]) -> str:
     """The first few of tasks with their rows in the file, and how many there are more: `row 7 ('q7'), row 9 ('q9')
     and 10 more`. Without a file only their ids."""
     shown = {task.id: f"{task.id!r}" for task in tasks[:NAMED]}
-    rows = read_rows(local_file(path), COLUMNS) if path is not None else ()
+    rows = read_rows(local_file(path), columns_of()) if path is not None else ()
     for where, row in rows:
         if (id_ := task_from_row(row, where).id) in shown:
             shown[id_] = f"row {where.rpartition(':')[2]} ({id_!r})"

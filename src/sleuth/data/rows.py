@@ -255,3 +255,15 @@ def _why_not_decoded(path: Path, status: int, said: bytes, error: str) -> str:
         return f"{path}: decoding it takes too long for its {path.stat().st_size:,} bytes; is it hostile?"
     reason = stopped.get("reason") or f"its reader ended by signal {-status}: {error}"
     return f"{path}: damaged parquet file {row} ({reason})"
+
+
+def table_in(value: Any, key: str, where: str) -> Mapping[str, Any]:
+    """A table, which may be given as JSON text."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise SleuthError(f"{where}: `{key}` is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise SleuthError(f"{where}: `{key}` should be a table, found {type(value).__name__}")
+    return value

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from sleuth.cite.rubric_writer import RubricWriter
 from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import (
     CachedJudge,
@@ -28,11 +27,8 @@ from sleuth.recipe.judges import (
     JudgeFields,
     ServedModelRecipe,
     Skill,
-    TeacherRecipe,
 )
 from sleuth.recipe.rewards import WatchRecipe
-from sleuth.think.splicing import THINK
-from sleuth.think.thought_writer import ThoughtWriter
 from sleuth.types import SleuthError
 
 
@@ -75,17 +71,6 @@ def require_served(recipe: ServedModelRecipe) -> None:
     wait_until_served(recipe.urls, recipe.model, key=recipe.key, log=to_stderr)
 
 
-def rubric_writer_of(recipe: TeacherRecipe, out: Path) -> RubricWriter:
-    """The teacher of a recipe, that writes the file `out`. Raises SleuthError if its server does not answer or serves
-    other models."""
-    return RubricWriter(_json_client(recipe, out))
-
-
-def thought_writer_of(recipe: TeacherRecipe, out: Path) -> ThoughtWriter:
-    """As `rubric_writer_of`."""
-    return ThoughtWriter(_json_client(recipe, out), (THINK.open, THINK.close))
-
-
 def count_calls(ledger: Ledger | None, name: str, out: Path) -> None:
     """Goes on from the calls that earlier starts made of the model `name` for the file `out`, if these have a budget:
     they are counted beside it."""
@@ -97,7 +82,9 @@ def _count_in(file: VerdictCache, ledger: Ledger, name: str) -> None:
     ledger.calls, ledger.count = file.calls(name), partial(file.count_call, name)
 
 
-def _json_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
+def open_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
+    """The client of a teacher that writes the file `out`. Raises SleuthError if its server does not answer or serves
+    other models."""
     require_served(recipe)
     ledger = Ledger(budget=recipe.budget)
     count_calls(ledger, recipe.model, out)

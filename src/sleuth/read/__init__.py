@@ -9,6 +9,7 @@ FAMILY = Family(
     about="Readers: models of random weights that learn to find an answer in a passage and to copy it.",
     initial_weights={"induction": "sleuth.read.induction:begin_with_induction"},
     dialects={"reading": "sleuth.read.dialect:READING"},
+    thoughtless=("reading",),
     data={
         "reading": "sleuth.read.data_table:ReadingRecipe",
     },

@@ -7,24 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from sleuth.recipe.strict import FilePath, KindTable, Row, StrictModel, combination
-
-TextKind = Literal[
-    "reading",
-    "twins",
-    "phrasing",
-    "lookup",
-    "plan",
-    "episode",
-    "placing",
-    "citing",
-    "strangers",
-    "namesakes",
-    "refining",
-]
-"""A kind of row of text about a generated world; `sleuth.world.text` describes each."""
-SHOW_PASSAGES: tuple[TextKind, ...] = ("reading", "twins", "lookup", "episode")
-
+from sleuth import family
+from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, combination
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
 
@@ -44,7 +28,7 @@ class WorldTextRecipe(DataFields):
     kind: Literal["world_text"]
     people: PositiveInt
     """Number of people in the world."""
-    mix: Annotated[dict[TextKind, PositiveFloat], Field(min_length=1)]
+    mix: Annotated[dict[Annotated[str, NameOf("texts")], PositiveFloat], Field(min_length=1)]
     """Sampling weight of each kind of row, relative to the others."""
     distracted: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the rows of kinds "reading", "twins", "lookup" and "episode" whose passages end beside the point: in
@@ -52,8 +36,9 @@ class WorldTextRecipe(DataFields):
 
     @combination
     def _passages_to_distract(self) -> Iterator[str]:
-        if self.distracted and self.mix.keys().isdisjoint(SHOW_PASSAGES):
-            yield f"distracted needs rows that show passages; the mix has none of {', '.join(SHOW_PASSAGES)}"
+        showing = [kind for kind in family.kinds("texts") if family.table("texts", kind).shows_passages]
+        if self.distracted and self.mix.keys().isdisjoint(showing):
+            yield f"distracted needs rows that show passages; the mix has none of {', '.join(showing)}"
 
 
 AskWith = Literal["question", "prompt"]

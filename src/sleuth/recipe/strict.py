@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, PydanticCustomError
-from pydantic_core.core_schema import with_info_plain_validator_function
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
+from pydantic_core.core_schema import no_info_after_validator_function, with_info_plain_validator_function
 
 from sleuth import family
 from sleuth.own.functions import resolved
@@ -142,6 +142,25 @@ class OneOf:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"oneOf": [handler(table.__pydantic_core_schema__) for table in self.tables()]}
+
+
+class NameOf:
+    """The place of a name in an annotation, `Annotated[str, NameOf("texts")]`: any that a family has for this part."""
+
+    def __init__(self, part: family.Part) -> None:
+        self._part: family.Part = part
+
+    def _known(self, name: str) -> str:
+        if name not in (known := family.kinds(self._part)):
+            *first, last = map(repr, known)
+            raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
+        return name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._known, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": [*family.kinds(self._part)], "type": "string"}
 
 
 def models_in(field: FieldInfo) -> list[type[StrictModel]]:

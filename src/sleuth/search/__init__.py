@@ -23,6 +23,15 @@ FAMILY = Family(
         "chat": "sleuth.search.dialects.chat:CHAT",
     },
     other_dialects=("sleuth.search.dialects.tools:TOOLS_CHAT", "sleuth.search.dialects.tools:TOOLS_TEXT"),
+    texts={
+        "reading": "sleuth.search.world_rows:READING",
+        "twins": "sleuth.search.world_rows:TWINS",
+        "phrasing": "sleuth.search.world_rows:PHRASING",
+        "lookup": "sleuth.search.world_rows:LOOKUP",
+        "plan": "sleuth.search.world_rows:PLAN",
+        "episode": "sleuth.search.world_rows:EPISODE",
+    },
+    layouts={"search_r1": "sleuth.search.search_r1_rows:LAYOUT"},
     rewards={
         "cited_answer": "sleuth.search.rewards:CitedAnswerRecipe",
     },

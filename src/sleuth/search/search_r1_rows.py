@@ -12,11 +12,10 @@ Ids restart in every source, so that ours are prefixed with the source: `nq/trai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from sleuth.data.layouts import QuestionLayout
 from sleuth.data.rows import Row, checked_text, text_of
 from sleuth.types import SleuthError
 
@@ -40,22 +39,6 @@ def standard_row(row: Row, where: str) -> Row:
         "golden_answers": row["golden_answers"] if row.get("golden_answers") is not None else _target(row, where),
         "data_source": source,
     }
-
-
-def message_of(row: Row, where: str) -> str:
-    """The one user message of the row's `prompt`, unchanged: the published instruction with the question."""
-    messages = row.get("prompt")
-    if not isinstance(messages, Sequence | np.ndarray) or isinstance(messages, str):
-        raise SleuthError(f'{where}: no `prompt`; expected a list of messages such as [{{"role": "user", ...}}]')
-    if not all(isinstance(message, Mapping) for message in messages):
-        raise SleuthError(f'{where}: `prompt` should hold messages such as {{"role": "user", "content": "..."}}')
-    roles = [message.get("role") for message in messages]
-    if roles != ["user"]:
-        raise SleuthError(
-            f"{where}: `prompt` should be one user message, found {', '.join(map(str, roles)) or 'none'}; "
-            'ask_with = "question" puts the question into the prompt of the environment'
-        )
-    return checked_text(messages[0].get("content"), "prompt.content", where)
 
 
 def _own_id(row: Row, where: str) -> str:
@@ -82,3 +65,6 @@ def _target(row: Row, where: str) -> Any:
             f'{where}: no `golden_answers`, and no `{key}` of the form {{"ground_truth": {{"target": []}}}}'
         )
     return target
+
+
+LAYOUT = QuestionLayout(columns=COLUMNS, fits=is_search_r1, standard_row=standard_row)

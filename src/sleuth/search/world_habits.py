@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from sleuth.search.world_thoughts import DIALECT, PROMPT, Row, goal, results
+from sleuth.search.world_thoughts import DIALECT, PROMPT, goal, results
 from sleuth.types import Piece
 from sleuth.world import names
 from sleuth.world.facts import World
 from sleuth.world.library import Shelf
 from sleuth.world.questions import Hop, Question
+from sleuth.world.text import Row
 from sleuth.world.tokens import END
 
 SEARCH_RATE, SEARCH_RATE_FOR_WORKS = 0.3, 0.6

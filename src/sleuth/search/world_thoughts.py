@@ -9,13 +9,11 @@ from sleuth.dialect import DIALECTS
 from sleuth.types import Piece
 from sleuth.world.library import Article
 from sleuth.world.questions import Hop
+from sleuth.world.text import Row
 from sleuth.world.wording import RELATIONS
 
 DIALECT = DIALECTS["sleuth"]
 PROMPT = "Question: {question}\n"
-
-Row = list[Piece]
-"""A row of training text; loss weights by author: 1 for `teacher`, `source_weight` for `source`, 0 for `env`."""
 
 
 def goal(hop: Hop) -> str:

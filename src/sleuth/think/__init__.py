@@ -28,9 +28,18 @@ FAMILY = Family(
         "mechanics": "sleuth.think.preferences:MechanicsRecipe",
         "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
     },
+    skills={
+        "continuations": "sleuth.think.exam:continuations",
+        "suffixes": "sleuth.think.exam:suffixes",
+        "quality": "sleuth.think.exam:quality",
+        "factuality": "sleuth.think.exam:factuality",
+        "safety": "sleuth.think.exam:safety",
+    },
     judges={
         "ending": "sleuth.think.judges:EndingJudgeRecipe",
     },
+    layouts={"augmented": "sleuth.think.splicing:LAYOUT"},
+    world_files="sleuth.think.world_files:WORLD_FILES",
     data={
         "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
         "places": "sleuth.think.stage_tables:PlacesRecipe",

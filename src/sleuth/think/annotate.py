@@ -18,7 +18,7 @@ from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
 from sleuth.evaluation.intervals import Measured, paired_bootstrap
 from sleuth.host.atomic import replacing_file, write_text
-from sleuth.judges.factory import thought_writer_of
+from sleuth.judges.factory import open_client
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.learn.token_budget import TokenBudget
@@ -328,7 +328,7 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
         say(f"stage {stage.name}: {stage.out} is there, so no teacher is asked")
         return Path(context.model)
     try:
-        writer = thought_writer_of(stage.teacher, stage.out)
+        writer = ThoughtWriter(open_client(stage.teacher, stage.out))
     except SleuthError as error:
         raise SleuthError(
             f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "

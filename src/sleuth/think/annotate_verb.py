@@ -61,14 +61,15 @@ def rubrics(
 
     import_heavy()
     from sleuth.cite.annotate_rubrics import annotate_rubrics
+    from sleuth.cite.rubric_writer import RubricWriter
     from sleuth.evaluation.judge_exam import accurate_judge
-    from sleuth.judges.factory import rubric_writer_of
+    from sleuth.judges.factory import open_client
     from sleuth.terminal.progress import progress_bar
 
     tester = (
         accurate_judge(judging, judge, ["criteria"], out).judge if judging is not None and judge is not None else None
     )
-    writer = rubric_writer_of(writing, out)
+    writer = RubricWriter(open_client(writing, out))
     with progress_bar("rubrics") as progress:
         found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)
     if as_json:
@@ -133,14 +134,15 @@ def thoughts(
     writing = load_teacher(teacher, missing_inputs)
 
     import_heavy()
-    from sleuth.judges.factory import thought_writer_of
+    from sleuth.judges.factory import open_client
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
     from sleuth.terminal.progress import progress_bar
     from sleuth.think.annotate import annotate_thoughts
     from sleuth.think.thought_figures import LogprobScorer
+    from sleuth.think.thought_writer import ThoughtWriter
 
-    writer = thought_writer_of(writing, out)
+    writer = ThoughtWriter(open_client(writing, out))
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
     scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
     PROCESS.announce()

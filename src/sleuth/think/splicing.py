@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from sleuth.data.layouts import CopyLayout
 from sleuth.dialect import DIALECTS
 from sleuth.types import SleuthError, Thought
 
@@ -92,3 +93,6 @@ def _with(text: str, insertions: Sequence[tuple[int, str]]) -> str:
         parts += [text[end:at], inserted]
         end = at
     return "".join([*parts, text[end:]])
+
+
+LAYOUT = CopyLayout(column="augmented_text", split=split_copy)

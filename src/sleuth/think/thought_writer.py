@@ -8,7 +8,7 @@ from typing import Any
 
 from sleuth.judges.json_client import JsonClient
 from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
-from sleuth.think.splicing import break_offsets, number_places, place_brackets
+from sleuth.think.splicing import THINK, break_offsets, number_places, place_brackets
 from sleuth.types import Thought
 
 MAX_THOUGHTS = 6
@@ -90,11 +90,10 @@ class ThoughtQuestion:
 
 
 class ThoughtWriter:
-    """Writes thoughts with the model behind `client`; `forbidden` are the tags of a thought."""
+    """Writes thoughts with the model behind `client`."""
 
-    def __init__(self, client: JsonClient, forbidden: tuple[str, ...]) -> None:
+    def __init__(self, client: JsonClient) -> None:
         self._client = client
-        self._forbidden = forbidden
 
     @property
     def model(self) -> str:
@@ -107,4 +106,4 @@ class ThoughtWriter:
         places = tuple(break_offsets(text))
         if not places:
             raise InvalidAnswerError("the text has no place for a thought: it is one sentence")
-        return await self._client.ask(ThoughtQuestion(text=text, places=places, forbidden=self._forbidden))
+        return await self._client.ask(ThoughtQuestion(text=text, places=places, forbidden=(THINK.open, THINK.close)))

@@ -7,17 +7,13 @@ import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from sleuth.cite.world_tool_outputs import ToolOutputs
+from sleuth import family
 from sleuth.host.atomic import replacing_file
-from sleuth.think.world_arithmetic import arithmetic_rows
-from sleuth.think.world_chained import INFERENCES, ChainedText, ChainedTexts, entropies
-from sleuth.think.world_noisy_text import CarelessText, CarelessTexts
-from sleuth.think.world_noisy_thoughts import HastyTexts
 from sleuth.types import SleuthError
 from sleuth.world.facts import World, make_world
 from sleuth.world.library import REPORT_EVERY, Library, count_articles
@@ -26,23 +22,33 @@ from sleuth.world.questions import Question, ask, one_hops, two_hops
 
 CORPUS = "corpus.jsonl"
 QUESTIONS: dict[Split, str] = {"train": "qa_train.jsonl", "test": "qa_test.jsonl"}
-REFINER: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
-TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl"}
-CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}
-HASTY = "hasty_train.jsonl"
-ARITHMETIC = "arithmetic_test.jsonl"
 CARD = "world.json"
 QUESTIONS_PER_PERSON: dict[Split, float] = {"train": 2.0, "test": 0.5}
 """Questions for each person."""
-TOOL_OUTPUTS_PER_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
-"""Tool outputs to refine, for each person."""
-TEXTS_PER_PERSON: dict[Split, float] = {"train": 4.0, "test": 0.5}
-"""Texts of `chained`, and of `careless`, for each person."""
-PROBLEMS_PER_PERSON = 0.05
-"""Problems of arithmetic for each person."""
+Rows = Iterable[Mapping[str, Any]]
 
 Progress = Callable[[int, int], None]
 """Called with the number of steps done and of all steps: generating a passage, and writing any row."""
+
+
+class FilesOfWorld(NamedTuple):
+    """What the files of a world are made from."""
+
+    world: World
+    library: Library
+    seed: int
+    counts: Mapping[str, int]
+    """Rows of each file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldFiles:
+    """What a family adds: its files with the number of their rows in a world of so many people, their contents, and the
+    entropies of its texts in nats."""
+
+    counts: Callable[[int], Mapping[str, int]]
+    contents: Callable[[FilesOfWorld], Mapping[str, Rows]]
+    nats: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +67,9 @@ class WorldCard:
 
 
 def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
-    """Writes the files of a world into `folder` and returns their card. For each person:
-
-    - questions: 2 to train on and 0.5 to test with, half of them with two hops;
-    - tool outputs to refine: 0.5 and 0.25;
-    - `chained` texts and `careless` texts: 4 and 0.5 of each; `hasty` texts: 4 to train on;
-    - problems of arithmetic: 0.05.
+    """Writes the files of a world into `folder` and returns their card: for each person 2 questions to train on and 0.5
+    to test with, half of them with two hops, and what the families add (`sleuth.cite.world_tool_outputs`,
+    `sleuth.think.world_files`).
 
     No training question shares a looked-up entity (except towns) or a wording with a test question; no training text
     shares a name or the wording of its ending with a test text. An existing world in `folder` is replaced once the new
@@ -79,37 +82,28 @@ def write_world(folder: Path, seed: int, people: int, progress: Progress = lambd
     counts = {CORPUS: passages} | {
         name: round(QUESTIONS_PER_PERSON[split] * people) for split, name in QUESTIONS.items()
     }
-    counts |= {name: round(TOOL_OUTPUTS_PER_PERSON[split] * people) for split, name in REFINER.items()}
-    counts |= {names[split]: round(TEXTS_PER_PERSON[split] * people) for names in (TEXTS, CARELESS) for split in TEXTS}
-    counts[HASTY] = counts[TEXTS["train"]]
-    counts[ARITHMETIC] = round(PROBLEMS_PER_PERSON * people)
+    added: list[WorldFiles] = family.world_files()
+    for files in added:
+        counts |= files.counts(people)
     steps = passages + sum(counts.values())
     library = Library(world, random.Random(f"library {seed} {people}"), lambda count: progress(count, steps))
-    contents = {CORPUS: _passage_rows(library)}
+    contents: dict[str, Rows] = {CORPUS: _passage_rows(library)}
     for split, name in QUESTIONS.items():
         drawn = draw_questions(world, library, split, random.Random(f"questions {split} {seed} {people}"))
         contents[name] = _question_rows(split, islice(drawn, counts[name]), library)
-    for split, name in REFINER.items():
-        rng = random.Random(f"tool outputs {split} {seed} {people}")
-        drawn = draw_questions(world, library, split, rng)
-        contents[name] = _refiner_rows(split, islice(drawn, counts[name]), ToolOutputs(world, library, split, rng))
-    for split, name in TEXTS.items():
-        contents[name] = _chained_rows(ChainedTexts(people, split, (seed,)), counts[name])
-    for split, name in CARELESS.items():
-        contents[name] = _careless_rows(CarelessTexts(people, split, (seed,)), counts[name])
-    contents[ARITHMETIC] = arithmetic_rows(counts[ARITHMETIC], seed)
-    contents[HASTY] = _chained_rows(HastyTexts(people, "train", (seed,)), counts[HASTY])
+    for files in added:
+        contents |= files.contents(FilesOfWorld(world, library, seed, counts))
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as complete:
         partial = {name: complete.enter_context(replacing_file(folder / name)) for name in (CARD, *contents)}
-        files = {partial[name]: rows for name, rows in contents.items()}
-        hashes = _write_files(files, lambda count: progress(passages + count, steps))
+        rows = {partial[name]: rows for name, rows in contents.items()}
+        hashes = _write_files(rows, lambda count: progress(passages + count, steps))
         card = WorldCard(
             seed=seed,
             people=people,
             rows=counts,
             sha256=dict(zip(contents, hashes, strict=True)),
-            nats={kind: entropies(inferences) for inferences, kind in INFERENCES.items()},
+            nats={kind: nats for files in added for kind, nats in files.nats.items()},
         )
         partial[CARD].write_text(json.dumps(asdict(card), indent=2) + "\n")
     return card
@@ -148,36 +142,7 @@ def _question_rows(split: Split, questions: Iterable[Question], library: Library
         }
 
 
-def _refiner_rows(split: Split, questions: Iterable[Question], outputs: ToolOutputs) -> Iterator[dict[str, Any]]:
-    for number, question in enumerate(questions):
-        yield outputs.row(question, id=f"{split}-{number}", type=question.kind, data_source="world")
-
-
-def _chained_rows(texts: ChainedTexts | HastyTexts, count: int) -> Iterator[dict[str, Any]]:
-    for number in range(count):
-        text = texts.text(number)
-        thought = {"at": len(text.beginning), "text": text.thought}
-        yield _text_row(texts.split, number, text, type=text.kind) | {"thoughts": [thought]}
-
-
-def _careless_rows(texts: CarelessTexts, count: int) -> Iterator[dict[str, Any]]:
-    for number in range(count):
-        text = texts.text(number)
-        yield _text_row(texts.split, number, text, type=text.relation)
-
-
-def _text_row(split: Split, number: int, text: ChainedText | CarelessText, type: str) -> dict[str, Any]:
-    return {
-        "id": f"{split}-{number}",
-        "text": text.text,
-        "cut": len(text.beginning),
-        "golden_answers": [text.answer],
-        "type": type,
-        "data_source": "world",
-    }
-
-
-def _write_files(contents: Mapping[Path, Iterable[Mapping[str, Any]]], progress: Callable[[int], None]) -> list[str]:
+def _write_files(contents: Mapping[Path, Rows], progress: Callable[[int], None]) -> list[str]:
     """Writes each file row by row and returns their sha256, in order."""
     hashes, done = [], 0
     for path, rows in contents.items():
