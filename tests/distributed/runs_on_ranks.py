@@ -40,9 +40,9 @@ def run_short_of_memory(recipe: Path, folder: Path, *overrides: str, most: int) 
 
 def _run_short_of_memory(ranks: Ranks, recipe: Path, folder: Path, overrides: tuple[str, ...], most: int) -> Path:
     class Scarce(Policy):
-        def _step(self, *arguments: Any, budget: int, **named: Any) -> Any:
+        def minimise(self, *arguments: Any, budget: int, **named: Any) -> Any:
             self.short = ranks.rank == 1 and budget > most
-            return super()._step(*arguments, budget=budget, **named)
+            return super().minimise(*arguments, budget=budget, **named)
 
         def _backward(self, *arguments: Any) -> dict[str, float]:
             sums = super()._backward(*arguments)
