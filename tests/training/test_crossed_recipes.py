@@ -164,6 +164,7 @@ def holds(number: int, world: Path, models: Path, place: Path) -> None:
     print(f"outcome of {recipe.kind} {number}: {line or 'worked'}")
 
 
+@pytest.mark.sentinel
 @pytest.mark.parametrize("number", TENTH)
 def test_crossed_features_work_together_or_are_refused(number: int, world: Path, models: Path, tmp_path: Path) -> None:
     holds(number, world, models, tmp_path)
