@@ -69,6 +69,17 @@ def test_more_sides_have_a_table_for_each_pair(files: list[Path]) -> None:
     assert last[-2:] == ["1.000", "30"]  # McNemar of one gained question, none lost
 
 
+def test_files_of_the_current_folder_are_looked_for_in_the_run_above_it(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "run" / "eval").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    names = [file.rename(folder / file.name).name for file in files[:2]]
+    assert sleuth("compare", *names).stderr == ""
+    (folder.parent / "recipe.toml").touch()
+    assert sleuth("compare", *names).stderr.startswith(f"note: {folder.parent} has no chain.jsonl")
+
+
 def test_a_narrow_terminal_gives_intervals_lines_of_their_own(files: list[Path]) -> None:
     told = sleuth("compare", f"[bold]={files[0]}", files[1], columns=80).stdout
     assert max(len(line) for line in told.splitlines() if line.startswith(" ")) <= 80

@@ -226,14 +226,18 @@ def test_slow_work_shows_plain_lines_on_stderr_where_there_is_no_terminal(
     )
 
 
-def test_more_than_the_total_leaves_no_time_rather_than_less_than_none(
+def test_what_goes_beyond_its_total_has_no_time_left_and_a_line_at_intervals(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bar = ProgressBar("fuzz", total=10)
+    bar = ProgressBar("texts", total=10)
     later = time.monotonic() + 60
     monkeypatch.setattr("time.monotonic", lambda: later)
     bar.advance(12)
-    assert capsys.readouterr().err == "fuzz 12/10, 0:01:00 elapsed, 0:00:00 left\n"
+    for _ in range(1000):
+        bar.advance()
+    later += 60
+    bar.advance(0)
+    assert capsys.readouterr().err == "texts 12, 0:01:00 elapsed\ntexts 1012, 0:02:00 elapsed\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

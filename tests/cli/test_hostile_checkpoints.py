@@ -284,7 +284,7 @@ REFUSED = {
     "split_hangs": "an expression of its tokenizer.json takes more than",
     "tokenizer_deep": "no tokenizer could be loaded",
     "generation_text": "eos_token_id = 'import os'",
-    "overlap": "model.safetensors: cannot be read: Error while deserializing header: invalid offset",
+    "overlap": "model.safetensors: cannot be read: Error while deserializing header: invalid ",
     "shape_lies": "model.safetensors: cannot be read: Error while deserializing header: invalid shape",
     "header_long": "model.safetensors: cannot be read: Error while deserializing header: invalid JSON",
     "header_short": "model.safetensors: cannot be read: Error while deserializing header: header too small",

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from verb import sleuth
 
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
@@ -28,6 +31,18 @@ def message(path: Path, *overrides: str) -> str:
         load_recipe(path, overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_thousands_of_wrong_keys_take_no_time_and_few_lines(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text("".join(f"key{number} = 1\n" for number in range(20_000)))
+    began = time.process_time()
+    result = sleuth("check", "recipe", file)
+    assert time.process_time() - began < 10  # 120 where each key asked all others
+    assert result.exit_code == 2
+    assert "recipe.toml: key0 is no key here; valid keys are" in result.stderr
+    assert re.search(r"\nerror: and 19,9\d\d more\n\Z", result.stderr)
+    assert len(result.stderr) < 4_000
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ PAUSED = 3
 INTERRUPTED = 130
 """Exit status after Ctrl-C; 143 after SIGTERM."""
 
-LONGEST_LINE, MOST_LINES = 3_000, 100
-"""Characters of an error that are printed, which may repeat what a file has, and how many errors."""
+LONGEST = 3_000
+"""Characters of an error that are printed, which may repeat what a file has; no other follows what is as long."""
 
 SETTINGS: dict[str, Any] = {
     "no_args_is_help": True,
@@ -241,10 +241,14 @@ def _usage_line(error: Any) -> str:
 
 def _exit_after(status: int, *lines: str) -> typer.Exit:
     """Prints the lines on stderr; the exception that ends the process with `status`."""
-    more = [f"error: and {len(lines) - MOST_LINES:,} more"] if len(lines) > MOST_LINES else []
-    for line in (*lines[:MOST_LINES], *more):
-        shown = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} ... ({len(line):,} characters)"
+    room = LONGEST
+    for number, line in enumerate(lines):
+        if room <= 0:
+            typer.echo(f"error: and {len(lines) - number:,} more", err=True)
+            break
+        shown = line if len(line) <= LONGEST else f"{line[:LONGEST]} ... ({len(line):,} characters)"
         typer.echo(shown.replace("\n", " "), err=True)
+        room -= len(shown)
     return typer.Exit(status)
 
 

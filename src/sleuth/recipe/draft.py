@@ -70,10 +70,17 @@ class Draft:
                 self._writers[at] = writer
             node = node[step]
         last = self._step(node, at, key[-1], writer)
-        node[last] = value
         at = (*at, last)
-        self._writers = {other: by for other, by in self._writers.items() if other[: len(at)] != at}
+        self._forget(at, node[last] if isinstance(node, list) else node.get(last))
+        node[last] = value
         self._writers[at] = writer
+
+    def _forget(self, key: Key, value: Any) -> None:
+        """Forgets who wrote a value that is about to be replaced, and those in it."""
+        self._writers.pop(key, None)
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for name, part in inner:
+            self._forget((*key, name), part)
 
     def writer_of(self, key: Key) -> str:
         """The file or override that last set this key or a table around it, for error messages."""

@@ -24,6 +24,7 @@ Look = Callable[[StrictModel], Iterable[str]]
 
 _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free table, not about its value
 _LONGEST_VALUE = 60  # characters of a wrong value that an error repeats
+_MOST_TOLD = 100  # wrong values of which an error says what would be right
 _WRONG = object()  # in place of a value that cannot be read
 
 
@@ -54,6 +55,9 @@ def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[
     meant: set[Key] = set()
     for problem in sorted(filter(_is_real, error.errors()), key=lambda problem: not _is_unknown_key(problem)):
         key = _key_of(problem, table)
+        if len(wrong) >= _MOST_TOLD:
+            wrong.setdefault(key, f"{dotted(key)} is wrong")
+            continue
         if _is_unknown_key(problem):
             valid = _valid_keys(problem, key, table, model)
             today = new_name(key)

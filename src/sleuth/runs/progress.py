@@ -105,19 +105,17 @@ class ProgressBar:
 
     def _print_plain_line(self, note: str) -> None:
         now = time.monotonic()
-        if now - self._last_line >= PLAIN_LINE_SECONDS or self.done >= self.total:
+        if now - self._last_line >= PLAIN_LINE_SECONDS or self.done == self.total:
             self._last_line = now
-            print(
-                f"{self.name} {self.done}/{self.total} {note}".rstrip() + self._times(now), file=sys.stderr, flush=True
-            )
+            of = f"/{self.total}" if self.done <= self.total else ""  # which was an estimate
+            print(f"{self.name} {self.done}{of} {note}".rstrip() + self._times(now), file=sys.stderr, flush=True)
 
     def _times(self, now: float) -> str:
         """`, 0:04:10 elapsed, 0:21:30 left`, from the average of what was done since the bar began."""
         elapsed, done = now - self._begin, self.done - self._done_before
-        left = elapsed / done * max(self.total - self.done, 0) if done > 0 else None
         times = [f"{timedelta(seconds=round(elapsed))} elapsed"]
-        if left is not None:
-            times.append(f"{timedelta(seconds=round(left))} left")
+        if done > 0 and self.done <= self.total:
+            times.append(f"{timedelta(seconds=round(elapsed / done * (self.total - self.done)))} left")
         return "".join(f", {text}" for text in times)
 
     def __enter__(self) -> Self:

@@ -64,7 +64,6 @@ class RunFolder:
         self.backlog = Backlog(self.say)
         self._console: Callable[[str], None] = print_line
         self.trackers = Trackers(self.say)
-        self._said: set[str] = set()
         self._lock = lock
         self._made: list[Path] = []  # folders that did not exist before
 
@@ -117,12 +116,6 @@ class RunFolder:
         self._console(line)
         with suppress(OSError), open(self.path / "log.txt", "a", encoding="utf-8") as file:
             file.write(f"{datetime.now().isoformat(sep=' ', timespec='seconds')}  {line}\n")
-
-    def say_once(self, line: str) -> None:
-        """`say`, unless it was said."""
-        if line not in self._said:
-            self._said.add(line)
-            self.say(line)
 
     @contextmanager
     def saying(self, console: Callable[[str], None]) -> Iterator[None]:

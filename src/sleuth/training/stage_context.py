@@ -72,7 +72,6 @@ from sleuth.runs.checkpoints import (
 )
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.runs.judge_cards import read_cards
-from sleuth.runs.manifest import saved_as
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
@@ -456,11 +455,6 @@ class StageContext:
                 if not has_checksums(place):
                     self.folder.say(
                         f"{place} has no checksums, as those of earlier versions: damage would go unnoticed"
-                    )
-                elif saved_as(place) is None:
-                    self.folder.say_once(
-                        f"{self.folder.checkpoints}: checkpoints of earlier versions name no run: one of another run "
-                        "would go unnoticed"
                     )
                 self._say_stateless(f"continuing from {place.name}", after=place)
                 return place
