@@ -48,11 +48,6 @@ PENDING = frozenset(
         "search/probe_verb.py think",
         "terminal/inputs.py think",
         "think/annotate_verb.py cite",
-        "training/engines.py think",
-        "training/grpo.py think",
-        "training/sft.py think",
-        "training/sft_rows.py read",
-        "training/sft_rows.py think",
     }
 )
 """What has not been mended since the families have rooms: a file, and the room that it imports from above, or a family

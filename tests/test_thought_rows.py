@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.recipe import HeldOutThoughtsRecipe
 from sleuth.render import Renderer, decode, load_tokenizer
+from sleuth.think.stage_tables import HeldOutThoughtsRecipe
 from sleuth.think.thoughts import interleaved, places_in, require_apart, thought_documents
 from sleuth.types import Document, SleuthError, Thought
 

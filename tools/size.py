@@ -25,16 +25,16 @@ ROOMS = {
     "engines": 5_515,
     "episodes": 2_514,
     "evaluation": 1_942,
-    "family.py": 155,
+    "family.py": 159,
     "host": 1_533,
     "judges": 2_080,
     "kernels": 1_885,
-    "learn": 3_557,
+    "learn": 3_546,
     "own": 785,
     "plan": 2_389,
     "ranks.py": 55,
-    "read": 1_501,
-    "recipe": 3_721,
+    "read": 1_508,
+    "recipe": 3_743,
     "render.py": 370,
     "report": 2_914,
     "retrieval": 2_742,
@@ -43,14 +43,14 @@ ROOMS = {
     "search": 2_665,
     "serve": 3_451,
     "terminal": 496,
-    "think": 5_508,
-    "trainers": 690,
-    "training": 3_900,
+    "think": 5_633,
+    "trainers": 689,
+    "training": 3_860,
     "types.py": 614,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 499
+FILES = 497
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -21,6 +21,7 @@ Part = Literal[
     "judges",
     "credits",
     "data",
+    "held_out",
     "dialects",
     "texts",
     "layouts",
@@ -48,6 +49,8 @@ class Family:
     credits: Mapping[str, str] = field(default_factory=dict)
     """Credit for parts of episodes."""
     data: Mapping[str, str] = field(default_factory=dict)
+    held_out: Mapping[str, str] = field(default_factory=dict)
+    """What a supervised stage measures and never trains."""
     dialects: Mapping[str, str] = field(default_factory=dict)
     """Those that a recipe can name."""
     other_dialects: tuple[str, ...] = ()
@@ -85,7 +88,7 @@ def kinds(part: Part) -> dict[str, str]:
 @cache
 def table(part: Part, kind: str) -> Any:
     """The class of the tables of a kind. Raises KeyError if there is no such kind."""
-    return _named(kinds(part)[kind])
+    return named(kinds(part)[kind])
 
 
 def tables(part: Part) -> list[Any]:
@@ -95,13 +98,13 @@ def tables(part: Part) -> list[Any]:
 
 def other_dialects() -> list[Any]:
     """The dialects that no recipe names."""
-    return [_named(name) for family in _families() for name in family.other_dialects]
+    return [named(name) for family in _families() for name in family.other_dialects]
 
 
 def initial_weights(init: Any) -> list[Any]:
     """The functions that the keys of a table `[stage.init]` ask for."""
     chosen = [item for family in _families() for item in family.initial_weights.items()]
-    return [_named(name) for key, name in chosen if getattr(init, key)]
+    return [named(name) for key, name in chosen if getattr(init, key)]
 
 
 def thoughtless() -> set[str]:
@@ -111,15 +114,16 @@ def thoughtless() -> set[str]:
 
 def world_files() -> list[Any]:
     """What the families add to the files of a world; the last family comes first."""
-    return [_named(family.world_files) for family in reversed(_families()) if family.world_files]
+    return [named(family.world_files) for family in reversed(_families()) if family.world_files]
 
 
 @cache
 def _families() -> tuple[Family, ...]:
-    return tuple(map(_named, OURS))
+    return tuple(map(named, OURS))
 
 
-def _named(name: str) -> Any:
+def named(name: str) -> Any:
+    """What is called `module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

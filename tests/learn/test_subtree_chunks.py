@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from padded import group_rows
 
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.chunked_loss import SubtreeChunk, subtree_chunks
 from sleuth.learn.prefix_tree import prefix_tree
-from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 
 
 def tree_of(*rows: tuple[int, ...]):

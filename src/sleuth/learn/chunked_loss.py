@@ -9,7 +9,7 @@ computed once, and no more than one path of chunks is in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,6 @@ from sleuth.kernels.vocabulary import embedding_in_place, logprobs_with_grad
 from sleuth.learn.attention import ActivationBoundary, Branches
 from sleuth.learn.logprobs import head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack, gather_rows
-from sleuth.learn.subtree_chunks import SubtreeChunk, subtree_chunks
 from sleuth.learn.targets import PassFigures, Targets, TokenLoss
 
 
@@ -138,3 +137,52 @@ class _Descent:
         self.logprobs[first:last], self.entropy[first:last] = logprobs, entropy
         self.total += share.detach()
         return share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtreeChunk:
+    """The tokens [first, stop) of a tree. Descendants of the last one follow up to `end`, unless that is `stop`."""
+
+    first: int
+    stop: int
+    end: int
+
+
+def subtree_chunks(ends: Tensor, budget: int) -> Iterator[SubtreeChunk]:
+    """Splits the tree whose subtrees end at `ends` (N) into chunks, depth-first.
+
+    A chunk and its ancestors have at most `budget` tokens together, or it is a single path. Neighbouring subtrees share
+    a chunk where they fit, in chunks of about the same size.
+    """
+    ends_of = ends.tolist()
+    forests = [(0, len(ends_of), budget)]  # ranges of sibling subtrees, and room for them
+    while forests:
+        first, stop, room = forests.pop()
+        end = _fitting(ends_of, first, stop, room)
+        if end < stop:
+            forests.append((end, stop, room))
+        trunk = end
+        if end - first > room:
+            trunk = next((at for at in range(first, end) if ends_of[at] != end), end)
+        yield SubtreeChunk(first=first, stop=trunk, end=end)
+        if trunk < end:
+            forests.append((trunk, end, room - (trunk - first)))
+
+
+def _fitting(ends: Sequence[int], first: int, stop: int, room: int) -> int:
+    """Where the next chunk of a forest ends: as few chunks as possible, of about equal sizes, each with at least one
+    subtree."""
+    share = (stop - first) / _least_chunks(ends, first, stop, room)
+    end = ends[first]
+    while end < stop and ends[end] - first <= room and (end + ends[end]) / 2 - first <= share:
+        end = ends[end]
+    return end
+
+
+def _least_chunks(ends: Sequence[int], first: int, stop: int, room: int) -> int:
+    count, begin, end = 1, first, ends[first]
+    while end < stop:
+        if ends[end] - begin > room:
+            count, begin = count + 1, end
+        end = ends[end]
+    return count

@@ -17,6 +17,7 @@ class ReadingRecipe(DataFields):
     Rows grow from single sentences to whole passages, and the share of clozes falls."""
 
     named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files", "index": "index"}
+    rows: ClassVar[str] = "sleuth.read.rows"
     trainer: ClassVar[str] = "sleuth.read.rows_stage"
     kind: Literal["reading"]
     questions: FilePath

@@ -6,12 +6,26 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from transformers import PreTrainedTokenizerFast
+
 from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.learn.batch import Row
+from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.dialect import READING
-from sleuth.read.texts import ReadingQuestion, ReadingTexts, by_source
-from sleuth.read.tokens import ANSWER, ANSWER_TOKENS, PASSAGE, RESULT_TOKENS, QuestionTokens, ReadingTokens
+from sleuth.read.texts import ReadingQuestion, ReadingTexts, by_source, read_reading_texts, require_indexed
+from sleuth.read.tokens import (
+    ANSWER,
+    ANSWER_TOKENS,
+    PASSAGE,
+    RESULT_TOKENS,
+    ROW_TOKENS,
+    SEARCHED_ROW_TOKENS,
+    QuestionTokens,
+    ReadingTokens,
+)
+from sleuth.recipe import SupervisedRecipe
 from sleuth.retrieval.open_index import Index
+from sleuth.training.sft_rows import TrainedTexts
 from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6
@@ -36,6 +50,17 @@ ALONE = 0.3
 short results are read as well as long ones."""
 PART = 0.25
 """Share of the queries that are only a part of the question, half of its words at least."""
+
+
+def require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None) -> TrainedTexts:
+    """What a stage is checked for. Raises SleuthError if its questions do not fit its passages, or these its index."""
+    data = stage.data
+    assert isinstance(data, ReadingRecipe)
+    texts, longest = read_reading_texts(data), ROW_TOKENS
+    if data.index is not None:
+        require_indexed(texts, data.index)
+        longest = SEARCHED_ROW_TOKENS
+    return TrainedTexts(longest={'the longest row of data.kind = "reading"': longest})
 
 
 class ReadingRows:

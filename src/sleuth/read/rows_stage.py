@@ -10,19 +10,18 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.learn.batch import Batch, collate
-from sleuth.learn.models import add_tokens, place_weights, random_model
 from sleuth.read.copying import CopyingLoss, CopyingUpdate
 from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.exam import ReadingExam, examine
 from sleuth.read.initial_weights import begin_with_reading
 from sleuth.read.rows import ReadingRows, SearchedRows
-from sleuth.read.texts import ReadingTexts, read_reading_texts
+from sleuth.read.texts import read_reading_texts
 from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
-from sleuth.recipe import SupervisedRecipe
+from sleuth.recipe import InitRecipe, SupervisedRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.eval_file import write_eval
-from sleuth.training.loop import Figures, train, update_figures
-from sleuth.training.sft import HELD_OUT, SFTTrainer
+from sleuth.training.loop import Figures, update_figures
+from sleuth.training.sft import HELD_OUT, SFTTrainer, first_model, run_with
 from sleuth.training.stage_context import Saved, StageContext
 
 SAMPLED_QUESTIONS = 200
@@ -31,10 +30,7 @@ SAMPLED_QUESTIONS = 200
 
 def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
-        return saved.checkpoint
-    return train(stage, context, ReadingTrainer(stage, context, saved), saved)
+    return run_with(ReadingTrainer, stage, context)
 
 
 class ReadingTrainer(SFTTrainer):
@@ -43,8 +39,18 @@ class ReadingTrainer(SFTTrainer):
     def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
         data = stage.data
         assert isinstance(data, ReadingRecipe)
-        self.texts = read_reading_texts(data)
-        starts = context.model_to_train(saved) if saved else _first_model(stage, context, self.texts)
+        self.texts = texts = read_reading_texts(data)
+
+        def make_tokenizer(init: InitRecipe) -> PreTrainedTokenizerFast:
+            assert init.vocabulary is not None  # the recipe's checks
+            return make_reading_tokenizer(texts, init.vocabulary)
+
+        def draw(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+            if stage.init is not None and stage.init.reading:
+                tokens = ReadingTokens(tokenizer)
+                begin_with_reading(model, tokens.words, tokens.passages(texts.passages), context.recipe.seed)
+
+        starts = context.model_to_train(saved) if saved else first_model(stage, context, make_tokenizer, draw)
         super().__init__(stage, context, saved, *starts)
         self.stage = stage
         self.tokens = ReadingTokens(self.tokenizer)
@@ -103,21 +109,3 @@ class ReadingTrainer(SFTTrainer):
             contents = {"name": name, **exam.as_json()}
             self.context.folder.backlog.write(f"the evaluation {name}", lambda: write_eval(file, contents))
         return exam
-
-
-def _first_model(
-    stage: SupervisedRecipe, context: StageContext, texts: ReadingTexts
-) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    if stage.init is None:
-        model, tokenizer = context.model_to_train(None)
-    else:
-        assert stage.init.vocabulary is not None  # the recipe's checks
-        seed = context.recipe.seed
-        tokenizer = make_reading_tokenizer(texts, stage.init.vocabulary)
-        model = random_model(stage.init, tokenizer, seed)
-        if stage.init.reading:
-            tokens = ReadingTokens(tokenizer)
-            begin_with_reading(model, tokens.words, tokens.passages(texts.passages), seed)
-        place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)
-    add_tokens(model, tokenizer, stage.tokens)
-    return model, tokenizer

@@ -8,7 +8,7 @@ from sleuth.recipe.load import load_recipe
 from sleuth.recipe.recipe import Recipe
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.text import HeldOutThoughtsRecipe, TextRecipe
+from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.toml_writer import dump_toml
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
@@ -16,7 +16,6 @@ __all__ = [
     "AnsweredRowsRecipe",
     "EvaluateRecipe",
     "GrpoRecipe",
-    "HeldOutThoughtsRecipe",
     "InitRecipe",
     "QuestionsRecipe",
     "Recipe",

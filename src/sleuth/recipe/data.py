@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from sleuth import family
 from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, combination
+from sleuth.types import Task
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
 
@@ -18,8 +19,15 @@ class DataFields(KindTable):
 
     feeds: ClassVar[Fed] = ("rows",)
     """What a stage makes of it: rows to imitate, episodes to play, or thoughts to measure."""
+    rows: ClassVar[str] = "sleuth.training.sft_rows"
+    """The module that makes its rows for a stage, `training_rows`, and checks the stage for them, `require_texts`."""
     trainer: ClassVar[str] = "sleuth.training.sft"
     """The module whose `run(stage, context)` trains its rows."""
+
+    def tasks(self, tokenizer: Any) -> list[Task]:
+        """What a stage plays or thinks about. Without a tokenizer texts are not cut: only the first document is read,
+        and no task is returned."""
+        raise NotImplementedError
 
 
 class WorldTextRecipe(DataFields):
@@ -61,6 +69,9 @@ class QuestionsRecipe(DataFields):
     too_long: Literal["refuse", "skip"] = "refuse"
     """What becomes of rows whose prompt leaves no room for a whole turn in `context`, or whose answer is longer than a
     turn: refuse the recipe, or skip them. Their number is printed, and stored in `manifest.json`."""
+
+    def tasks(self, tokenizer: Any) -> list[Task]:
+        return family.named("sleuth.data.questions:select_tasks")(self)
 
 
 class PlayedQuestionsRecipe(QuestionsRecipe):

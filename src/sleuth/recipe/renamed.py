@@ -36,7 +36,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
         30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
     ),
     ("held_out", "suffix_tokens"): Deleted(
-        128, "the gain is measured on 128 tokens (`HELD_OUT_SUFFIX` in sleuth.training.sft)"
+        128, "the gain is measured on 128 tokens (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"
     ),
     ("init", "tie"): Deleted(True, "random weights have one tensor for input and output embeddings"),
     ("judge", "again"): Deleted(

@@ -11,12 +11,18 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sleuth.recipe.data import DataFields
 from sleuth.recipe.envs import RefineEnvRecipe
-from sleuth.recipe.strict import Name, OneOf, Row, combination
-from sleuth.recipe.text import HeldOutThoughtsRecipe
+from sleuth.recipe.strict import KindTable, Name, OneOf, Row, combination
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
 if TYPE_CHECKING:
     from sleuth.recipe.recipe import Recipe
+
+
+class HeldOutFields(KindTable):
+    """What a supervised stage measures and never trains."""
+
+    measured: ClassVar[str]
+    """`module:name` of its class, `sleuth.training.sft.HeldOut`."""
 
 
 class SupervisedRecipe(TrainingRecipe):
@@ -36,7 +42,7 @@ class SupervisedRecipe(TrainingRecipe):
     answer is written: minus the log of its attention to the token of the passage that is copied."""
     data: Annotated[DataFields, OneOf("data", lambda data: "rows" in data.feeds)]
     """The rows of text to imitate."""
-    held_out: HeldOutThoughtsRecipe | None = None
+    held_out: Annotated[HeldOutFields, OneOf("held_out")] | None = None
     """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier
     they make the text after them; absent: no measurement."""
     env: RefineEnvRecipe | None = None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from pydantic import PositiveInt, ValidationError
 
+from sleuth import family
 from sleuth.recipe.data import DataFields, Fed
 from sleuth.recipe.strict import FilePath, StrictModel, combination
-from sleuth.types import SleuthError
+from sleuth.types import SleuthError, Task
 
 Part = Literal["sft", "rl", "held_out"]
 """The split of a document, decided by its origin alone."""
@@ -37,6 +39,16 @@ class ThoughtPlaces(DocumentsRecipe, DataFields):
         suffix_tokens: Any
         """Set by each class."""
 
+    def tasks(self, tokenizer: Any) -> list[Task]:
+        if tokenizer is None:
+            next(family.named("sleuth.data.documents:read_documents")(self.texts), None)
+            return []
+        return self.cut(tokenizer)
+
+    @abstractmethod
+    def cut(self, tokenizer: Any) -> list[Task]:
+        """The texts as tasks of continuing them."""
+
 
 class TextRecipe(ThoughtPlaces):
     """Documents, cut into prefixes and their suffixes."""
@@ -51,6 +63,9 @@ class TextRecipe(ThoughtPlaces):
     """Minimum length of a document in tokens; absent: prefix_tokens + suffix_tokens."""
     windows: PositiveInt = 1
     """Maximum number of consecutive prefixes, each with its suffix, of one document."""
+
+    def cut(self, tokenizer: Any) -> list[Task]:
+        return family.named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks
 
     @combination
     def _long_enough(self) -> Iterator[str]:
@@ -67,12 +82,3 @@ def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> Te
         return TextRecipe.model_validate(table | ({"part": part} if part is not None else {}))
     except ValidationError:
         raise SleuthError(f"--part {part}: should be {', '.join(get_args(Part))}") from None
-
-
-class HeldOutThoughtsRecipe(DocumentsRecipe):
-    """Documents with thoughts that are measured and never trained on: `[stage.held_out]`."""
-
-    limit: PositiveInt = 512
-    """Use only the first `limit` documents."""
-    row_tokens: PositiveInt = 768
-    """Maximum number of tokens of a row."""

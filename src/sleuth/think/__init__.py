@@ -44,4 +44,7 @@ FAMILY = Family(
         "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
         "places": "sleuth.think.stage_tables:PlacesRecipe",
     },
+    held_out={
+        "": "sleuth.think.stage_tables:HeldOutThoughtsRecipe",
+    },
 )

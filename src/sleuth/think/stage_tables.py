@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -16,13 +16,16 @@ from sleuth.recipe.judges import ContinuationJudgeTable, Skill, TeacherRecipe
 from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.supervised import HeldOutFields
 from sleuth.recipe.text import DocumentsRecipe, ThoughtPlaces
+from sleuth.types import Task
 
 
 class ThoughtTextRecipe(DocumentsRecipe, DataFields):
     """Documents with a teacher's thoughts between thought tags (arXiv:2601.21343)."""
 
     methods: ClassVar[tuple[str, ...]] = ("self_improving",)
+    rows: ClassVar[str] = "sleuth.think.thought_rows"
     kind: Literal["thoughts"]
     row_tokens: PositiveInt = 768
     """Maximum number of tokens of a row. Longer rows are truncated, if need be before a thought that does not fit."""
@@ -45,6 +48,21 @@ class PlacesRecipe(ThoughtPlaces):
     """Minimum number of tokens of text before a place; places with fewer are skipped."""
     least_behind: PositiveInt = 1
     """Minimum number of tokens of text after a place; places with fewer are skipped."""
+
+    def cut(self, tokenizer: Any) -> list[Task]:
+        from sleuth.think.thoughts import spots_of
+
+        return [spot.task for spot in spots_of(self, tokenizer)]
+
+
+class HeldOutThoughtsRecipe(DocumentsRecipe, HeldOutFields):
+    """Documents with thoughts that are measured and never trained on: `[stage.held_out]`."""
+
+    measured: ClassVar[str] = "sleuth.think.thought_rows:HeldOutThoughts"
+    limit: PositiveInt = 512
+    """Use only the first `limit` documents."""
+    row_tokens: PositiveInt = 768
+    """Maximum number of tokens of a row."""
 
 
 class AnnotateRecipe(DocumentsRecipe, StageFields):

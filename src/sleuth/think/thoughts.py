@@ -12,12 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.data.documents import part_of, read_documents, text_digest
 from sleuth.data.excerpts import excerpts_of, plain_tokens
 from sleuth.data.kept_tokens import keeping_tokens
-from sleuth.data.questions import select_tasks
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
-from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.envs import ThoughtEnvRecipe
-from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.text import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
@@ -206,18 +203,6 @@ def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | 
         closing_tag=tag_piece(THINK.close, renderer),
         least_thought_tokens=env.least_thought_tokens,
     )
-
-
-def played_tasks(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast | None) -> list[Task]:
-    """The tasks of a stage's episodes. Without a tokenizer texts are not cut: only the first document is read, and no
-    task is returned."""
-    if isinstance(stage.data, QuestionsRecipe):
-        return select_tasks(stage.data)
-    assert isinstance(stage.data, ThoughtPlaces)  # the recipe's checks allow no other
-    if tokenizer is None:
-        next(read_documents(stage.data.texts), None)
-        return []
-    return [spot.task for spot in spots_of(stage.data, tokenizer)]
 
 
 def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Spot]:

@@ -32,7 +32,6 @@ from sleuth.recipe import GrpoRecipe, Recipe, SearchEnvRecipe, load_recipe
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.search.control import EmptyRetriever
 from sleuth.search.env import SearchEnv, result_pieces
-from sleuth.think.thoughts import played_tasks
 from sleuth.types import (
     Action,
     Episode,
@@ -202,7 +201,7 @@ def load_search_stage(
     if problems := list(_problems(resolved, index, stage, env)):
         raise SleuthError(*problems)
     outline = load_outline(resolved.model)
-    read = played_tasks(stage, outline.tokenizer)
+    read = stage.data.tasks(outline.tokenizer)
     setting = search_setting(env, outline.tokenizer, read)
     require_room(stage.data, setting, outline.tokenizer, read, stage.context)
     tasks, _ = fitting_tasks(stage.data, setting, outline.tokenizer, read, stage.context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -16,7 +16,6 @@ from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.render import find_eos_ids
 from sleuth.runs.run_folder import RunFolder
-from sleuth.think.preference_tables import OnlineDpoRecipe
 from sleuth.training.servers import StartedServers
 from sleuth.types import Engine
 
@@ -37,8 +36,18 @@ class TrainingEngine(Engine, Protocol):
         ...
 
 
+class PlayingStage(Protocol):
+    """A stage whose episodes an engine in this process samples."""
+
+    name: Any
+    slots: Any
+    cache_memory: Any
+    prompts_per_step: Any
+    samples_per_prompt: Any
+
+
 def local_engine_of(
-    stage: GrpoRecipe | OnlineDpoRecipe,
+    stage: PlayingStage,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     *,

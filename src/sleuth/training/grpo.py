@@ -43,19 +43,17 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.think.thoughts import played_tasks
 from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.engines import engine_of, record_cache
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import function_loss_of, policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.loop import Figures, Trainer, figures_of, train
-from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
+from sleuth.training.minibatches import ask_teacher, batches_of_step, guidance_of, update_on
 from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores
 from sleuth.training.servers import program_of
 from sleuth.training.stage_context import Saved, StageContext, StageInputs
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
-from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError, Task
 
 
@@ -72,7 +70,7 @@ def run(stage: GrpoRecipe, context: StageContext) -> Path:
 
 def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     """What the stage plays. Raises SleuthError if its model, environment, rewards or judges do not fit it."""
-    read = played_tasks(stage, inputs.tokenizer)
+    read = stage.data.tasks(inputs.tokenizer)
     setting, tasks = inputs.setting(stage.data, stage.env, read, stage.context)
     inputs.require_cache(stage, stage.context)
     if stage.credit is not None:
@@ -129,7 +127,7 @@ class GRPOTrainer(Trainer):
         self.stage, self.context = stage, context
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = context.model_to_train(saved)
-        read = played_tasks(stage, self.tokenizer)
+        read = stage.data.tasks(self.tokenizer)
         setting = setting_of(stage.env, self.tokenizer, read)
         tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
         run_servers = context.servers

@@ -26,10 +26,9 @@ from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import advantages_of
 from sleuth.training.learning import policy_loss_of, policy_of, served_teacher_of
-from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
+from sleuth.training.minibatches import ask_teacher, batch_of_step, batches_of_step, update_on
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
-from sleuth.training.teacher_verdicts import ask_teacher
 from sleuth.types import Group, SleuthError
 
 

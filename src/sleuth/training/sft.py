@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Protocol
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
@@ -15,35 +19,35 @@ from sleuth.learn.logprobs import token_hits
 from sleuth.learn.models import add_tokens, context_of, place_weights, random_model
 from sleuth.learn.prefix_tree import pack
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe import HeldOutThoughtsRecipe, SupervisedRecipe, WorldTextRecipe
-from sleuth.recipe.training import TrainingRecipe
+from sleuth.recipe import InitRecipe, SupervisedRecipe, TrainingRecipe, WorldTextRecipe
 from sleuth.render import Renderer
-from sleuth.runs.eval_file import write_eval
-from sleuth.think.thought_figures import LogprobScorer, thought_figures
-from sleuth.think.thoughts import thought_documents
 from sleuth.training.learning import policy_of
 from sleuth.training.loop import Figures, Trainer, train, update_figures
-from sleuth.training.sft_rows import training_rows
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.types import Piece
 from sleuth.world.text import TextRows, make_text_tokenizer
 
 HELD_OUT_ROWS = 100
-HELD_OUT_SUFFIX = 128
-"""Tokens behind a held-out thought on which its gain is measured, at most."""
 HELD_OUT_KEY = (1,)
 HELD_OUT = "held_out_"
 """The prefix of the figures of held-out rows."""
-SHOWN = ("thought_nll", "text_nll", "suffix_nll_raw", "suffix_nll_true", "suffix_nll_corrupted", "thought_gain")
-"""The figures of held-out thoughts that are printed and logged; the evaluation files have all."""
 
 
 def run(stage: SupervisedRecipe, context: StageContext) -> Path:
     """Train on the stage's rows; the last checkpoint."""
+    return run_with(TextTrainer, stage, context)
+
+
+def run_with(
+    make: Callable[[SupervisedRecipe, StageContext, Saved | None], Trainer],
+    stage: SupervisedRecipe,
+    context: StageContext,
+) -> Path:
+    """Train with a trainer, unless the stage is finished; the last checkpoint."""
     saved = context.saved()
     if saved and context.is_finished(saved):
         return saved.checkpoint
-    return train(stage, context, TextTrainer(stage, context, saved), saved)
+    return train(stage, context, make(stage, context, saved), saved)
 
 
 class SFTTrainer(Trainer):
@@ -89,18 +93,26 @@ class TextTrainer(SFTTrainer):
     """The trainer of a supervised stage. Row i of the text is always trained in step i // rows_per_step."""
 
     def __init__(self, stage: SupervisedRecipe, context: StageContext, saved: Saved | None) -> None:
-        model, tokenizer = context.model_to_train(saved) if saved else _first_model(stage, context)
+        def make_tokenizer(init: InitRecipe) -> PreTrainedTokenizerFast:
+            assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init here
+            return make_text_tokenizer(stage.data)
+
+        model, tokenizer = context.model_to_train(saved) if saved else first_model(stage, context, make_tokenizer)
         super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
-        self.rows, self.protocol = training_rows(stage, context, tokenizer, context_of(model))
+        rows = import_module(stage.data.rows)
+        self.rows, self.protocol = rows.training_rows(stage, context, tokenizer, context_of(model))
         self.renderer = Renderer(tokenizer, self.protocol.dialect.tags if self.protocol else ())
-        self.thoughts = HeldOutThoughts(stage.held_out, context) if stage.held_out else None
+        held_out = stage.held_out
+        self.held_out: HeldOut | None = family.named(held_out.measured)(held_out, context) if held_out else None
 
     def opening(self) -> list[str]:
-        """The figures of held-out thoughts before training."""
-        if self.thoughts is None:
+        """The held-out figures before training."""
+        if self.held_out is None:
             return []
-        return [f"held out, before: {shown(self._measured('before'))}"]
+        measured = self._measured(self.held_out, "before")
+        shown = ", ".join(f"{name} {one.formatted()}" for name, one in measured.items() if one.value is not None)
+        return [f"held out, before: {shown}"]
 
     def step(self, step: int) -> Figures:
         """One optimiser step on the next rows; at a checkpoint also the figures of held-out rows."""
@@ -112,16 +124,15 @@ class TextTrainer(SFTTrainer):
             data = self.stage.data
             found = self.context.ranks.broadcast(lambda: held_out(self.model, self.renderer, data, self.budget))
             figures |= {f"{HELD_OUT}{kind}": share for kind, share in found.items()}
-        if self.stage.saves_at(step) and self.thoughts is not None:
-            measured = self._measured("after")
-            figures |= {f"{HELD_OUT}{name}": measured[name].value for name in SHOWN}
+        if self.stage.saves_at(step) and self.held_out is not None:
+            measured = self._measured(self.held_out, "after")
+            figures |= {f"{HELD_OUT}{name}": figure.value for name, figure in measured.items()}
         return figures
 
-    def _measured(self, when: str) -> dict[str, Measured]:
-        """The first rank measures, and writes the file."""
-        thoughts = self.thoughts
-        assert thoughts is not None
-        return self.context.ranks.broadcast(lambda: thoughts.measure(self.model, self.renderer, self.budget, when))
+    def _measured(self, held_out: HeldOut, when: str) -> dict[str, Measured]:
+        """The shown figures; the first rank measures, and writes the file."""
+        found = self.context.ranks.broadcast(lambda: held_out.measure(self.model, self.renderer, self.budget, when))
+        return held_out.shown(found)
 
     def remarks(self, step: int, figures: Figures) -> list[str]:
         """The figures of rows that are never trained."""
@@ -133,39 +144,18 @@ class TextTrainer(SFTTrainer):
         return [f"step {step}, held out: {', '.join(found)}"] if found else []
 
 
-class HeldOutThoughts:
-    """Documents with thoughts that are never trained, `[stage.held_out]`. They are measured before the first step and
-    at checkpoints; the figures are written to `eval/STAGE_WHEN.json`."""
-
-    def __init__(self, recipe: HeldOutThoughtsRecipe, context: StageContext) -> None:
-        self.recipe = recipe
-        self.context = context
-        self.documents = thought_documents(recipe)
+class HeldOut(Protocol):
+    """What a stage measures and never trains, `[stage.held_out]`: before the first step and at checkpoints."""
 
     def measure(
         self, model: PreTrainedModel, renderer: Renderer, budget: TokenBudget, when: str
     ) -> dict[str, Measured]:
-        """Every figure; writes the file."""
-        found = budget.run(
-            lambda tokens: thought_figures(
-                LogprobScorer(model=model, renderer=renderer, budget=tokens),
-                self.documents,
-                row_tokens=self.recipe.row_tokens,
-                suffix_tokens=HELD_OUT_SUFFIX,
-            )
-        )
-        name = f"{self.context.stage.name}_{when}"
-        contents = {"name": name, "texts": str(self.recipe.texts), "documents": len(self.documents)}
-        contents |= {figure: measured.as_json() for figure, measured in found.items()}
-        file = self.context.folder.eval / f"{name}.json"
-        self.context.folder.backlog.write(f"the evaluation {name}", lambda: write_eval(file, contents))
-        return found
+        """Every figure, written to `eval/STAGE_WHEN.json`."""
+        ...
 
-
-def shown(figures: dict[str, Measured]) -> str:
-    """`thought_nll 1.234 (1.100 to 1.300), ...`: the figures that were measured."""
-    measured = {name: figure for name in SHOWN if (figure := figures[name]).value is not None}
-    return ", ".join(f"{name} {one.formatted()}" for name, one in measured.items())
+    def shown(self, figures: Mapping[str, Measured]) -> dict[str, Measured]:
+        """The figures that are printed and logged."""
+        ...
 
 
 def held_out(
@@ -202,13 +192,20 @@ def text_batch(rows: list[list[Piece]], renderer: Renderer, source_weight: float
     return collate([row(pieces) for pieces in rows])
 
 
-def _first_model(stage: SupervisedRecipe, context: StageContext) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+def first_model(
+    stage: SupervisedRecipe,
+    context: StageContext,
+    make_tokenizer: Callable[[InitRecipe], PreTrainedTokenizerFast],
+    draw: Callable[[PreTrainedModel, PreTrainedTokenizerFast], None] = lambda model, tokenizer: None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The model and tokenizer that a stage begins with: those of the run, or random weights, of which `draw` overwrites
+    some."""
     if stage.init is None:
         model, tokenizer = context.model_to_train(None)
     else:
-        assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init here
-        tokenizer = make_text_tokenizer(stage.data)
+        tokenizer = make_tokenizer(stage.init)
         model = random_model(stage.init, tokenizer, context.recipe.seed)
+        draw(model, tokenizer)
         place_weights(model, dtype=context.recipe.dtype, device=context.recipe.device)
     add_tokens(model, tokenizer, stage.tokens)
     return model, tokenizer

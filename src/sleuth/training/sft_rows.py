@@ -1,32 +1,27 @@
-"""The rows of a supervised stage: text of a generated world, documents with or without thoughts, or prompts with their
-answers; and what the stage is checked for."""
+"""The rows of a supervised stage: text of a generated world, documents, or prompts with their answers; and what the
+stage is checked for."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Protocol, cast
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.answers.scorers.scorer import STRICT
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import named_rows, questions_hash, select_tasks
 from sleuth.episodes.environments import setting_of
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
-from sleuth.read.data_table import ReadingRecipe
-from sleuth.read.texts import read_reading_texts, require_indexed
-from sleuth.read.tokens import ROW_TOKENS, SEARCHED_ROW_TOKENS
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, WorldTextRecipe
-from sleuth.render import Renderer, check_writable
-from sleuth.think.stage_tables import ThoughtTextRecipe
-from sleuth.think.thoughts import THINK, interleaved, require_apart, thought_documents
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.stage_context import StageContext, StageInputs
-from sleuth.types import Document, Piece, SleuthError, Task
+from sleuth.types import Piece, SleuthError, Task
 from sleuth.world.text import TextRows
 
 
@@ -65,31 +60,6 @@ class Excerpts:
         ]
 
 
-class ThoughtRows:
-    """Documents with the thoughts of a teacher in place, at most `most` tokens of each, shuffled in each epoch. In a
-    share of the rows, `empty`, the thoughts are empty and not trained."""
-
-    def __init__(
-        self, documents: Sequence[Document], renderer: Renderer, most: int, empty: float, key: tuple[int, ...]
-    ) -> None:
-        self.order = InfiniteSampler(documents, seed=key)
-        self.renderer = renderer
-        self.most = most
-        self.empty = empty
-        self.key = key
-
-    def row(self, index: int) -> list[Piece]:
-        """The text with its thoughts between their tags."""
-        document = self.order.at(index)
-        if random.Random(f"empty {self.key} {index}").random() >= self.empty:
-            return interleaved(document, self.renderer, self.most)
-        silent = replace(document, thoughts=tuple(replace(thought, text="") for thought in document.thoughts))
-        return [
-            replace(piece, author="env") if piece.author == "teacher" else piece
-            for piece in interleaved(silent, self.renderer, self.most)
-        ]
-
-
 def training_rows(
     stage: SupervisedRecipe, context: StageContext, tokenizer: PreTrainedTokenizerFast, positions: int
 ) -> tuple[TrainingRows, ProtocolCard | None]:
@@ -98,10 +68,7 @@ def training_rows(
         return TextRows(stage.data.people, stage.data.mix, context.key, distracted=stage.data.distracted), None
     if isinstance(stage.data, TextRecipe):
         return Excerpts(excerpts_of(stage.data, tokenizer).tasks, context.key), None
-    if isinstance(stage.data, ThoughtTextRecipe):
-        documents, renderer = thought_documents(stage.data), Renderer(tokenizer)
-        return ThoughtRows(documents, renderer, stage.data.row_tokens, stage.data.empty, context.key), None
-    data = cast(AnsweredRowsRecipe, stage.data)  # those of `reading` have a trainer of their own
+    data = cast(AnsweredRowsRecipe, stage.data)  # the other kinds have a module of their own
     read = answered_tasks(data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = setting_of(env, tokenizer, read)
@@ -110,47 +77,47 @@ def training_rows(
     return AnsweredRows(tasks, setting, context.key), protocol
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTexts:
+    """What a stage is checked for: the `tasks` that its texts are cut into, the texts themselves, the `ids` of the
+    documents that they are from, and the recipe keys that decide how many tokens a row may have."""
+
+    tasks: list[Task] = field(default_factory=list)
+    texts: Sequence[str] = ()
+    ids: Collection[str] = ()
+    longest: Mapping[str, int] = field(default_factory=dict)
+
+
+def require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None) -> TrainedTexts:
+    """What the stage trains; nothing where it is not known before the run. Raises SleuthError for texts that cannot be
+    trained."""
+    data = stage.data
+    if not isinstance(data, TextRecipe) or tokenizer is None:
+        return TrainedTexts()
+    tasks = excerpts_of(data, tokenizer).tasks
+    return TrainedTexts(
+        tasks=tasks,
+        texts=[task.question + task.reference for task in tasks],
+        ids={task.continuation.document for task in tasks if task.continuation is not None},
+        longest={"data.prefix_tokens + data.suffix_tokens": data.prefix_tokens + data.suffix_tokens},
+    )
+
+
 def require_inputs(stage: SupervisedRecipe, inputs: StageInputs) -> list[Task]:
     """The tasks of the stage; none if it trains on text that is not cut into tasks. Raises SleuthError if texts, rows
     or answers do not fit the model, and if a held-out text is trained too."""
-    texts = _require_texts(stage, inputs.tokenizer, inputs.positions)
+    trained = import_module(stage.data.rows).require_texts(stage, inputs.tokenizer)
+    longest = dict(trained.longest)
+    if stage.held_out is not None:
+        longest |= family.named(stage.held_out.measured).require(stage, trained, inputs.tokenizer)
+    for key, tokens in longest.items():
+        if tokens > inputs.positions:
+            raise SleuthError(f"{key} = {tokens} is more than the {inputs.positions} positions of the model")
     if not isinstance(stage.data, AnsweredRowsRecipe):
-        return texts
+        return trained.tasks
     tasks = answered_tasks(stage.data)
     env, context = inputs.recipe.refine_env_and_context(inputs.index)
     return inputs.setting(stage.data, env, tasks, context or inputs.positions)[1]
-
-
-def _require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int) -> list[Task]:
-    tasks: list[Task] = []
-    trained: list[str] = []
-    ids: set[str] = set()
-    longest = {}
-    if isinstance(stage.data, TextRecipe) and tokenizer is not None:
-        tasks = excerpts_of(stage.data, tokenizer).tasks
-        longest["data.prefix_tokens + data.suffix_tokens"] = stage.data.prefix_tokens + stage.data.suffix_tokens
-        trained = [task.question + task.reference for task in tasks]
-        if stage.held_out is not None and stage.held_out.texts == stage.data.texts:
-            ids = {task.continuation.document for task in tasks if task.continuation is not None}
-    if isinstance(stage.data, ThoughtTextRecipe):
-        longest["data.row_tokens"] = stage.data.row_tokens
-        trained = [document.text for document in thought_documents(stage.data)]
-    if stage.data.kind == "reading":
-        data = cast(ReadingRecipe, stage.data)
-        reading, longest_row = read_reading_texts(data), ROW_TOKENS
-        if data.index is not None:
-            require_indexed(reading, data.index)
-            longest_row = SEARCHED_ROW_TOKENS
-        longest['the longest row of data.kind = "reading"'] = longest_row
-    if stage.held_out is not None:
-        longest["held_out.row_tokens"] = stage.held_out.row_tokens
-        require_apart(trained, thought_documents(stage.held_out), ids)
-    if tokenizer is not None and (stage.held_out is not None or isinstance(stage.data, ThoughtTextRecipe)):
-        check_writable(tokenizer, (THINK.open, THINK.close))
-    for key, tokens in longest.items():
-        if tokens > positions:
-            raise SleuthError(f"{key} = {tokens} is more than the {positions} positions of the model")
-    return tasks
 
 
 def answered_tasks(data: AnsweredRowsRecipe) -> list[Task]:
