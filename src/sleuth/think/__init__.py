@@ -44,4 +44,5 @@ FAMILY = Family(
         "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
         "places": "sleuth.think.stage_tables:PlacesRecipe",
     },
+    figures=("sleuth.think.figures:FIGURES", "sleuth.think.figures:STEPS"),
 )
