@@ -76,13 +76,6 @@ def paired_records(*runs: Iterable[Record]) -> list[tuple[Record, ...]]:
     return [tuple(run[key] for run in numbered) for key in numbered[0] if all(key in run for run in numbered)]
 
 
-def side_of_zero(measured: Measured | None) -> int:
-    """1 or -1 if the whole interval lies on that side of zero, otherwise 0."""
-    if measured is None or measured.low is None or measured.high is None:
-        return 0
-    return (measured.low > 0) - (measured.high < 0)
-
-
 def _numbered(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
     """The records by question and sample: `("q7", 2)` is the second answer to q7."""
     counts: Counter[str] = Counter()

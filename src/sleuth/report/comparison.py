@@ -21,7 +21,6 @@ from sleuth.evaluation.paired import (
     paired_records,
     question_means,
     same_reward,
-    side_of_zero,
 )
 from sleuth.report.arms import Arm, Evaluated
 from sleuth.report.summary import flat
@@ -127,8 +126,7 @@ def _headline(pair: Pair, found: Difference | None, label: str) -> str:
     one, other = pair
     if found is None:
         return f"No question has a value of {label.lower()} on both sides of {one} and {other}."
-    side = side_of_zero(found.measured)
-    move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[side]
+    move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[found.measured.side]
     value, low, high = (f"{bound:+.3f}" for bound in (found.measured.value, found.measured.low, found.measured.high))
     return f"{label} of {other} {move} that of {one}: {value} [{low}, {high}]."
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sleuth.answers.failures import MODES
-from sleuth.evaluation.figures import figure
-from sleuth.evaluation.paired import side_of_zero
 from sleuth.report.comparison import Comparison
 from sleuth.report.curves import Arms, matched_charts
-from sleuth.report.figures import whiskers
 from sleuth.report.page import fill, write_page
 from sleuth.report.rollouts_shown import questions_shown
 from sleuth.report.transcripts import TextPool
@@ -40,30 +36,12 @@ def render_comparison(comparison: Comparison) -> str:
         comparison=comparison,
         names=comparison.names,
         pairs=list(comparison.became),
-        rows=[_row(comparison, key) for key in comparison.levels],
         modes={mode: words for mode, words in MODES.items() if any(one[mode] for one in comparison.modes.values())},
         totals={name: sum(counts.values()) for name, counts in comparison.modes.items()},
         stages=stages,
         several=any(len(runs) > 1 for runs in curves.values()),
         data=data,
     )
-
-
-def _row(comparison: Comparison, key: str) -> dict[str, Any]:
-    """A row of the table: levels with their picture, and differences by pair."""
-    drawn, axis = whiskers(comparison.levels[key])
-    return {
-        "key": key,
-        "label": figure(key).label,
-        "levels": comparison.levels[key],
-        "whiskers": drawn,
-        "axis": axis,
-        "digits": figure(key).digits,
-        "differences": [
-            (found, found is not None and side_of_zero(found.measured) != 0)
-            for found in comparison.differences[key].values()
-        ],
-    }
 
 
 def _curves(comparison: Comparison) -> Arms:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sleuth.answers.answer import SCORE
-from sleuth.evaluation.figures import figure, figures, scores_in
+from sleuth.evaluation.figures import figures, scores_in
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, same_reward, side_of_zero
+from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, same_reward
 from sleuth.report.axes import Scale, round_domain
 from sleuth.report.run_files import BASE, TRAINED
 
@@ -27,25 +27,12 @@ class Whisker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """One figure in every arm. `measured` is in the order of the arms, None where an arm lacks it; `difference` is
-    trained minus base over the questions that both answered, None without records."""
+    """One figure by arm, None where an arm lacks it; `difference` is trained minus base over the questions that both
+    answered, None without records."""
 
     key: str
-    label: str
-    measured: tuple[Measured | None, ...]
+    measured: Mapping[str, Measured | None]
     difference: Measured | None
-    whiskers: tuple[Whisker, ...]
-    axis: Scale
-
-    @property
-    def digits(self) -> int:
-        """Decimals of its values."""
-        return figure(self.key).digits
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference excludes zero."""
-        return side_of_zero(self.difference) != 0
 
 
 def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
@@ -64,41 +51,18 @@ def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
     return [_row(key, arms, evaluations) for key in keys if key in found]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetRow:
-    """A score of one test set of a suite in every arm, as `FigureRow`."""
-
-    set: str
-    key: str
-    measured: tuple[Measured | None, ...]
-    difference: Measured | None
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference excludes zero."""
-        return side_of_zero(self.difference) != 0
-
-
-def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
-    """Exact match and the scores of other scorers for each test set of the suites; none without a suite."""
+def set_rows(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, FigureRow]]:
+    """Exact match and the scores of other scorers for each test set of the suites, with its name; none without one."""
     arms = arms_of(evaluations)
     asked = {name: evaluations[name].get("sets", {}) for name in arms}
-    names = dict.fromkeys(set_name for sets in asked.values() for set_name in sets)
-    rows: list[SetRow] = []
-    for set_name in names:
-        found = [sets.get(set_name, {}) for sets in asked.values()]
-        scores = scores_in(found)
+    rows = []
+    for set_name in dict.fromkeys(name for sets in asked.values() for name in sets):
+        found = {name: sets.get(set_name, {}) for name, sets in asked.items()}
         leads = evaluations.get(arms[0], {}).get("headline", ())
-        trained, base = (evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE))
-        rows += [
-            SetRow(
-                set=set_name,
-                key=key,
-                measured=tuple(measured_of(one.get(key)) for one in found),
-                difference=mean_difference(key, trained, base),
-            )
-            for key in dict.fromkeys([*leads, "em", *scores])
-        ]
+        records = [evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE)]
+        for key in dict.fromkeys([*leads, "em", *scores_in(found.values())]):
+            measured = {name: measured_of(one.get(key)) for name, one in found.items()}
+            rows.append((set_name, FigureRow(key=key, measured=measured, difference=mean_difference(key, *records))))
     return rows
 
 
@@ -126,17 +90,12 @@ def measured_of(value: object) -> Measured | None:
 
 
 def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
-    measured = {arm: measured_of(evaluations[arm].get(key)) for arm in arms}
-    drawn, axis = whiskers(measured)
     sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
-    trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
+    records = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
-        label=figure(key).label,
-        measured=tuple(measured.values()),
-        difference=mean_difference(key, trained, base) if key != SCORE or same_reward(*sides) else None,
-        whiskers=drawn,
-        axis=axis,
+        measured={arm: measured_of(evaluations[arm].get(key)) for arm in arms},
+        difference=mean_difference(key, *records) if key != SCORE or same_reward(*sides) else None,
     )
 
 

@@ -22,7 +22,6 @@ from sleuth.evaluation.paired import (
     mean_difference,
     paired_records,
     records_of,
-    side_of_zero,
 )
 from sleuth.host import disk
 from sleuth.host.atomic import write_text
@@ -30,7 +29,7 @@ from sleuth.host.escapes import escape
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows
+from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows, whiskers
 from sleuth.report.rollouts_shown import (
     opened_at,
     questions_played,
@@ -173,6 +172,7 @@ def environment() -> Environment:
         finalize=lambda value: type(value)(escape(value)) if isinstance(value, str) else value,
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.globals |= {"figure": figure, "picture": whiskers}
     made.filters |= {"number": number, "signed": signed, "duration": duration, "bytes": disk.shown}
     return made
 
@@ -192,9 +192,9 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     if base is None or trained is None:
         lacking = [f"eval/{name}.json" for name, one in ((BASE, base), (TRAINED, trained)) if one is None]
         return f"Not measured yet: no {figure(key).label.lower()} in {' and '.join(lacking)}."
-    side = side_of_zero(mean_difference(key, *(records_of(evaluations, name) for name in (TRAINED, BASE))))
+    change = mean_difference(key, *(records_of(evaluations, name) for name in (TRAINED, BASE)))
     greedy = evaluations[TRAINED].get("temperature") == 0
-    move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[side]
+    move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[change.side if change else 0]
     sets = len(evaluations[TRAINED].get("sets", ()))
     over = f", as the mean over {sets} sets," if sets else ""
     label = figure(key).label
