@@ -183,7 +183,7 @@ def every_figure_is_in_the_glossary(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def checked(self: RunFolder, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         unknown = [name for name in figures if meaning_of(name) is None]
-        assert not unknown, f"sleuth.runs.metrics.GLOSSARY has no {unknown}"
+        assert not unknown, f"the table of figures has no {unknown}"
         write(self, stage, step, figures)
 
     monkeypatch.setattr(RunFolder, "write_metrics", checked)

@@ -41,8 +41,6 @@ PENDING = frozenset(
         "episodes/environments.py search",
         "episodes/environments.py think",
         "evaluation/eval_session.py cite",
-        "evaluation/evaluate.py cite",
-        "evaluation/paired.py cite",
         "runs/model_card.py cite",
         "search/probe.py cite",
         "search/probe_verb.py think",

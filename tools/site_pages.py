@@ -21,7 +21,7 @@ from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.recipe.training import TrainingRecipe
-from sleuth.runs.metrics import GLOSSARY
+from sleuth.runs.metrics import glossary
 from tools.code_blocks import COMMAND, ROOT, kind_of, pages, problems
 
 log = logging.getLogger("mkdocs.hooks.site_pages")  # a warning of mkdocs ends a strict build
@@ -239,7 +239,7 @@ def metrics_page() -> str:
         "A run writes one JSON object a step to `metrics.jsonl`; a figure that was not measured is null or absent.",
         "",
     ]
-    for title, figures in GLOSSARY.items():
+    for title, figures in glossary().items():
         lines += [f"## {title}", "", "| figure | meaning |", "|---|---|"]
         lines += [f"| `{name}` | {_cell(_escaped(meaning))} |" for name, meaning in figures.items()]
         lines.append("")

@@ -68,6 +68,8 @@ class Family:
     """Layouts of rows that are read besides ours, from `sleuth.data.layouts`."""
     skills: Mapping[str, str] = field(default_factory=dict)
     """What a judge may be asked: a function each, which makes the questions of its exam from true and spoiled texts."""
+    figures: tuple[str, ...] = ()
+    """Tuples of rows of the table of figures, as `module:name`."""
 
 
 OURS = (
@@ -117,6 +119,11 @@ def world_files() -> list[Any]:
     return [named(family.world_files) for family in reversed(_families()) if family.world_files]
 
 
+def figures() -> list[Any]:
+    """The rows of figures of all families, in their order."""
+    return [row for family in _families() for name in family.figures for row in _named(name)]
+
+
 @cache
 def _families() -> tuple[Family, ...]:
     return tuple(map(named, OURS))
@@ -156,4 +163,5 @@ CORE = Family(
         "text": "sleuth.recipe.text:TextRecipe",
         "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
     },
+    figures=("sleuth.evaluation.figures:FIGURES",),
 )

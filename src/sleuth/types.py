@@ -6,9 +6,9 @@ All records are frozen, slotted and keyword-only. Letters: P prompts, G episodes
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
 """Where a token came from: sampled by the policy, supplied by the environment (question, observations, inserted tags),
@@ -612,3 +612,23 @@ def failed_score(episode: Episode) -> Score | None:
     if last is None or last.kind != "search":
         return Score(value=None, note=(last.failure if last else "") or "the environment failed")
     return Score(value=None, note=f"{RETRIEVER_FAILED}: {last.failure}" if last.failure else RETRIEVER_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigure:
+    """A figure of `metrics.jsonl`: `StepFigure("em", "Share of right answers.", "Exact match", "share of episodes")`.
+
+    `*` in its name stands for any text. With a `title` reports draw it, `top` being the fixed upper end of the axis;
+    figures of one title are stacked, and those `compared` are also drawn where runs are compared. `part` is its heading
+    in the reference.
+    """
+
+    name: str
+    meaning: str
+    title: str = ""
+    hint: str = ""
+    _: KW_ONLY
+    top: float | None = None
+    compared: bool = False
+    part: str = "Parts of the score (means over the episodes that have them)"
+    in_steps: ClassVar[bool] = True

@@ -17,6 +17,7 @@ from sleuth.cli import check, check_scorer, compare, prompts, rescore, sweep
 from sleuth.cli.plan_card import print_card_plan
 from sleuth.episodes.library import list_prompts
 from sleuth.evaluation.exam_card import ExamCard, SkillMark
+from sleuth.evaluation.figures import figures as table_of_figures
 from sleuth.evaluation.intervals import Measured
 from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import plan_for_cards
@@ -72,7 +73,7 @@ def comparison(*names: str) -> Shown:
 
 
 def sets() -> Shown:
-    keys = [*figures.SET_COLUMNS, "missing"]
+    keys = [*(row.name for row in table_of_figures() if row.heading), "missing"]
     suite = {"questions": BIG, **dict.fromkeys(keys, CELL)}
     whole = {"sets": {"a_set_of_questions_with_a_long_name": suite, "nq": suite}, **dict.fromkeys(keys, CELL)}
     return lambda: figures.print_sets("suite", whole), ["123,456,789", "246,913,578", "0.458", "0.44-0.47"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from sleuth.answers.answer import CITING
 from sleuth.answers.factory import computes_score, leads_with_score
 from sleuth.answers.failures import failure_mode
 from sleuth.answers.tables import AnswerRewardRecipe, FunctionRewardRecipe
 from sleuth.cite.dialect import REFINERS
-from sleuth.cite.figures import FIGURES as CITATION_FIGURES
 from sleuth.cite.rewards import RubricRecipe
 from sleuth.dialect import DIALECTS
-from sleuth.evaluation.evaluate import question_record
-from sleuth.evaluation.metrics import CITING, REFINED, episode_figures, outcome_counts
-from sleuth.evaluation.paired import FIGURES, by_question, question_means
+from sleuth.evaluation.evaluate import outcome_counts, question_record
+from sleuth.evaluation.figures import compared_figures, measured_figures
+from sleuth.evaluation.paired import by_question, question_means
 from sleuth.types import Action, Episode, Passage, Score, Segment, Task, Trajectory
 
 
@@ -41,13 +41,10 @@ def test_figures_of_records_are_the_figures_of_their_episodes() -> None:
         (episode("e", ("17",), "two_hop", stop="failed"), Score(value=None, note="retriever failed")),
         (episode("a", ()), wrong),  # a second sample
     ]
-    figures = episode_figures([(one.task, one.trajectory, score) for one, score in played], cites=True)
-    run = by_question(question_record(one, score) for one, score in played)
+    records = [question_record(one, score) for one, score in played]
+    figures, run = measured_figures(records, DIALECTS["reading"]), by_question(records)
     assert [figures[name].n for name in CITING] == [4, 2, 2]
-    shared = [key for key in FIGURES if key in figures]
-    of_records = {"sub_match", "f1", "evidence_shown"}  # told of them alone; claims are a refiner's
-    assert set(FIGURES) - set(shared) - set(CITATION_FIGURES) - set(REFINED) == of_records
-    for key in shared:
+    for key in figures.keys() & {*compared_figures()}:
         [means] = question_means(key, list(run), [run])
         present = [value for value in means if value is not None]
         assert (sum(present) / len(present), len(present)) == (figures[key].value, figures[key].n), key
@@ -57,15 +54,14 @@ def test_a_stages_own_score_is_the_verdict_and_is_missing_even_where_the_answer_
     scored = Score(value=0.5, parts={"score": 0.5, "em": 0.0, "score_f": 0.5, "score_f/turns": 2.0}, note="wrong")
     missing = Score(value=None, parts={"em": 0.0}, note="f.py:3: f: no", notes={"f": "f.py:3: f: no"})
     played = [(episode("a", ()), scored), (episode("b", ()), missing)]
-    records = [(one.task, one.trajectory, score) for one, score in played]
-    figures = episode_figures(records, is_scored=True)
-    run = by_question(question_record(one, score, is_scored=True) for one, score in played)
+    records = [question_record(one, score, is_scored=True) for one, score in played]
+    figures, run = measured_figures(records, DIALECTS["sleuth"]), by_question(records)
     for key, value, n in (("missing", 0.5, 2), ("score", 0.5, 1), ("score_f/turns", 2.0, 1)):
         [means] = question_means(key, list(run), [run])
         present = [one for one in means if one is not None]
         assert (figures[key].value, figures[key].n) == (sum(present) / len(present), len(present)) == (value, n)
     assert [failure_mode(record) for [record] in run.values()] == ["scored", "missing"]
-    assert outcome_counts(records, is_scored=True) == {"answered": 1, "f.py:3: f: no": 1}
+    assert outcome_counts(records) == {"answered": 1, "f.py:3: f: no": 1}
     assert run["b"][0]["notes"] == missing.notes
 
 

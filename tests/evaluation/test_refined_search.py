@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from measured import episode_figures
 
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.refined_search import RefinedSetting, Refiner, with_refiner
@@ -17,7 +18,6 @@ from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.environments import RefineSetting, SearchSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import mean_over_sets, question_record
-from sleuth.evaluation.metrics import episode_figures
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.types import Action, Passage, Piece, Sampling, Score, SleuthError, Task, Trajectory

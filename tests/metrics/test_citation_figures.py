@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from measured import Finished, citation_figures
+
 from sleuth.answers.failures import failure_mode
-from sleuth.cite.figures import citation_figures
-from sleuth.evaluation.metrics import Record
-from sleuth.evaluation.paired import question_value
+from sleuth.evaluation.figures import question_value
 from sleuth.types import Evidence, Score, Segment, Task, Trajectory
 
 STORY = Trajectory(segments=(Segment(author="policy", tokens=(1, 2, 3), text="x"),))
@@ -37,7 +37,7 @@ def task(name: str, answerable: bool | None = True) -> Task:
     return Task(id=name, question=name, golden_answers=(), evidence=evidence)
 
 
-RECORDS: list[Record] = [
+RECORDS: list[Finished] = [
     (task("a"), STORY, Score(value=1.0, parts=CITED)),
     (task("b"), STORY, Score(value=0.0, parts=SILENT)),
     (task("c", answerable=False), STORY, Score(value=1.0, parts=RIGHTLY)),

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from measured import Finished, episode_figures
 
+from sleuth.evaluation.evaluate import outcome_counts, question_record
 from sleuth.evaluation.intervals import UNMEASURED, wilson
-from sleuth.evaluation.metrics import Record, episode_figures, outcome_counts, recall_at_k
-from sleuth.types import Action, Passage, RetrievalFailed, Score, Segment, Task, Trajectory
+from sleuth.search.figures import recall_at_k
+from sleuth.types import Action, Episode, Passage, RetrievalFailed, Score, Segment, Task, Trajectory
 
 RIGHT = Score(value=1.0, parts={"em": 1.0}, note="correct")
 WRONG = Score(value=0.0, parts={"em": 0.0}, note="wrong")
@@ -27,7 +29,7 @@ def story(*shown: str, stop: str = "answered") -> Trajectory:
     return Trajectory(segments=(), actions=(*searches, Action(kind="answer", text="Tarn")), stop=stop)
 
 
-RECORDS: list[Record] = [
+RECORDS: list[Finished] = [
     (task("a"), story("4 17"), RIGHT),  # found at once
     (task("b"), story(), WRONG),  # never searched
     (task("c", "two_hop"), story("4", "17"), RIGHT),  # found by the second search only
@@ -89,7 +91,8 @@ def test_siblings_of_one_task_count_as_one_draw() -> None:
 
 def test_outcomes_are_counted_by_note_or_else_by_stop() -> None:
     silent = [(task("g"), story(stop="turns"), Score(value=0.0))]
-    counts = outcome_counts([*RECORDS, *silent])
+    played = [(Episode(task=task, sample=0, trajectories=(one,)), score) for task, one, score in [*RECORDS, *silent]]
+    counts = outcome_counts([question_record(episode, score) for episode, score in played])
     assert list(counts.items()) == [("correct", 3), ("wrong", 2), ("retriever failed", 1), ("turns", 1)]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.headline import evaluation_line, headline
+from sleuth.evaluation.paired import evaluation_line, headline
 from sleuth.report.run_files import RunFiles
 from sleuth.report.summary import run_headline
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from sleuth.report.curves import BOTTOM, PANELS, TOP, charts_of, draw, smoothing, stages_of
+from sleuth.report.curves import BOTTOM, TOP, charts_of, draw, panels, smoothing, stages_of
 
-REWARD = PANELS[0]
-SECONDS = next(panel for panel in PANELS if len(panel.keys) == 2)
+REWARD = panels()[0]
+SECONDS = next(panel for panel in panels() if len(panel) == 2)
 
 
 def test_a_metric_that_never_had_a_value_has_no_chart() -> None:

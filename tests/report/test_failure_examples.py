@@ -120,8 +120,8 @@ def test_a_set_has_its_difference_question_by_question() -> None:
     evaluations: dict[str, Any] = {name: {"sets": {"nq": {"em": share}}} for name in ("base", "trained")}
     evaluations["base@nq"] = {"set": {}, "records": [record("one", MEMORY), record("two", MEMORY)]}
     evaluations["trained@nq"] = {"set": {}, "records": [record("one", MEMORY, em=1.0), record("two", MEMORY)]}
-    [row] = set_rows(evaluations)
-    assert (row.set, row.key, row.measured[0]) == ("nq", "em", Measured(value=0.5, low=0.4, high=0.6, n=2))
+    [(name, row)] = set_rows(evaluations)
+    assert (name, row.key, row.measured["base"]) == ("nq", "em", Measured(value=0.5, low=0.4, high=0.6, n=2))
     assert row.difference is not None
     assert row.difference.value == 0.5
     assert set_rows({"base": {"em": share}}) == []

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sleuth.report.comparison_page import matched_charts, overlaid
-from sleuth.report.curves import BOTTOM, LEFT, PANELS, RIGHT, TOP
+from sleuth.report.curves import BOTTOM, LEFT, RIGHT, TOP, matched_charts, overlaid, panels
 
-EM = next(panel for panel in PANELS if panel.keys == ("em",))
+EM = next(panel for panel in panels() if panel[0].name == "em")
 
 
 def rows(values: list[float | None], stage: str = "grpo", first: int = 1) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from synthetic_run import write_run
 
 from sleuth.report import write_report
-from sleuth.report.step_files import FOLDER, with_files
+from sleuth.report.rollouts_shown import FOLDER, with_files
 
 
 def steps_in(run: Path) -> dict[str, dict[str, Any]]:

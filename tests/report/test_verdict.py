@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sleuth.evaluation.figures import figure
 from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import figure_rows, outcome_table
+from sleuth.report.figures import figure_rows, outcome_table, whiskers
 from sleuth.report.page import overlap, verdict
 
 
@@ -51,7 +52,7 @@ def test_a_run_that_compares_no_answers_is_led_by_its_score() -> None:
 
     runs = {"base": scored(0.25), "trained": scored(0.5)}
     assert verdict(runs) == "Greedy score on 40 questions rose from 0.250 [0.250, 0.250] to 0.500 [0.500, 0.500]."
-    assert [(row.key, row.label) for row in figure_rows(runs)] == [
+    assert [(row.key, figure(row.key).label) for row in figure_rows(runs)] == [
         ("score", "Score"),
         ("score_f/turns", "turns of f"),
         ("em", "Exact match"),
@@ -74,9 +75,9 @@ def test_every_measured_figure_has_a_row_even_if_one_arm_lacks_it() -> None:
     unmeasured = {"value": None, "low": None, "high": None, "n": 0}
     rows = figure_rows({"base": evaluation([1.0], query_recall=unmeasured), "trained": evaluation([1.0], thoughts=odd)})
     assert [row.key for row in rows] == ["em", "thoughts"]
-    assert rows[1].measured[0] is None
+    assert rows[1].measured["base"] is None
     assert rows[1].difference is None
-    assert rows[1].axis.high == 8
+    assert whiskers(rows[1].measured)[1].high == 8
 
 
 def test_a_run_that_probed_thoughts_is_told_by_its_certificates() -> None:

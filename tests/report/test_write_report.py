@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured import episode_figures
 from synthetic_run import HOSTILE, write_run
 
+from sleuth.evaluation.figures import figure, figures
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.metrics import episode_figures
 from sleuth.report import write_report
-from sleuth.report.figures import LABELS, label_of, whiskers
+from sleuth.report.figures import whiskers
 from sleuth.report.run_files import read_run
 from sleuth.types import Action, Passage, Score, Segment, SleuthError, Task, Trajectory
 
@@ -193,11 +194,11 @@ def test_every_figure_of_an_evaluation_has_words() -> None:
         written = Segment(author="policy", tokens=(1,), text="x")
         return task, Trajectory(segments=(written,), actions=actions), Score(value=1.0, parts={"em": 1.0})
 
-    figures = episode_figures([answered("one_hop", True), answered("two_hop", False)])
-    assert set(figures) - set(LABELS) == set()
-    assert label_of("score_search_r1") == "Score by search_r1"
-    assert label_of("score_brevity/two_words") == "two_words of brevity"
-    assert label_of("own_figure") == "Own figure"
+    measured = episode_figures([answered("one_hop", True), answered("two_hop", False)])
+    assert measured.keys() <= {row.name for row in figures() if row.label and row.meaning}
+    assert figure("score_search_r1").label == "Score by search_r1"
+    assert figure("score_brevity/two_words").label == "two_words of brevity"
+    assert figure("own_figure").label == "Own figure"
 
 
 def test_an_axis_reaches_below_zero_where_a_figure_does() -> None:

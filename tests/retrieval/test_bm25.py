@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.metrics import recall_at_k
 from sleuth.retrieval.bm25 import Bm25, build_index
 from sleuth.retrieval.corpus import corpus_hash, read_corpus
+from sleuth.search.figures import recall_at_k
 from sleuth.types import Passage, Retriever, SleuthError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"

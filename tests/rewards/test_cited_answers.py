@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from episodes import Part, episode_of, score_of
+from measured import Finished, episode_figures
 
-from sleuth.answers.answer import AnswerReward, EpisodeReward, cited_passage, quotation
+from sleuth.answers.answer import CITING, AnswerReward, EpisodeReward, cited_passage, quotation
 from sleuth.answers.factory import reward_of
 from sleuth.answers.tables import AnswerRewardRecipe, TokenF1Recipe
 from sleuth.cite.hostile import ATTACKS, CASES
 from sleuth.dialect import DIALECTS
 from sleuth.evaluation.intervals import UNMEASURED, wilson
-from sleuth.evaluation.metrics import CITING, Record, episode_figures
 from sleuth.judges.factory import JudgePool
 from sleuth.search.rewards import CitedAnswerRecipe, cited_answer
 from sleuth.search.search_results import appears_in, shown_part
@@ -276,7 +276,7 @@ def test_dialects_without_citations_have_no_such_parts() -> None:
     assert [name for name, dialect in DIALECTS.items() if dialect.cites] == ["reading"]
 
 
-def record(answer: str, name: str, *gold: str) -> Record:
+def record(answer: str, name: str, *gold: str) -> Finished:
     episode = answered(answer)
     task = Task(id=name, question="which city?", golden_answers=("Paris",), gold_passages=gold)
     episode = replace(episode, task=task)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Outcome = Literal["correct", "wrong", "no_answer", "malformed"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
+CITING = ("cites", "cited_holds_answer", "cited_gold")
+"""The parts of answers that may cite a passage."""
 
 
 def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcome]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from sleuth.answers.answer import EpisodeReward, answer_reward_of, token_f1
@@ -13,7 +12,7 @@ from sleuth.answers.scorers import scorer_of
 from sleuth.dialect import Dialect
 from sleuth.recipe.envs import EpisodeKind
 from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs, ScorerName
-from sleuth.types import Episode, Reward
+from sleuth.types import Episode, Reward, StepFigure
 
 
 class EpisodeRewardRecipe(RewardFields):
@@ -31,11 +30,6 @@ class EpisodeRewardRecipe(RewardFields):
 class AnswerRewardRecipe(RewardFields):
     """1 for a golden answer and 0 otherwise, or the score of a published scorer."""
 
-    figures: ClassVar[Mapping[str, str]] = {
-        "cites": "What the answer quotes is in a passage that was shown, in dialects whose answers cite.",
-        "cited_holds_answer": "What a right answer quotes from a passage contains it; 0 if it cites none.",
-        "cited_gold": "The passage that a right answer quotes is one that the question names; 0 if it cites none.",
-    }
     compares_answers: ClassVar[bool] = True
     is_measured_alone: ClassVar[bool] = True
     kind: Literal["answer"]
@@ -57,7 +51,15 @@ class AnswerRewardRecipe(RewardFields):
 class TokenF1Recipe(EpisodeRewardRecipe):
     """F1 of the words of the answer against those of a golden answer."""
 
-    figures: ClassVar[Mapping[str, str]] = {"token_f1": "F1 of the words that the answer shares with a golden one."}
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure(
+            "token_f1",
+            "F1 of the words that the answer shares with a golden one.",
+            "Token F1",
+            "mean over the step's episodes",
+            top=1.0,
+        ),
+    )
     compares_answers: ClassVar[bool] = True
     kind: Literal["token_f1"]
     measure = staticmethod(token_f1)
@@ -67,7 +69,11 @@ class FormatRecipe(EpisodeRewardRecipe):
     """1 if every turn is one closed thought and one action, and the last action is the answer."""
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
-    figures: ClassVar[Mapping[str, str]] = {"format": "Every turn is one closed thought and one action."}
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure(
+            "format", "Every turn is one closed thought and one action.", "Well-formed", "share of episodes", top=1.0
+        ),
+    )
     kind: Literal["format"]
     measure = staticmethod(well_formed)
 

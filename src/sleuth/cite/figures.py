@@ -1,75 +1,143 @@
-"""The figures of a refiner's evaluation file from its finished episodes."""
+"""The figures of refiners: of an answer's citations, and of what a refiner made of an agent's results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from sleuth.evaluation.intervals import Measured, bootstrap_f1, bootstrap_mean, share
-from sleuth.evaluation.metrics import Record, response_tokens
-from sleuth.types import Score, Task, Trajectory
-
-FIGURES: dict[str, Callable[..., Measured]] = {
-    "citation_recall": bootstrap_mean,
-    "citation_precision": bootstrap_mean,
-    "citation_f1": bootstrap_mean,
-    "citation_precision_concatenated": bootstrap_mean,
-    "valid_ids": bootstrap_mean,
-    "invented_ids": bootstrap_mean,
-    "claim_precision": bootstrap_mean,
-    "claim_recall": bootstrap_mean,
-    "claim_f1": bootstrap_mean,
-    "off_query": bootstrap_mean,
-    "grounded": share,
-    "right_abstention": share,
-    "wrong_abstention": share,
-    "well_formed": share,
-    "padding": bootstrap_mean,
-    "claims": bootstrap_mean,
-}
-"""Each figure of an answer's citations, with the function that computes its mean and interval."""
+from sleuth.cite.dialect import refines
+from sleuth.evaluation.figures import Figure, Record
+from sleuth.evaluation.intervals import Measured, bootstrap_f1, bootstrap_mean
+from sleuth.types import Score, StepFigure, Task
 
 
-def citation_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """The figures of a refiner's evaluation, each over the tasks that can have it; siblings of one task count as one
-    draw.
-
-    - `citation_recall`, `citation_precision`, `citation_f1`, `citation_precision_concatenated`, `valid_ids`: as in
-      `sleuth.cite.measure`; a right abstention has none of them;
-    - `invented_ids`: the share of an answer's ids that do not exist, over answers that cite any;
-    - `claim_precision`, `claim_recall`, `claim_f1`, `off_query`: likewise, against the data's own table of what its
-      snippets state, over the questions that these answer;
-    - `grounded`: the share of answers in which a supported claim contains a golden answer, or that rightly abstain;
-    - `right_abstention` and `wrong_abstention`: the shares of abstentions on questions without and with an answer;
-      `abstention_f1`: the F1 of abstaining on those without;
-    - `well_formed`, `padding` (the share of uncited words), `claims`, `response_tokens_mean`;
-    - `missing`: the share of episodes without a verdict.
-    """
-    clusters = [task.id for task, _, _ in records]
-    figures = {
-        name: measured([citation_value(name, task, score) for task, _, score in records], clusters)
-        for name, measured in FIGURES.items()
-    }
-    abstained, unanswerable = zip(*(_abstention(task, score) for task, _, score in records), strict=True)
-    figures["abstention_f1"] = bootstrap_f1(abstained, unanswerable, clusters)
-    figures["response_tokens_mean"] = bootstrap_mean([response_tokens(*record) for record in records], clusters)
-    figures["missing"] = share([_missing(*record) for record in records], clusters)
-    return {name: figure for name, figure in figures.items() if figure.n or name in ("citation_f1", "missing")}
+def _entry(name: str, task: Task, score: Score) -> dict[str, Any]:
+    """A part of an answer that was judged, None where it lacks this one."""
+    return {name: score.parts.get(name)} if "claims" in score.parts else {}
 
 
-def citation_value(name: str, task: Task, score: Score) -> float | None:
-    """The value of a figure for one answer; None if it has none."""
-    if name == "wrong_abstention":
-        answerable = task.evidence is not None and task.evidence.answerable is True
-        return score.parts.get("abstained") if answerable else None
-    return score.parts.get(name)
+def _wrong_abstention(name: str, task: Task, score: Score) -> dict[str, Any]:
+    if "claims" not in score.parts:
+        return {}
+    answerable = task.evidence is not None and task.evidence.answerable is True
+    return {name: score.parts.get("abstained") if answerable else None}
 
 
-def _abstention(task: Task, score: Score) -> tuple[float | None, float | None]:
+def _abstention(record: Record) -> tuple[float | None, float | None]:
     """(abstained, should have abstained), each 1 or 0; both None if either is unknown."""
-    answerable = task.evidence.answerable if task.evidence else None
-    abstained = score.parts.get("abstained")
-    return (None, None) if answerable is None or abstained is None else (abstained, float(not answerable))
+    if (rightly := record.get("right_abstention")) is not None:
+        return rightly, 1.0
+    wrongly = record.get("wrong_abstention")
+    return (None, None) if wrongly is None else (wrongly, 0.0)
 
 
-def _missing(task: Task, trajectory: Trajectory, score: Score) -> float:
-    return float(score.value is None)
+def _abstention_f1(pairs: Sequence[tuple[float | None, float | None]], questions: Sequence[str]) -> Measured:
+    return bootstrap_f1([one for one, _ in pairs], [other for _, other in pairs], questions)
+
+
+def _refined(record: Record) -> list[str]:
+    return [outcome for action in record.get("actions", ()) for outcome in action.get("refined", ())]
+
+
+def _share_of_results(outcome: str) -> Callable[[Record], float]:
+    def share_of(record: Record) -> float:
+        outcomes = _refined(record)
+        return outcomes.count(outcome) / len(outcomes)
+
+    return share_of
+
+
+_share = partial(Figure, dialects=refines, alone=True, in_steps=True, entry=_entry)
+_mean = partial(_share, interval=bootstrap_mean)
+_of_results = partial(Figure, interval=bootstrap_mean, of=lambda record: bool(_refined(record)), over_sets=True)
+
+FIGURES = (
+    _mean(
+        "citation_recall",
+        "Claims that their citations support",
+        "Share of an answer's claims that their citations support together.",
+    ),
+    _mean(
+        "citation_precision",
+        "Citations that are needed",
+        "Share of its citations that support their claim and are needed for it.",
+    ),
+    _mean(
+        "citation_f1",
+        "F1 of the citations",
+        "Harmonic mean of citation recall and citation precision.",
+        short="F1 of the citations",
+        required=True,
+    ),
+    _mean(
+        "citation_precision_concatenated",
+        "Claims supported at all",
+        "Share of its claims that all citations of a claim at once support.",
+    ),
+    _mean("valid_ids", "Cited ids that exist", "Share of cited ids that exist."),
+    _mean(
+        "invented_ids",
+        "Cited ids that do not exist",
+        "Share of cited ids that do not exist, over answers that cite any.",
+    ),
+    _mean(
+        "claim_precision",
+        "Citations that are right, by the table",
+        "Share of citations that are right, by the data's own table of claims and snippets.",
+    ),
+    _mean(
+        "claim_recall",
+        "Asked claims with a right citation, by the table",
+        "Share of the claims asked for that the answer makes with a right citation, by that table.",
+    ),
+    _mean("claim_f1", "F1 of the claims, by the table", "Harmonic mean of the two.", short="F1 of the claims"),
+    _mean(
+        "off_query", "Claims not asked for", "Share of claims that a cited snippet states and that were not asked for."
+    ),
+    _share(
+        "grounded",
+        "Right answer in a supported claim",
+        "Share of answers in which a supported claim contains a golden answer, or that rightly abstain.",
+    ),
+    _share(
+        "right_abstention", "Abstains where nothing answers", "Share of abstentions on questions without an answer."
+    ),
+    _share(
+        "wrong_abstention",
+        "Abstains where something does",
+        "Share of abstentions on questions with an answer.",
+        in_steps=False,
+        entry=_wrong_abstention,
+    ),
+    _share(
+        "abstention_f1",
+        "F1 of abstaining",
+        "F1 of abstaining on questions without an answer.",
+        value=_abstention,
+        interval=_abstention_f1,
+        in_steps=False,
+        used="files",
+    ),
+    _mean("padding", "Words without a citation", "Share of an answer's words that are in no cited claim."),
+    _mean("claims", "Claims", "Claims with a citation in an answer.", unit="claims"),
+    _of_results(
+        "refiner_abstained",
+        "Results of which the refiner claims nothing",
+        "Of an episode's results that a refiner read, the share of which it made no claims.",
+        value=_share_of_results("abstained"),
+    ),
+    _of_results(
+        "refiner_too_long",
+        "Results too long for the refiner",
+        "Likewise, the share which left it no room for an answer.",
+        value=_share_of_results("too_long"),
+    ),
+)
+
+STEPS = (
+    StepFigure("citation_gain", "How much likelier a snippet made the claim that cites it, in nats.", part="Credit"),
+    StepFigure("idle_citations", "Share of citations that gained no more than the margin.", part="Credit"),
+    StepFigure("honest_paid", "What the reward pays honest answers, beside the known tricks.", part="Judges"),
+    StepFigure("tricks_won", "Names of the tricks that are paid no less.", part="Judges"),
+)

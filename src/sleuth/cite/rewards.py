@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -15,7 +15,7 @@ from sleuth.recipe.grpo import CreditFields
 from sleuth.recipe.judges import UNSEEN, Skill
 from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
 from sleuth.recipe.strict import combination
-from sleuth.types import SleuthError, Task
+from sleuth.types import SleuthError, StepFigure, Task
 
 NAMED_SUMS: dict[str, dict[str, Any]] = {
     "recommended": {"citation_weight": 0.4, "format_gate": True, "padding_penalty": 0.1},
@@ -31,24 +31,10 @@ class CitationRecipe(JudgedPartRecipe):
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
     methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "claims": "Claims with a citation in an answer.",
-        "citation_recall": "Share of claims that their citations support together.",
-        "citation_precision": "Share of citations that support their claim and are needed for it.",
-        "citation_precision_concatenated": "The same, by all citations of a claim at once.",
-        "citation_f1": "Harmonic mean of citation recall and citation precision.",
-        "valid_ids": "Share of cited ids that exist.",
-        "invented_ids": "Share of cited ids that do not exist, in answers with claims.",
-        "padding": "Share of an answer's words that are in no cited claim.",
-        "abstained": "Share of answers that say that the evidence has no answer.",
-        "right_abstention": "The same, of questions that the evidence does not answer.",
-        "grounded": "A golden answer stands in a supported claim, or the abstention is right.",
-        "well_formed": "The transcript has the form that the environment asks for.",
-        "claim_precision": "Share of citations that are right, by the data's own table of claims and snippets.",
-        "claim_recall": "Share of the claims asked for that the answer makes with a right citation, by that table.",
-        "claim_f1": "Harmonic mean of the two.",
-        "off_query": "Share of claims that a cited snippet states and that were not asked for.",
-    }
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure("abstained", "Share of answers that say that the evidence has no answer."),
+    )
+    """The others are rows of `sleuth.cite.figures`."""
     version: ClassVar[int] = 2
     kind: Literal["citation"]
     sum: Literal["recommended", "additive", "convex"] = "recommended"
@@ -121,14 +107,14 @@ class RubricRecipe(JudgedPartRecipe):
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
     methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "rubric": "Score of the criteria, by the reward's `aggregation`.",
-        "rubric_wanted": "Mean fulfilment of the wanted criteria.",
-        "rubric_unwanted": "Mean fulfilment of the criteria that describe faults.",
-        "citation_discipline": "Fulfilment of the published refiners' criterion of that name.",
-        "off_query_padding": "Likewise.",
-        "wrong_entity_confabulation": "Likewise.",
-    }
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure("rubric", "Score of the criteria, by the reward's `aggregation`."),
+        StepFigure("rubric_wanted", "Mean fulfilment of the wanted criteria."),
+        StepFigure("rubric_unwanted", "Mean fulfilment of the criteria that describe faults."),
+        StepFigure("citation_discipline", "Fulfilment of the published refiners' criterion of that name."),
+        StepFigure("off_query_padding", "Likewise."),
+        StepFigure("wrong_entity_confabulation", "Likewise."),
+    )
     version: ClassVar[int] = 2
     kind: Literal["rubric"]
     own: bool = True

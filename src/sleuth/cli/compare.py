@@ -94,11 +94,11 @@ def _print(comparison: Comparison) -> None:
 def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> None:
     """One row per figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals
     get lines of their own."""
-    from sleuth.report.figures import DECIMALS
+    from sleuth.evaluation.figures import figure
 
     rows: list[list[str]] = []
     for key, levels in comparison.levels.items():
-        digits = DECIMALS.get(key, 3)
+        digits = figure(key).digits
         cells = [_interval(levels[name], f".{digits}f") for name in names]
         if pair:
             cells += _difference(comparison.differences[key][pair], f"+.{digits}f")

@@ -103,7 +103,7 @@ def _write_run(file: Path, tasks: Sequence[Task], found: Sequence[Sequence[Passa
 
 def _recall_by_kind(index: Retriever, tasks: Sequence[Task], k: int) -> dict[str, Measured]:
     """Recall of all questions, then of each kind if there are several."""
-    from sleuth.evaluation.metrics import recall_at_k
+    from sleuth.search.figures import recall_at_k
 
     groups = {"all": tasks}
     kinds = sorted({task.kind for task in tasks})

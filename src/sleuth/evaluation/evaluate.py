@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,22 +16,19 @@ from sleuth.answers.answer import SCORE
 from sleuth.answers.factory import computes_score, leads_with_score, reward_spec_of
 from sleuth.answers.match import sub_match, token_f1
 from sleuth.answers.suites import QuestionSet, Suite
-from sleuth.cite.dialect import refines
-from sleuth.cite.figures import FIGURES as CITATION_FIGURES
-from sleuth.cite.figures import citation_figures, citation_value
 from sleuth.evaluation.eval_session import EvalSession
-from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
-from sleuth.evaluation.metrics import (
-    CITING,
-    REFINED,
-    compatible_scores,
-    episode_figures,
+from sleuth.evaluation.figures import (
+    Figure,
+    Record,
+    figure,
+    figures,
     is_score,
-    missing_reasons,
-    outcome_counts,
+    measured_figures,
+    record_entries,
+    scores_in,
 )
-from sleuth.evaluation.paired import question_value
-from sleuth.types import Episode, Score, Task
+from sleuth.evaluation.intervals import Measured, mean_of_means
+from sleuth.types import RETRIEVER_FAILED, Episode, Score
 
 
 def ask_suite(
@@ -112,31 +109,27 @@ def evaluation(
     answered: Sequence[tuple[Episode, Score]], session: EvalSession, *, name: str, model: str
 ) -> dict[str, Any]:
     """The contents of an evaluation file: figures with intervals, counts of outcomes, the protocol and all records."""
-    records = [(episode.task, episode.whole, score) for episode, score in answered]
-    reasons = missing_reasons(records)
     protocol = session.protocol()
     dialect = session.setting.dialect
     paid = computes_score(session.rewards, dialect)
     is_scored = paid and not any(reward.compares_answers for reward in session.rewards)
-    figures = (
-        citation_figures(records)
-        if refines(dialect)
-        else episode_figures(records, cites=dialect.cites, is_scored=is_scored)
-    )
-    scores = sorted(filter(is_score, figures), key=lambda key: key != SCORE)
+    records = [question_record(episode, score, is_scored=is_scored) for episode, score in answered]
+    reasons = missing_reasons([score for _, score in answered])
+    measured = measured_figures(records, dialect)
+    scores = sorted(filter(is_score, measured), key=lambda key: key != SCORE)
     leads = scores if leads_with_score(session.rewards, dialect) else []
     return {
         "name": name,
         "model": model,
         **({"headline": leads} if leads else {}),
         **({"reward": reward_spec_of(session.rewards).hash} if paid else {}),
-        **{key: figures[key].as_json() for key in _led(figures, leads)},
-        "outcomes": outcome_counts(records, is_scored=is_scored),
+        **{key: measured[key].as_json() for key in _led(measured, leads)},
+        "outcomes": outcome_counts(records),
         **({"missing_because": reasons} if reasons else {}),
         "temperature": session.temperature,
         **({"engine": session.server.as_json()} if session.server is not None else {}),
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
-        "records": [question_record(episode, score, is_scored=is_scored) for episode, score in answered],
+        "records": records,
     }
 
 
@@ -158,9 +151,7 @@ def question_record(episode: Episode, score: Score, *, is_scored: bool = False) 
         "kind": episode.task.kind,
         **({"verdict": SCORE, SCORE: score.value} if is_scored else {}),
         "em": score.parts.get("em"),
-        **compatible_scores(score),
-        **{name: score.parts[name] for name in ("well_formed", *CITING) if name in score.parts},
-        **_citations(episode.task, score),
+        **record_entries(episode.task, score),
         "note": score.note,
         **({"notes": dict(score.notes)} if score.notes else {}),
         "answer": answers[-1] if answers else None,
@@ -201,15 +192,21 @@ def all_missing(contents: Mapping[str, Any]) -> bool:
     return missing > 0 and missing == sum(contents["outcomes"].values())
 
 
-def _citations(task: Task, score: Score) -> dict[str, float | None]:
-    """The figures of an answer's citations, if they were judged."""
-    if "claims" not in score.parts:
-        return {}
-    return {name: citation_value(name, task, score) for name in CITATION_FIGURES}
+def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
+    """The number of episodes by outcome (the score's note, else the stop reason), most frequent first. All failures of
+    a retriever are one outcome. If the stage's own score is the verdict, only a missing one has its note as outcome."""
+    notes = (record["note"] if record.get("verdict") != SCORE or record[SCORE] is None else "" for record in records)
+    outcomes = (RETRIEVER_FAILED if note.startswith(RETRIEVER_FAILED) else note for note in notes)
+    return _most_frequent_first(outcome or record["stop"] for outcome, record in zip(outcomes, records, strict=True))
 
 
-Record = Mapping[str, Any]
-"""One answered question, as `question_record` returns it."""
+def missing_reasons(scores: Sequence[Score]) -> dict[str, int]:
+    """The number of missing scores by the whole note, most frequent first."""
+    return _most_frequent_first(score.note for score in scores if score.value is None)
+
+
+def _most_frequent_first(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
 def record_values(record: Record) -> dict[str, float | None]:
@@ -227,37 +224,18 @@ def record_values(record: Record) -> dict[str, float | None]:
 
 
 def set_figures(records: Sequence[Record]) -> dict[str, Measured]:
-    """`em` and `sub_match` with Wilson's interval; `f1`, searches, the policy's tokens per episode and the scores of
-    other scorers with that of a bootstrap over questions."""
-    strata = {name: _stratum(records, name) for name in _measures(records)}
-    return {name: measure(strata[name].values, strata[name].clusters) for name, measure in _measures(records).items()}
+    """The figures of a set: those that suites have the mean of."""
+    return {row.name: row.measure(records) for row in _set_rows(records)}
 
 
 def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
     """The unweighted mean of each figure over the sets, with a stratified bootstrap over questions."""
     every = [record for set_records in records for record in set_records]
-    return {name: mean_of_means([_stratum(set_records, name) for set_records in records]) for name in _measures(every)}
+    return {row.name: mean_of_means([row.stratum(set_records) for set_records in records]) for row in _set_rows(every)}
 
 
-def _measures(records: Sequence[Record]) -> dict[str, Callable[..., Measured]]:
-    """The estimator of each figure that these records have."""
-    scores = dict.fromkeys(key for record in records for key in record if is_score(key))
-    refined = [name for name in REFINED if any(question_value(name, record) is not None for record in records)]
-    return FIGURES | dict.fromkeys([*scores, *refined], bootstrap_mean)
-
-
-def _stratum(records: Sequence[Record], name: str) -> Stratum:
-    """The values of a figure, clustered by question."""
-    return Stratum(
-        values=[question_value(name, record) for record in records], clusters=[record["id"] for record in records]
-    )
-
-
-FIGURES: dict[str, Callable[..., Measured]] = {
-    "em": share,
-    "sub_match": share,
-    "f1": bootstrap_mean,
-    "searches_mean": bootstrap_mean,
-    "response_tokens_mean": bootstrap_mean,
-}
-"""The estimator of each figure of a set, applied to the `question_value` of its records."""
+def _set_rows(records: Sequence[Record]) -> list[Figure]:
+    """The figures over sets that these records have."""
+    headed = [row for row in figures() if row.heading]
+    others = [row for row in figures() if row.over_sets and any(row.value_in(one) is not None for one in records)]
+    return [*headed, *map(figure, scores_in(records)), *others]

@@ -35,6 +35,11 @@ class Measured:
         """`{"value": 0.8, "low": 0.49, "high": 0.943, "n": 10}`."""
         return asdict(self)
 
+    @property
+    def side(self) -> int:
+        """1 or -1 if the whole interval lies on that side of zero, otherwise 0."""
+        return 0 if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
+
     def formatted(self, number: str = ".3f", *, unmeasured: str = "missing") -> str:
         """`0.800 (0.490 to 0.943)`, with the format `number` for each; the text `unmeasured` if nothing was
         measured."""

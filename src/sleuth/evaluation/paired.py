@@ -1,4 +1,4 @@
-"""Paired comparison of evaluation files: the value of a figure for each record, matched by question."""
+"""Paired comparison of evaluation files, matched by question, and evaluations in a line for the terminal."""
 
 from __future__ import annotations
 
@@ -8,83 +8,13 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.answers.answer import SCORE
-from sleuth.answers.failures import evidence_shown
-from sleuth.cite.figures import FIGURES as CITATION_FIGURES
 from sleuth.evaluation.arms import Difference, Runs
 from sleuth.evaluation.arms import difference as arm_difference
-from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means
-from sleuth.evaluation.metrics import CITING, REFINED, is_score, refined_share
+from sleuth.evaluation.figures import Record, figure, figures, question_value
+from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
-
-Record = Mapping[str, Any]
-"""One answered question of an evaluation."""
-
-FIGURES = (
-    "em",
-    "em_one_hop",
-    "em_two_hop",
-    "sub_match",
-    "f1",
-    "searched",
-    "searches_mean",
-    "searches_two_hop",
-    "query_recall",
-    "evidence_shown",
-    "response_tokens_mean",
-    *CITING,
-    *CITATION_FIGURES,
-    *REFINED,
-    "missing",
-)
-"""The figures of `question_value`, in the order of tables."""
-
-_MEANS = {"f1", "searches_mean", "searches_two_hop", "response_tokens_mean", *REFINED} | {
-    name for name, measured in CITATION_FIGURES.items() if measured is bootstrap_mean
-}
-
-
-def is_share(key: str) -> bool:
-    """Whether a figure is a share of episodes rather than a mean."""
-    return key not in _MEANS and not is_score(key)
-
-
-def question_value(key: str, record: Record) -> float | None:
-    """The value of a figure for one record; None if it has none (another kind, missing, no gold passage).
-
-    The same rules as `sleuth.evaluation.metrics.episode_figures`, applied to an evaluation file. `evidence_shown` is
-    that of `sleuth.answers.failures`, with 0 for an episode without a search.
-    """
-    em, kind = record.get("em"), record.get("kind")
-    finished = record.get("stop") != "failed"
-    searches = record.get("searches") if finished else None
-    match key:
-        case "em":
-            return em
-        case "em_one_hop" | "em_two_hop":
-            return em if kind == key.removeprefix("em_") else None
-        case "sub_match" | "f1":
-            return record.get(key)
-        case "searched":
-            return None if searches is None else float(searches > 0)
-        case "searches_mean":
-            return searches
-        case "searches_two_hop":
-            return searches if kind == "two_hop" else None
-        case "query_recall":
-            return _first_query_recall(record) if finished else None
-        case "evidence_shown":
-            shown = evidence_shown(record) if finished else None
-            return None if shown is None else float(shown)
-        case "response_tokens_mean":
-            return _response_tokens(record) if finished else None
-        case "missing":
-            known = record.get(SCORE) if record.get("verdict") == SCORE else em
-            return float(known is None and "citation_f1" not in record)
-    if key in REFINED:
-        return refined_share(key, [one for action in record.get("actions", ()) for one in action.get("refined", ())])
-    return record.get(key) if is_score(key) or key in (*CITING, *CITATION_FIGURES) else None
 
 
 def by_question(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -106,7 +36,7 @@ def difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Di
     one, other = by_question(ours), by_question(theirs)
     common = [name for name in one if name in other]
     tables = (question_means(key, common, [run]) for run in (one, other))
-    return arm_difference(*tables, is_share=is_share(key))
+    return arm_difference(*tables, is_share=figure(key).is_share)
 
 
 def mean_difference(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Measured | None:
@@ -146,13 +76,6 @@ def paired_records(*runs: Iterable[Record]) -> list[tuple[Record, ...]]:
     return [tuple(run[key] for run in numbered) for key in numbered[0] if all(key in run for run in numbered)]
 
 
-def side_of_zero(measured: Measured | None) -> int:
-    """1 or -1 if the whole interval lies on that side of zero, otherwise 0."""
-    if measured is None or measured.low is None or measured.high is None:
-        return 0
-    return (measured.low > 0) - (measured.high < 0)
-
-
 def _numbered(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
     """The records by question and sample: `("q7", 2)` is the second answer to q7."""
     counts: Counter[str] = Counter()
@@ -168,15 +91,67 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(present) if present else None
 
 
-def _first_query_recall(record: Record) -> float | None:
-    gold = set(record.get("gold_passages", ()))
-    if not gold:
-        return None
-    first = next((action for action in record.get("actions", ()) if action["kind"] == "search"), None)
-    return float(first is not None and any(passage["id"] in gold for passage in first["passages"]))
+# -- in a line --------------------------------------------------------------------------------------------------------
+
+FIRST = 3
+"""How many figures are shown of an evaluation that has none with a short name."""
+LEADING = 6
+"""How many are shown of those that an evaluation names as its headline."""
 
 
-def _response_tokens(record: Record) -> float | None:
-    """The number of tokens that the policy wrote; None if the file does not say."""
-    counts = [segment.get("tokens") for segment in record.get("segments", ()) if segment["author"] == "policy"]
-    return None if None in counts else float(sum(counts))
+def leading_figures(*evaluations: Evaluation, others: Iterable[str]) -> list[str]:
+    """The figures that evaluations are compared by, the first one first: the score of their stage and its parts, where
+    they name these as their headline, and `others`, unless all do. Scores of different rewards are not compared."""
+    named = [key for one in evaluations for key in one.get("headline", ()) if key != SCORE or same_reward(*evaluations)]
+    return list(dict.fromkeys([*named, *(() if all(one.get("headline") for one in evaluations) else others)]))
+
+
+def same_reward(*evaluations: Evaluation) -> bool:
+    """Whether the evaluations that have a `score` computed it by the same reward."""
+    return len({one["reward"] for one in evaluations if "reward" in one}) <= 1
+
+
+def evaluation_line(name: str, evaluation: Evaluation) -> str:
+    """`base: exact match 0.175 [0.15, 0.21], searched 0.000 [0.00, 0.01], n 600`; only the name if nothing was
+    measured. If the evaluation names a headline, only that: `base: score 0.310 [0.21, 0.42], n 50`."""
+    measured = {key: Measured(**figure) for key, figure in evaluation.items() if _is_measured(figure)}
+    keys = _own([key for key in evaluation.get("headline", ()) if key in measured], measured)
+    keys = keys or [key for key in _with_short_name() if key in measured] or [*measured][:FIRST]
+    shown = [f"{figure(key).short or key} {_with_interval(measured[key])}" for key in keys[:LEADING]]
+    more = [f"{len(keys) - LEADING} more figures"] if len(keys) > LEADING else []
+    counts = [f"n {measured[keys[0]].n:,}"] if keys else []
+    return f"{name}: {', '.join([*shown, *more, *counts]) or 'nothing measured'}"
+
+
+def _own(keys: Sequence[str], measured: Mapping[str, Measured]) -> list[str]:
+    """Without a function that is all of the score, and so has the same value."""
+    return [key for key in keys if key == keys[0] or "/" in key or measured[key] != measured[keys[0]]]
+
+
+def headline(evaluations: Mapping[str, Evaluation], before: str, after: str) -> str | None:
+    """`exact match 0.175 -> 0.933 (+0.758 [0.72, 0.79])`, the difference paired by question, with its 95 % interval;
+    None if the two evaluations share no question or no such figure."""
+    one, other = evaluations[before], evaluations[after]
+    for key in leading_figures(other, one, others=_with_short_name()):
+        levels = [contents[key].get("value") for contents in (one, other) if _is_measured(contents.get(key))]
+        if len(levels) < 2 or None in levels:
+            continue
+        change = mean_difference(key, records_of(evaluations, after), records_of(evaluations, before))
+        if change is not None and change.value is not None:
+            between = f"{change.value:+.3f} [{change.low:.2f}, {change.high:.2f}]"
+            return f"{figure(key).short or key} {levels[0]:.3f} -> {levels[1]:.3f} ({between})"
+    return None
+
+
+def _with_short_name() -> list[str]:
+    return [row.name for row in figures() if row.short]
+
+
+def _is_measured(figure: object) -> bool:
+    return isinstance(figure, Mapping) and figure.keys() == {"value", "low", "high", "n"}
+
+
+def _with_interval(measured: Measured) -> str:
+    if measured.value is None:
+        return "missing"
+    return f"{measured.value:.3f} [{measured.low:.2f}, {measured.high:.2f}]"

@@ -14,7 +14,7 @@ from sleuth.own.functions import load_function
 from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, Skill
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
-from sleuth.types import Judge, PairJudge, Reward, SheetJudge, Task
+from sleuth.types import Judge, PairJudge, Reward, SheetJudge, StepFigure, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -75,7 +75,7 @@ class RewardFields(KindTable):
     """Whether it compares answers with golden ones, so that an episode is right or wrong."""
     methods: ClassVar[tuple[str, ...]] = ()
     """Published methods that it follows, by their names in `sleuth.runs.methods`."""
-    figures: ClassVar[Mapping[str, str]] = {}
+    figures: ClassVar[tuple[StepFigure, ...]] = ()
     """The parts of its scores, as `metrics.jsonl` names their means, and what each means."""
 
     weight: PositiveFloat = 1.0

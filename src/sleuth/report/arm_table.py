@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.evaluation.arms import Difference, difference, level
+from sleuth.evaluation.figures import Record, figure, question_value
 from sleuth.evaluation.intervals import UNMEASURED, Measured
-from sleuth.evaluation.paired import FIGURES, Evaluation, Record, by_question, is_share, question_value
+from sleuth.evaluation.paired import Evaluation, by_question
 from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
@@ -99,8 +100,7 @@ ByStage = Mapping[str, Mapping[int, Evaluation]]
 
 
 def _require_figures(wanted: ArmTableRecipe, arms: Sequence[ByStage]) -> None:
-    for figure in wanted.figures:
-        stage, key = wanted.source_of(figure)
+    for stage, key in map(wanted.source_of, wanted.figures):
         evaluations = [one for of_arm in arms for one in of_arm[stage].values()]
         known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
         if evaluations and key not in known:
@@ -142,10 +142,8 @@ def _stopped(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, str]:
 
 def _levels(wanted: ArmTableRecipe, of_arm: ByStage) -> dict[str, Measured]:
     """The figures of the stages that the arm has."""
-    sources = {figure: wanted.source_of(figure) for figure in wanted.figures}
-    return {
-        figure: _level(key, list(of_arm[stage].values())) for figure, (stage, key) in sources.items() if of_arm[stage]
-    }
+    sources = {name: wanted.source_of(name) for name in wanted.figures}
+    return {name: _level(key, list(of_arm[stage].values())) for name, (stage, key) in sources.items() if of_arm[stage]}
 
 
 def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
@@ -157,7 +155,7 @@ def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
         return measured[0] or UNMEASURED
     runs = [_by_text(key, evaluation) for evaluation in evaluations]
     if texts := _shared(runs):
-        return level([[run[text] for text in texts] for run in runs], is_share=_is_share(key))
+        return level([[run[text] for text in texts] for run in runs], is_share=figure(key).is_share)
     return replace(level([[value] for value in known], is_share=False), n=len(known))
 
 
@@ -179,8 +177,8 @@ def _apart(
     apart = [[a - b for a, b in zip(*runs, strict=True)] for runs in zip(one, other, strict=True)]  # [seed][text]
     needed = clusters_for_difference([fmean(of_text) for of_text in zip(*apart, strict=True)])
     if len(seeds) == 1:
-        return difference(one, other, is_share=_is_share(key)), needed
-    return difference(apart, [[0.0] * len(texts)], is_share=_is_share(key)), needed
+        return difference(one, other, is_share=figure(key).is_share), needed
+    return difference(apart, [[0.0] * len(texts)], is_share=figure(key).is_share), needed
 
 
 def _by_text(key: str, evaluation: Evaluation) -> dict[str, float]:
@@ -198,13 +196,6 @@ def _shared(runs: Sequence[Mapping[str, float]]) -> list[str]:
 
 def _value(key: str, record: Record) -> float | None:
     return record["figures"].get(key) if "figures" in record else question_value(key, record)
-
-
-def _is_share(key: str) -> bool:
-    """Of 0 and 1, or means of those. `right_over_ARM` is a difference of two."""
-    of_thoughts = key.startswith("right_") and not key.startswith("right_over_")
-    of_answers = key.startswith(("mean_at_", "pass_at_"))
-    return of_thoughts or of_answers or key in ("no_signal", "missing", "closed") or (key in FIGURES and is_share(key))
 
 
 def _tokens_trained(run: Path) -> int:

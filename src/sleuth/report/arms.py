@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,8 @@ def read_arms(places: Sequence[str]) -> list[Arm]:
     Raises SleuthError for a path without an evaluation, and for fewer than two arms.
     """
     if len(places) == 1 and _is_run(Path(places[0])):
-        arms = _evaluations_of(Path(places[0]))
+        run = read_run(Path(places[0]))
+        arms = [Arm(name=name, members=(_of_evaluation(run, name),)) for name in arms_of(run.evaluations)]
     else:
         named = [_split(place) for place in places]
         runs = {place: read_run(place) for _, members in named for place in map(Path, members) if _is_run(place)}
@@ -90,14 +92,17 @@ def _check(arms: Sequence[Arm]) -> None:
         raise SleuthError(
             f"{len(arms)} sides are too many to read: give at most {MAX_ARMS}, or arms: plain=runs/a,runs/b"
         )
-    names = [arm.name for arm in arms]
-    files = [member.file.resolve() for arm in arms for member in arm.members]
-    for file in files:
-        if files.count(file) > 1:
-            raise SleuthError(f"{file}: is given twice")
-    for name in names:
-        if names.count(name) > 1:
+    require_distinct([member.file for arm in arms for member in arm.members])
+    for name, count in Counter(arm.name for arm in arms).items():
+        if count > 1:
             raise SleuthError(f"{name}: two arms have this name; give them others: {name}_2=PLACE")
+
+
+def require_distinct(places: Sequence[Path]) -> None:
+    """Raises SleuthError for one that is given twice."""
+    for place in places:
+        if [other.resolve() for other in places].count(place.resolve()) > 1:
+            raise SleuthError(f"{place}: is given twice")
 
 
 # -- one evaluation -------------------------------------------------------------------------------------------------
@@ -105,15 +110,18 @@ def _check(arms: Sequence[Arm]) -> None:
 
 def _of_place(place: Path) -> Evaluated:
     """The evaluation in a file, or of a checkpoint."""
-    if place.is_file() and place.suffix != ".json":
-        raise SleuthError(f"{place}: not an evaluation file (.json), a run or a checkpoint")
-    if place.is_file():
+    if place.is_file() and place.suffix == ".json":
         return _with_protocols(place, read_evaluation(place), None)
     if place.is_dir() and _is_run(place.parent.parent) and place.parent.name == "checkpoints":
         return _of_checkpoint(place)
-    if place.is_dir():
-        raise SleuthError(f"{place}: neither a run nor a checkpoint of a run; {EVALUATE}")
-    raise SleuthError(f"{place}: no such run, checkpoint or evaluation file")
+    wrong = (
+        "neither a run nor a checkpoint of a run; " + EVALUATE
+        if place.is_dir()
+        else "no such run, checkpoint or evaluation file"
+    )
+    raise SleuthError(
+        f"{place}: {'not an evaluation file (.json), a run or a checkpoint' if place.is_file() else wrong}"
+    )
 
 
 def _is_run(place: Path) -> bool:
@@ -147,11 +155,6 @@ def _of_checkpoint(place: Path) -> Evaluated:
     return _of_evaluation(run, names[0])
 
 
-def _evaluations_of(place: Path) -> list[Arm]:
-    run = read_run(place)
-    return [Arm(name=name, members=(_of_evaluation(run, name),)) for name in arms_of(run.evaluations)]
-
-
 def _of_evaluation(run: RunFiles, name: str) -> Evaluated:
     return _with_protocols(run.folder / "eval" / f"{name}.json", run.evaluations[name], run)
 
@@ -171,8 +174,7 @@ def _with_protocols(file: Path, evaluation: dict[str, Any], run: RunFiles | None
 
 
 def _card(file: Path, evaluation: dict[str, Any]) -> ProtocolCard | None:
-    card = evaluation.get("protocol")
-    if card is None:
+    if (card := evaluation.get("protocol")) is None:
         return None
     try:
         return ProtocolCard.model_validate_json(json.dumps({key: card[key] for key in card if key != "hash"}))

@@ -9,24 +9,20 @@ from typing import Any
 
 from sleuth.answers.answer import SCORE
 from sleuth.answers.failures import Mode, mode_counts, transitions
-from sleuth.episodes.protocol import HISTORY, ProtocolCard
+from sleuth.episodes.protocol import HISTORY
 from sleuth.episodes.protocol_differences import differences
 from sleuth.evaluation.arms import Difference, difference, level
-from sleuth.evaluation.headline import leading_figures, same_reward
+from sleuth.evaluation.figures import compared_figures, figure, scores_in
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.metrics import is_score
 from sleuth.evaluation.paired import (
-    FIGURES,
-    Evaluation,
     Record,
     by_question,
-    is_share,
+    leading_figures,
     paired_records,
     question_means,
-    side_of_zero,
+    same_reward,
 )
 from sleuth.report.arms import Arm, Evaluated
-from sleuth.report.figures import label_of
 from sleuth.report.summary import flat
 from sleuth.types import SleuthError
 
@@ -61,7 +57,7 @@ class Comparison:
     def headlines(self) -> list[str]:
         """A sentence on the leading figure of each arm beside the first."""
         found = self.differences.get(self.lead, {})
-        return [_headline(pair, found[pair], label_of(self.lead)) for pair in found if pair[0] == self.names[0]]
+        return [_headline(pair, found[pair], figure(self.lead).label) for pair in found if pair[0] == self.names[0]]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON; the key of a pair is `"A -> B"`, and its difference is B minus A."""
@@ -96,9 +92,13 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
     pairs = list(combinations(names, 2))
     levels: dict[str, dict[str, Measured]] = {}
     differences: dict[str, dict[Pair, Difference | None]] = {}
-    keys, leads = _figures(arms, matched), _leads(arms)
+    evaluations = [member.evaluation for arm in arms for member in arm.members]
+    leads = leading_figures(*evaluations, others=["em"])
+    scores = scores_in(record for arm in arms for record in matched.records(arm.name))
+    alike = same_reward(*evaluations)
+    keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if key != SCORE or alike]
     for done, key in enumerate(keys, start=1):
-        shared = is_share(key)
+        shared = figure(key).is_share
         tables = {name: question_means(key, matched.questions, matched.answers[name]) for name in names}
         of_arms = {name: level(table, is_share=shared) for name, table in tables.items()}
         if any(measured.n for measured in of_arms.values()):
@@ -113,7 +113,7 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
         differences=differences,
         modes={name: mode_counts(matched.records(name)) for name in names},
         became={pair: transitions(matched.paired(pair)) for pair in pairs},
-        notes=notes(arms, matched),
+        notes=notes(arms, matched, alike),
         protocols=protocol_lines(arms),
         lead=next(
             (key for key in leads if all(differences.get(key, {"": None}).values())), leads[0] if leads else "em"
@@ -122,33 +122,11 @@ def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = N
     )
 
 
-def _figures(arms: Sequence[Arm], matched: Matched) -> list[str]:
-    """The figures of the table: those that lead, ours, and the scores that some record has."""
-    records = (record for arm in arms for record in matched.records(arm.name))
-    scores = dict.fromkeys(key for record in records for key in record if is_score(key))
-    keys = dict.fromkeys([*_leads(arms), *FIGURES, *scores])
-    return [key for key in keys if key != SCORE or same_reward(*_evaluations(arms))]
-
-
-def _leads(arms: Sequence[Arm]) -> list[str]:
-    return leading_figures(*_evaluations(arms), others=["em"])
-
-
-def _evaluations(arms: Sequence[Arm]) -> list[Evaluation]:
-    return [member.evaluation for arm in arms for member in arm.members]
-
-
-def _unlike_rewards(arms: Sequence[Arm]) -> Iterator[str]:
-    if not same_reward(*_evaluations(arms)):
-        yield "Scores are not compared: they were computed by different rewards."
-
-
 def _headline(pair: Pair, found: Difference | None, label: str) -> str:
     one, other = pair
     if found is None:
         return f"No question has a value of {label.lower()} on both sides of {one} and {other}."
-    side = side_of_zero(found.measured)
-    move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[side]
+    move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[found.measured.side]
     value, low, high = (f"{bound:+.3f}" for bound in (found.measured.value, found.measured.low, found.measured.high))
     return f"{label} of {other} {move} that of {one}: {value} [{low}, {high}]."
 
@@ -162,20 +140,22 @@ def _without_zeros(table: Table) -> dict[str, dict[str, int]]:
     return {before: row for before, row in rows.items() if row}
 
 
+UNLIKE_REWARDS = "Scores are not compared: they were computed by different rewards."
 SAME_PROTOCOL = "All were evaluated under the same protocol."
 UNKNOWN_RETRIEVERS = "No file records the retriever of its passages; it may be another one in each."
 NOT_COMPARED = ("name", "seed", "resolved_from", "trackers")
 """Recipe keys that differ between runs of the same kind."""
 
 
-def notes(arms: Sequence[Arm], matched: Matched) -> list[str]:
-    """Sentences on the questions compared, on what the intervals cover, and on differences in stage and sampling."""
+def notes(arms: Sequence[Arm], matched: Matched, alike: bool) -> list[str]:
+    """Sentences on the questions compared, on what the intervals cover, and on differences in stage, sampling and
+    reward, which is `alike` or not."""
     return [
         *_questions(matched),
         _intervals(arms),
         *_stages(arms),
         *_sampling(arms),
-        *_unlike_rewards(arms),
+        *([] if alike else [UNLIKE_REWARDS]),
         *_unlike_members(arms),
     ]
 
@@ -266,18 +246,16 @@ def _unlike_members(arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _apart(one: Arm, other: Arm) -> list[str]:
+    """Differences of two protocols, with the fields about a checkpoint's origin from its own, if both are known."""
     ours, theirs = one.first, other.first
     if ours.protocol is None or theirs.protocol is None:
         return []
-    a, b = ours.protocol, theirs.protocol.model_copy(update=_history(ours.protocol))
-    if ours.trained and theirs.trained:
-        a, b = a.model_copy(update=_history(ours.trained)), b.model_copy(update=_history(theirs.trained))
+    trained = (ours.trained, theirs.trained) if ours.trained and theirs.trained else (ours.protocol, ours.protocol)
+    a, b = (
+        card.model_copy(update={field: getattr(origin, field) for field in HISTORY})
+        for card, origin in zip((ours.protocol, theirs.protocol), trained, strict=True)
+    )
     return differences(a, b, names=(one.name, other.name))
-
-
-def _history(card: ProtocolCard) -> dict[str, Any]:
-    """The fields about a checkpoint's origin, which the protocol of an evaluation lacks."""
-    return {field: getattr(card, field) for field in HISTORY}
 
 
 def _recipe_values(member: Evaluated) -> dict[str, str]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.metrics import is_score, score_label
+from sleuth.evaluation.figures import figure, scores_in
 from sleuth.report.axes import Scale, Tick, area, dots, line, round_domain, running_mean, ticks
+from sleuth.runs.metrics import step_figures
+from sleuth.types import StepFigure
 
 WIDTH, HEIGHT = 340, 168
 LEFT, RIGHT, TOP, BOTTOM = 46, 324, 8, 146
 MAX_POINTS = 500  # more dots than pixels are invisible
 
 Row = dict[str, Any]
+Panel = tuple[StepFigure, ...]
 Values = Sequence[float | None]
+Arms = Mapping[str, Sequence[Sequence[Row]]]
+"""The rows of `metrics.jsonl` by arm, run by run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,55 +54,24 @@ class Chart:
         return {"steps": self.steps, "at": self.at, "curves": curves}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """The definition of a chart. `top` fixes the upper end of the axis; several keys are stacked."""
-
-    title: str
-    hint: str
-    keys: tuple[str, ...]
-    top: float | None = None
-
-
-PANELS = (
-    Panel(title="Reward", hint="mean over the step's episodes", keys=("reward_mean",)),
-    Panel(title="Exact match", hint="share of episodes", keys=("em",), top=1.0),
-    Panel(title="Token F1", hint="mean over the step's episodes", keys=("token_f1",), top=1.0),
-    Panel(title="Well-formed", hint="share of episodes", keys=("format",), top=1.0),
-    Panel(title="Right and cited", hint="share of episodes", keys=("cited_answer",), top=1.0),
-    Panel(title="Answer in its quotation", hint="share of right answers", keys=("cited_holds_answer",), top=1.0),
-    Panel(title="Right passage quoted", hint="share of right answers", keys=("cited_gold",), top=1.0),
-    Panel(title="Searches", hint="mean an episode", keys=("searches_mean",)),
-    Panel(title="Gain of a search", hint="nats, in right episodes", keys=("search_gain",)),
-    Panel(title="Idle searches", hint="share of those in right episodes", keys=("idle_searches",), top=1.0),
-    Panel(title="Response length", hint="mean policy tokens an episode", keys=("response_tokens_mean",)),
-    Panel(title="Entropy", hint="nats a trained token", keys=("entropy",)),
-    Panel(title="KL to the reference", hint="nats a trained token", keys=("kl",)),
-    Panel(title="Mismatch KL", hint="sampler against learner, nats a token", keys=("sampler_learner_kl",)),
-    Panel(title="Clipped", hint="share of trained tokens", keys=("clip_fraction",)),
-    Panel(
-        title="Groups with signal",
-        hint="share of groups whose scores differ",
-        keys=("nonzero_advantage_fraction",),
-        top=1.0,
-    ),
-    Panel(title="Missing verdicts", hint="share of episodes", keys=("missing_fraction",)),
-    Panel(title="Weights that changed", hint="share of stored elements", keys=("changed_weights_fraction",)),
-    Panel(title="Seconds a step", hint="rollout below, update on top", keys=("seconds_rollout", "seconds_update")),
-    Panel(title="Loss", hint="of the whole step", keys=("loss",)),
-)
-
-
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
     """The charts of these rows (one stage, rising steps); a metric without values is left out."""
     return [chart for panel in panels_of(rows) if (chart := draw(panel, rows))]
 
 
+def panels() -> list[Panel]:
+    """The figures of each chart, which are stacked if they are several."""
+    by_title: dict[str, Panel] = {}
+    for row in step_figures():
+        by_title[row.title] = (*by_title.get(row.title, ()), row)
+    return [panel for title, panel in by_title.items() if title]
+
+
 def panels_of(rows: Sequence[Row]) -> list[Panel]:
     """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts."""
-    keys = dict.fromkeys(key for row in rows for key in row if is_score(key))
-    scores = [Panel(title=score_label(key), hint="mean over the step's episodes", keys=(key,)) for key in keys]
-    return [*PANELS[:1], *scores, *PANELS[1:]]
+    first, *others = panels()
+    scores = [(StepFigure(key, "", figure(key).label, first[0].hint),) for key in scores_in(rows)]
+    return [first, *scores, *others]
 
 
 def stages_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -107,36 +82,55 @@ def stages_of(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return stages
 
 
+def matched_charts(arms: Arms) -> dict[str, list[Chart]]:
+    """Charts by stage, for the stages (by name) that every arm has: those of compared figures with data."""
+    if not arms:
+        return {}
+    stages = {name: [stages_of(rows) for rows in runs] for name, runs in arms.items()}
+    first = next(iter(stages.values()))[0]
+    common = [stage for stage in first if all(stage in run for runs in stages.values() for run in runs)]
+    compared = [panel for panel in panels() if panel[0].compared]
+    matched = {}
+    for stage in common:
+        rows = {name: [run[stage] for run in runs] for name, runs in stages.items()}
+        charts = [chart for panel in compared if (chart := overlaid(panel, rows))]
+        if charts:
+            matched[stage] = charts
+    return matched
+
+
 def draw(panel: Panel, rows: Sequence[Row]) -> Chart | None:
     """The chart of one panel, or None if none of its keys has a value."""
-    keys = [key for key in panel.keys if any(_value(row, key) is not None for row in rows)]
-    if not keys:
-        return None
+    panel = tuple(one for one in panel if any(_value(row, one.name) is not None for row in rows))
+    keys = [one.name for one in panel]
+    if len(keys) < 2:
+        return overlaid(panel, {key: [rows] for key in keys}) if keys else None
     rows = [row for row in rows if any(_value(row, key) is not None for key in keys)]
     columns = [[_value(row, key) for row in rows] for key in keys]
-    x, y = _scales(panel, rows, columns)
+    totals = [sum(value or 0.0 for value in values) for values in zip(*columns, strict=True)]
+    x, y = _scales(panel, [row["step"] for row in rows], totals)
     kept = slice(None, None, -(-len(rows) // MAX_POINTS))
     steps = tuple(row["step"] for row in rows[kept])
-    at = tuple(x(step) for step in steps)
-    window, curves = smoothing(len(rows)), []
-    floor = [0.0] * len(at) if len(keys) > 1 else None
+    curves, floor = [], [0.0] * len(steps)
     for key, column in zip(keys, columns, strict=True):
-        smooth = running_mean(column, window)[kept]
-        if floor is None:
-            curves.append(_curve(key, at, y, column[kept], smooth))
-        else:
-            upper = [base + (value or 0.0) for base, value in zip(floor, smooth, strict=True)]
-            curves.append(_layer(key, at, y, column[kept], floor, upper))
-            floor = upper
-    return Chart(
-        title=panel.title,
-        hint=panel.hint,
-        curves=tuple(curves),
-        x_ticks=ticks(x, 4),
-        y_ticks=ticks(y, 4),
-        steps=steps,
-        at=at,
-    )
+        smooth = running_mean(column, smoothing(len(rows)))[kept]
+        upper = [base + (value or 0.0) for base, value in zip(floor, smooth, strict=True)]
+        curves.append(_layer(key, list(map(x, steps)), y, column[kept], floor, upper))
+        floor = upper
+    return _chart(panel, curves, x, y, steps)
+
+
+def overlaid(panel: Panel, arms: Arms) -> Chart | None:
+    """One figure with a curve for each arm, in order, so that an arm has one colour in all charts; None without data.
+    An arm of several runs is drawn as their mean, in a band from the lowest to the highest."""
+    found = {name: [_by_step(panel[0].name, rows) for rows in runs] for name, runs in arms.items()}
+    steps = sorted({step for runs in found.values() for run in runs for step in run})
+    values = [value for runs in found.values() for run in runs for value in run.values()]
+    if not values:
+        return None
+    x, y = _scales(panel, steps, values)
+    kept = steps[:: -(-len(steps) // MAX_POINTS)]
+    return _chart(panel, [_curve(name, runs, kept, x, y) for name, runs in found.items()], x, y, kept)
 
 
 def smoothing(count: int) -> int:
@@ -149,23 +143,55 @@ def _value(row: Row, key: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _scales(panel: Panel, rows: Sequence[Row], columns: Sequence[Sequence[float | None]]) -> tuple[Scale, Scale]:
-    totals = [sum(value or 0.0 for value in values) for values in zip(*columns, strict=True)]
-    low, high = round_domain(totals if panel.top is None else [panel.top])
-    first, last = rows[0]["step"], rows[-1]["step"]
-    x = Scale(low=min(first, last - 1), high=last, start=LEFT, end=RIGHT)
+def _scales(panel: Panel, steps: Sequence[int], values: Sequence[float]) -> tuple[Scale, Scale]:
+    low, high = round_domain(values if panel[0].top is None else [panel[0].top])
+    x = Scale(low=min(steps[0], steps[-1] - 1), high=steps[-1], start=LEFT, end=RIGHT)
     return x, Scale(low=low, high=high, start=BOTTOM, end=TOP)
 
 
-def _curve(key: str, at: Sequence[float], y: Scale, raw: Values, smooth: Values) -> Curve:
-    heights = tuple(None if value is None else y(value) for value in raw)
-    return Curve(
-        label=key,
-        dots=dots([(x, height) for x, height in zip(at, heights, strict=True) if height is not None]),
-        line=line([(x, y(value)) for x, value in zip(at, smooth, strict=True) if value is not None]),
-        values=tuple(raw),
-        heights=heights,
+def _chart(panel: Panel, curves: Sequence[Curve], x: Scale, y: Scale, steps: Sequence[int]) -> Chart:
+    return Chart(
+        title=panel[0].title,
+        hint=panel[0].hint,
+        curves=tuple(curves),
+        x_ticks=ticks(x, 4),
+        y_ticks=ticks(y, 4),
+        steps=tuple(steps),
+        at=tuple(map(x, steps)),
     )
+
+
+def _by_step(key: str, rows: Sequence[Row]) -> dict[int, float]:
+    return {row["step"]: value for row in rows if (value := _value(row, key)) is not None}
+
+
+def _curve(name: str, runs: Sequence[Mapping[int, float]], steps: Sequence[int], x: Scale, y: Scale) -> Curve:
+    own = sorted({step for run in runs for step in run})
+    smooth = [dict(zip(run, _smoothed(list(run.values())), strict=True)) for run in runs]
+    middle = dict(zip(own, _smoothed([_over(runs, step)[1] for step in own]), strict=True))
+    shown = [step for step in steps if step in middle]
+    values = [_over(runs, step)[1] if step in middle else None for step in steps]
+    heights = tuple(None if value is None else y(value) for value in values)
+    band = [(x(step), *map(y, _over(smooth, step)[::2])) for step in shown] if len(runs) > 1 else []
+    points = [(x(step), height) for step, height in zip(steps, heights, strict=True) if height is not None]
+    return Curve(
+        label=name,
+        line=line([(x(step), y(middle[step])) for step in shown]),
+        values=tuple(values),
+        heights=heights,
+        dots="" if band else dots(points),
+        area=area([(at, high) for at, _, high in band], [(at, low) for at, low, _ in band]),
+    )
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    return [value for value in running_mean(values, smoothing(len(values))) if value is not None]
+
+
+def _over(runs: Sequence[Mapping[int, float]], step: int) -> tuple[float, float, float]:
+    """The lowest, the mean and the highest of the runs that have this step."""
+    there = [run[step] for run in runs if step in run]
+    return min(there), fmean(there), max(there)
 
 
 def _layer(

@@ -6,77 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sleuth.answers.answer import SCORE
-from sleuth.evaluation.headline import same_reward
+from sleuth.evaluation.figures import figures, scores_in
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.metrics import is_score, score_label
-from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, side_of_zero
+from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, same_reward
 from sleuth.report.axes import Scale, round_domain
 from sleuth.report.run_files import BASE, TRAINED
-
-LABELS = {
-    "em": "Exact match",
-    "em_one_hop": "Exact match, one hop",
-    "em_two_hop": "Exact match, two hops",
-    "sub_match": "Golden answer within the answer",
-    "f1": "F1 of the answer's words",
-    "searched": "Searched at least once",
-    "searches_mean": "Searches",
-    "searches_two_hop": "Searches on two-hop questions",
-    "query_recall": "First query finds a gold passage",
-    "query_recall_searched": "The same, among those that searched",
-    "evidence_shown": "Evidence among the results",
-    "citation_recall": "Claims that their citations support",
-    "citation_precision": "Citations that are needed",
-    "citation_f1": "F1 of the citations",
-    "citation_precision_concatenated": "Claims supported at all",
-    "valid_ids": "Cited ids that exist",
-    "invented_ids": "Cited ids that do not exist",
-    "claim_precision": "Citations that are right, by the table",
-    "claim_recall": "Asked claims with a right citation, by the table",
-    "claim_f1": "F1 of the claims, by the table",
-    "off_query": "Claims not asked for",
-    "cites": "Answers that cite a passage shown",
-    "cited_holds_answer": "Right answers in what they quote",
-    "cited_gold": "Right answers that quote the right passage",
-    "grounded": "Right answer in a supported claim",
-    "right_abstention": "Abstains where nothing answers",
-    "wrong_abstention": "Abstains where something does",
-    "abstention_f1": "F1 of abstaining",
-    "well_formed": "Well-formed episodes",
-    "padding": "Words without a citation",
-    "claims": "Claims",
-    "refiner_abstained": "Results of which the refiner claims nothing",
-    "refiner_too_long": "Results too long for the refiner",
-    "response_tokens_mean": "Tokens the policy wrote",
-    "results_tokens_mean": "Tokens of results it was shown",
-    "missing": "Missing verdicts",
-    "gain_sampled": "Gain of its own thoughts, in nats a token",
-    "blank_nll": "Nats a token behind an empty thought",
-    "gained_share": "Share of these that its own thoughts gain",
-    "over_generic": "Its own over phrases that fit any text",
-    "over_swapped": "Its own over thoughts of other texts",
-    "over_within": "Its own over thoughts of other places",
-    "over_teacher": "Its own over a teacher's",
-    "right_sampled": "Right endings behind its own thoughts",
-    "right_blank": "Right endings behind an empty one",
-    "reward_mean": "Reward of its own thoughts",
-    "no_signal": "Groups without signal",
-    "closed": "Thoughts that it closed itself",
-    "thought_tokens": "Tokens of its own thoughts, with their tags",
-    "thought_nll": "Nats a token of a teacher's thoughts",
-    "text_nll": "Nats a token of the text",
-    "win_rate": "Continuations that are preferred",
-}
-
-DECIMALS = {
-    "searches_mean": 2,
-    "searches_two_hop": 2,
-    "claims": 2,
-    "response_tokens_mean": 1,
-    "results_tokens_mean": 1,
-    "thought_tokens": 1,
-}
-"""Decimals of a figure; 3 by default."""
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
 
@@ -93,25 +27,12 @@ class Whisker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """One figure in every arm. `measured` is in the order of the arms, None where an arm lacks it; `difference` is
-    trained minus base over the questions that both answered, None without records."""
+    """One figure by arm, None where an arm lacks it; `difference` is trained minus base over the questions that both
+    answered, None without records."""
 
     key: str
-    label: str
-    measured: tuple[Measured | None, ...]
+    measured: Mapping[str, Measured | None]
     difference: Measured | None
-    whiskers: tuple[Whisker, ...]
-    axis: Scale
-
-    @property
-    def digits(self) -> int:
-        """Decimals of its values."""
-        return DECIMALS.get(self.key, 3)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference excludes zero."""
-        return side_of_zero(self.difference) != 0
 
 
 def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
@@ -122,49 +43,26 @@ def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
 
 
 def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
-    """A row for each figure of some evaluation: those that lead, those of LABELS in their order, then the others."""
+    """A row for each figure of some evaluation: those that lead, those of the table of figures, then the others."""
     arms = arms_of(evaluations)
     found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
     leads = [key for name in arms for key in evaluations[name].get("headline", ())]
-    keys = dict.fromkeys([*leads, *LABELS, *found])
+    keys = dict.fromkeys([*leads, *(row.name for row in figures()), *found])
     return [_row(key, arms, evaluations) for key in keys if key in found]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetRow:
-    """A score of one test set of a suite in every arm, as `FigureRow`."""
-
-    set: str
-    key: str
-    measured: tuple[Measured | None, ...]
-    difference: Measured | None
-
-    @property
-    def clear(self) -> bool:
-        """Whether the interval of the difference excludes zero."""
-        return side_of_zero(self.difference) != 0
-
-
-def set_rows(evaluations: Mapping[str, Evaluation]) -> list[SetRow]:
-    """Exact match and the scores of other scorers for each test set of the suites; none without a suite."""
+def set_rows(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, FigureRow]]:
+    """Exact match and the scores of other scorers for each test set of the suites, with its name; none without one."""
     arms = arms_of(evaluations)
     asked = {name: evaluations[name].get("sets", {}) for name in arms}
-    names = dict.fromkeys(set_name for sets in asked.values() for set_name in sets)
-    rows: list[SetRow] = []
-    for set_name in names:
-        found = [sets.get(set_name, {}) for sets in asked.values()]
-        scores = dict.fromkeys(key for one in found for key in one if is_score(key))
+    rows = []
+    for set_name in dict.fromkeys(name for sets in asked.values() for name in sets):
+        found = {name: sets.get(set_name, {}) for name, sets in asked.items()}
         leads = evaluations.get(arms[0], {}).get("headline", ())
-        trained, base = (evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE))
-        rows += [
-            SetRow(
-                set=set_name,
-                key=key,
-                measured=tuple(measured_of(one.get(key)) for one in found),
-                difference=mean_difference(key, trained, base),
-            )
-            for key in dict.fromkeys([*leads, "em", *scores])
-        ]
+        records = [evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE)]
+        for key in dict.fromkeys([*leads, "em", *scores_in(found.values())]):
+            measured = {name: measured_of(one.get(key)) for name, one in found.items()}
+            rows.append((set_name, FigureRow(key=key, measured=measured, difference=mean_difference(key, *records))))
     return rows
 
 
@@ -192,26 +90,13 @@ def measured_of(value: object) -> Measured | None:
 
 
 def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
-    measured = {arm: measured_of(evaluations[arm].get(key)) for arm in arms}
-    drawn, axis = whiskers(measured)
     sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
-    trained, base = (records_of(evaluations, name) for name in (TRAINED, BASE))
+    records = (records_of(evaluations, name) for name in (TRAINED, BASE))
     return FigureRow(
         key=key,
-        label=label_of(key),
-        measured=tuple(measured.values()),
-        difference=mean_difference(key, trained, base) if key != SCORE or same_reward(*sides) else None,
-        whiskers=drawn,
-        axis=axis,
+        measured={arm: measured_of(evaluations[arm].get(key)) for arm in arms},
+        difference=mean_difference(key, *records) if key != SCORE or same_reward(*sides) else None,
     )
-
-
-def label_of(key: str) -> str:
-    """A figure in words: of one that LABELS lacks, the words of its name."""
-    if is_score(key):
-        return score_label(key)
-    words = key.replace("_", " ")
-    return LABELS.get(key) or words[:1].upper() + words[1:]
 
 
 def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from sleuth.report.arms import MAX_ARMS, distinct_names
+from sleuth.report.arms import MAX_ARMS, distinct_names, require_distinct
 from sleuth.report.curves import HEIGHT, WIDTH, Row, stages_of
-from sleuth.report.page import environment, evaluation_values, overlap, run_values
+from sleuth.report.page import environment, evaluation_values, overlap, run_values, without_surrogates
 from sleuth.report.rollouts_shown import questions_played, rollouts_shown, step_of
 from sleuth.report.run_files import (
     RunFiles,
@@ -52,8 +53,7 @@ def live_reports(folders: Sequence[Path]) -> list[LiveReport]:
     one that is given twice, and for too many."""
     for folder in folders:
         _require_run_or_empty(folder)
-        if [other.resolve() for other in folders].count(folder.resolve()) > 1:
-            raise SleuthError(f"{folder}: is given twice")
+    require_distinct(folders)
     if len(folders) > MAX_ARMS:
         raise SleuthError(f"{len(folders)} runs are too many to read: give at most {MAX_ARMS}")
     names = distinct_names(list(map(str, folders)))
@@ -123,14 +123,17 @@ class LiveReport:
 
     def alarms(self) -> list[dict[str, Any]]:
         """The last alarms, the newest first, each with the sentence that its detector gives again."""
-        found = []
-        for stage, rows in stages_of(self._tail.rows).items():
-            raised = [(at, names) for at, row in enumerate(rows) if isinstance(names := row.get("alarms"), list)]
-            for at, names in raised[-MAX_ALARMS:]:
-                for name in map(str, names):
-                    alarm = {"stage": stage, "step": rows[at]["step"], "name": name}
-                    found.append(alarm | {"sentence": _sentence(name, rows[: at + 1])})
-        return found[-MAX_ALARMS:][::-1]
+        found = [
+            (stage, rows, at, str(name))
+            for stage, rows in stages_of(self._tail.rows).items()
+            for at, row in enumerate(rows)
+            if isinstance(names := row.get("alarms"), list)
+            for name in names
+        ]
+        return [
+            {"stage": stage, "step": rows[at]["step"], "name": name, "sentence": _sentence(name, rows[: at + 1])}
+            for stage, rows, at, name in found[-MAX_ALARMS:][::-1]
+        ]
 
     def page(self) -> dict[str, Any]:
         """`{"tag", "html", "charts", "steps", "questions"}`: the body of the report, the steps whose episodes are
@@ -201,8 +204,7 @@ class LiveReport:
                 chart_size=(WIDTH, HEIGHT),
             )
         )
-        html = html.encode("utf-8", "replace").decode("utf-8")
-        return {"html": html, "charts": charts, "steps": steps, "questions": tag}
+        return {"html": without_surrogates(html), "charts": charts, "steps": steps, "questions": tag}
 
     def _questions_played(self) -> set[str]:
         for file in self._run.rollouts:
@@ -303,7 +305,7 @@ def state_shown(reports: Sequence[LiveReport], at: int) -> dict[str, Any]:
     shown = reports[at]
     html = environment().get_template("live.html").render(reports=reports, shown=shown, alarms=shown.alarms())
     title = f"{shown.state.sentence} · {shown.name}"
-    return {"title": title, "tag": shown.tag, "html": html.encode("utf-8", "replace").decode("utf-8")}
+    return {"title": title, "tag": shown.tag, "html": without_surrogates(html)}
 
 
 def shell() -> str:
@@ -336,9 +338,7 @@ def _stamp(paths: list[Path]) -> Stamp:
     """The stamp of those that exist."""
     found = []
     for path in paths:
-        try:
+        with suppress(OSError):  # it does not exist, or not any more
             status = path.stat()
-        except OSError:  # it does not exist, or not any more
-            continue
-        found.append((str(path), status.st_mtime_ns, status.st_size))
+            found.append((str(path), status.st_mtime_ns, status.st_size))
     return tuple(found)

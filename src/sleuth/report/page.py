@@ -14,19 +14,31 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sleuth.evaluation.headline import leading_figures
+from sleuth.evaluation.figures import figure
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import Evaluation, mean_difference, paired_records, records_of, side_of_zero
+from sleuth.evaluation.paired import (
+    Evaluation,
+    leading_figures,
+    mean_difference,
+    paired_records,
+    records_of,
+)
 from sleuth.host import disk
 from sleuth.host.atomic import write_text
 from sleuth.host.escapes import escape
 from sleuth.report.axes import number, signed
 from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
 from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import arms_of, figure_rows, label_of, measured_of, outcome_table, set_rows
-from sleuth.report.rollouts_shown import opened_at, questions_played, questions_shown, rollouts_shown
+from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows, whiskers
+from sleuth.report.rollouts_shown import (
+    opened_at,
+    questions_played,
+    questions_shown,
+    rollouts_shown,
+    with_files,
+    write_step_files,
+)
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
-from sleuth.report.step_files import with_files, write_step_files
 from sleuth.report.summary import flat, run_facts, run_name, stage_lines
 from sleuth.report.time_spent import NAMES, duration, stage_times
 from sleuth.report.transcripts import TextPool, read_tokenizer
@@ -139,8 +151,13 @@ def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:
 
 
 def write_page(file: Path, page: str) -> None:
-    """Writes the page atomically. Lone surrogates, which a model can sample, are replaced."""
-    write_text(file, page.encode("utf-8", "replace").decode("utf-8"))
+    """Writes the page atomically."""
+    write_text(file, without_surrogates(page))
+
+
+def without_surrogates(page: str) -> str:
+    """The page without lone surrogates, which a model can sample."""
+    return page.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
@@ -155,6 +172,7 @@ def environment() -> Environment:
         finalize=lambda value: type(value)(escape(value)) if isinstance(value, str) else value,
     )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    made.globals |= {"figure": figure, "picture": whiskers}
     made.filters |= {"number": number, "signed": signed, "duration": duration, "bytes": disk.shown}
     return made
 
@@ -173,14 +191,15 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
         return certified
     if base is None or trained is None:
         lacking = [f"eval/{name}.json" for name, one in ((BASE, base), (TRAINED, trained)) if one is None]
-        return f"Not measured yet: no {label_of(key).lower()} in {' and '.join(lacking)}."
-    side = side_of_zero(mean_difference(key, *(records_of(evaluations, name) for name in (TRAINED, BASE))))
+        return f"Not measured yet: no {figure(key).label.lower()} in {' and '.join(lacking)}."
+    change = mean_difference(key, *(records_of(evaluations, name) for name in (TRAINED, BASE)))
     greedy = evaluations[TRAINED].get("temperature") == 0
-    move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[side]
+    move = {1: "rose", 0: "did not clearly move:", -1: "fell"}[change.side if change else 0]
     sets = len(evaluations[TRAINED].get("sets", ()))
     over = f", as the mean over {sets} sets," if sets else ""
+    label = figure(key).label
     return (
-        f"{f'Greedy {label_of(key).lower()}' if greedy else label_of(key)} on {trained.n} questions{over} {move} "
+        f"{f'Greedy {label.lower()}' if greedy else label} on {trained.n} questions{over} {move} "
         f"from {interval(base)} to {interval(trained)}."
     )
 

@@ -77,12 +77,12 @@ def state_of(traces: RunTraces) -> RunState:
     if at.complete:
         return RunState(kind="finished", sentence="finished", done=at.done, of=at.of)
     begun = f"step {at.done:,} of {at.of:,}" if at.trains else at.name
-    if halted := _halted(traces, at):
+    if (halted := _halted(traces, at)) is not None:
         kind, names = halted
-        return RunState(kind=kind, sentence=f"{kind} at {begun} by {names}", done=at.done, of=at.of)
-    if traces.held is False:
-        return _left(traces, at, begun)
-    return _working(traces, at, begun)
+        sentence = f"{kind} at {begun} by {names}"
+    else:
+        kind, sentence = (_left if traces.held is False else _working)(traces, at, begun)
+    return RunState(kind=kind, sentence=sentence, done=at.done, of=at.of)
 
 
 def time_left(rows: Rows, steps: int) -> float | None:
@@ -126,45 +126,41 @@ def _reached(traces: RunTraces) -> _Place:
     return next((place for place, _ in places[last:] if not place.complete), places[-1][0])
 
 
-def _halted(traces: RunTraces, at: _Place) -> tuple[Literal["paused", "stopped"], str] | None:
+def _halted(traces: RunTraces, at: _Place) -> tuple[Kind, str] | None:
     """How an alarm of the last row ended the run, unless it was continued since."""
     rows = traces.rows.get(at.name, ())
     actions = at.stage.get("alarms") or {}
     raised = rows[-1].get("alarms") if rows else None
     if traces.held or not isinstance(raised, list) or not isinstance(actions, Mapping):
         return None
-    ways: dict[str, Literal["paused", "stopped"]] = {"stop": "stopped", "pause": "paused"}
+    ways: dict[str, Kind] = {"stop": "stopped", "pause": "paused"}
     for action, kind in ways.items():
-        names = [str(name) for name in raised if actions.get(name) == action]
-        if names:
+        if names := [str(name) for name in raised if actions.get(name) == action]:
             return kind, ", ".join(names)
     return None
 
 
-def _left(traces: RunTraces, at: _Place, begun: str) -> RunState:
-    """The state of a run that no process writes."""
+def _left(traces: RunTraces, at: _Place, begun: str) -> tuple[Kind, str]:
+    """The state of a run that no process writes, and its sentence."""
     goes_on = "the same command goes on"
     if at.trains and at.done and traces.saved >= at.first + at.done:
-        return RunState(kind="paused", sentence=f"paused at {begun}, saved; {goes_on}", done=at.done, of=at.of)
+        return "paused", f"paused at {begun}, saved; {goes_on}"
     if not at.trains:
-        return RunState(kind="stopped", sentence=f"stopped before it had evaluated {begun}; {goes_on}")
+        return "stopped", f"stopped before it had evaluated {begun}; {goes_on}"
     since = f" from step {max(0, traces.saved - at.first):,}" if at.done else ""
-    return RunState(kind="stopped", sentence=f"stopped at {begun}; {goes_on}{since}", done=at.done, of=at.of)
+    return "stopped", f"stopped at {begun}; {goes_on}{since}"
 
 
-def _working(traces: RunTraces, at: _Place, begun: str) -> RunState:
+def _working(traces: RunTraces, at: _Place, begun: str) -> tuple[Kind, str]:
     rows = traces.rows.get(at.name, ())
     if not at.trains:
         verb = "evaluating" if at.stage.get("kind") == "evaluate" else "measuring"
         since = f", for {roughly(traces.age)}" if traces.age >= QUIET_SECONDS else ""
-        kind = "quiet" if traces.held is None and traces.age > FIRST_STEP_SECONDS else "working"
-        return RunState(kind=kind, sentence=f"{verb} {begun}{since}")
+        is_quiet = traces.held is None and traces.age > FIRST_STEP_SECONDS
+        return "quiet" if is_quiet else "working", f"{verb} {begun}{since}"
     step = time_left(rows, 1)
-    longest = max(QUIET_SECONDS, QUIET_STEPS * step) if step else FIRST_STEP_SECONDS
     sentence = f"training {at.name}, {begun}"
-    if traces.age > longest:
-        news = f"no new step for {roughly(traces.age)}"
-        return RunState(kind="quiet", sentence=f"{sentence}: {news}", done=at.done, of=at.of)
+    if traces.age > (max(QUIET_SECONDS, QUIET_STEPS * step) if step else FIRST_STEP_SECONDS):
+        return "quiet", f"{sentence}: no new step for {roughly(traces.age)}"
     left = time_left(rows, at.of - at.done)
-    sentence += f", {roughly(left)} left" if left is not None else ""
-    return RunState(kind="working", sentence=sentence, done=at.done, of=at.of)
+    return "working", sentence + (f", {roughly(left)} left" if left is not None else "")

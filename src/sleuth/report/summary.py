@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sleuth.answers.scorers import SCORERS
-from sleuth.evaluation.headline import headline
+from sleuth.evaluation.paired import headline
 from sleuth.report.run_files import RunFiles
 
 Facts = list[tuple[str, str]]

@@ -8,7 +8,9 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -16,136 +18,193 @@ from sleuth import family
 from sleuth.host.atomic import write_text
 from sleuth.recipe.renamed import renamed_figures
 from sleuth.runs.chain import record_rows, recorded
-from sleuth.types import SleuthError
+from sleuth.types import SleuthError, StepFigure
 
-GLOSSARY: dict[str, dict[str, str]] = {
-    "Every row": {
-        "stage": "Name of the stage.",
-        "step": "Optimiser step of the stage, counted from 1.",
-        "alarms": "Names of the alarms that this step raised; absent where it raised none.",
-        "not_finite": "Why no update was made: the loss or the gradient was NaN or infinite.",
-    },
-    "The update": {
-        "loss": "Loss of the step; null where nothing was trained.",
-        "entropy": "Entropy of the policy, in nats a token; without an update, estimated from the sampled tokens.",
-        "clip_fraction": "Share of trained tokens whose ratio was outside the bounds; null where every ratio is 1.",
-        "kl": "KL divergence to the stage's first weights, in nats a token; null without one in the loss.",
-        "teacher_kl": "KL divergence from the policy to its teacher on the sampled tokens, in nats a token.",
-        "guided_fraction": "Share of the episodes that follow a teacher.",
-        "teacher_missing_fraction": "Share of guided trajectories on which a teacher on a server gave no verdict; "
-        "null where none was guided.",
-        "sampler_learner_kl": "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
-        "off_policy_fraction": "Share of sampled tokens that were written by older weights than the step's.",
-        "old_logprobs": 'Where the ratio starts: "sampler" or "learner".',
-        "gradient_norm": "Global norm of the gradient before clipping.",
-        "learning_rate": "Learning rate of this step.",
-        "changed_weights_fraction": "Share of the stored weights that the step changed; of several updates, the most.",
-        "updates": "Updates on the step's episodes, if the recipe asks for several. Then `loss`, `entropy`, `kl` and "
-        "`teacher_kl` are means over the first pass, `sampler_learner_kl` is that of the first update, and "
-        "`clip_fraction` and `gradient_norm` are means over all updates.",
-        "tokens_trained": "Tokens with a weight in the loss.",
-        "tokens_computed": "Tokens of the learner's forward pass, each shared prefix once.",
-        "tokens_dense": "Tokens of the same rows without sharing.",
-        "seconds_rollout": "Seconds in which the step waited for its episodes.",
-        "seconds_update": "Seconds of the update, from scored episodes to published weights.",
-    },
-    "Episodes": {
-        "reward_mean": "Mean score of the scored episodes; in `online_dpo`, of the policy's own continuations.",
-        "reward_max": "Best score of the step.",
-        "em": "Share of answers that match a golden answer exactly, read strictly, whatever is paid.",
-        "searched": "Share of episodes with at least one search.",
-        "searches_mean": "Searches in an episode.",
-        "response_tokens_mean": "Tokens that the policy wrote in an episode.",
-        "calls_mean": "Calls of tools in an episode; absent in a step without any.",
-        "call_errors": "Share of the calls whose result is an error.",
-        "nonzero_advantage_fraction": "Share of groups whose scores differ; the others teach nothing. In "
-        "`online_dpo`, of pools with a pair.",
-        "missing_fraction": "Share of episodes without a score, because a retriever, a judge or your own code failed.",
-        "dropped_groups": "Groups with fewer than two scores.",
-        "drawn_rate": "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1.",
-        "replaced_groups": "Groups without signal that `replace_no_signal` replaced.",
-    },
-    "Parts of the score (means over the episodes that have them)": {
-        "score_*/*": "`score_NAME/PART`: a part of the `Score` that your own function NAME returned.",
-        "score_*": "What the named published scorer, or your own function of that name, gives.",
-        **{name: meaning for table in family.tables("rewards") for name, meaning in table.figures.items()},
-    },
-    "Credit": {
-        "search_gain": "How much likelier a search made the words that it found, in nats.",
-        "idle_searches": "Share of searches that gained no more than the margin.",
-        "citation_gain": "How much likelier a snippet made the claim that cites it, in nats.",
-        "idle_citations": "Share of citations that gained no more than the margin.",
-    },
-    "Thoughts": {
-        "gain": "How much likelier a thought made the true suffix than an empty one, in nats a token.",
-        "swapped_gain": "The same for a thought of another text.",
-        "blank_nll": "Nats a token of the suffix in the baseline, such as behind an empty thought: the most that can "
-        "be gained.",
-        "thought_budget": "Tokens that a thought may have at this step, where that shrinks.",
-        "thought_tokens_mean": "Tokens of a thought.",
-        "closed": "Share of thoughts that the policy closed itself.",
-        "empty_thoughts": "Share of thoughts without a letter or a digit.",
-        "thought_artefacts": "Share of thoughts that contain a tag, an end-of-text token or half a character.",
-        "copied": "Share of a thought's runs of eight words that stand in the text before it.",
-        "repeated": "Share of a thought's runs of three words that occur again in it.",
-    },
-    "Judges": {
-        "judge_asked": "Questions put to the judges in this step.",
-        "judge_cached": "Questions that had been answered before.",
-        "judge_missing": "Questions without a verdict.",
-        "judge_invalid": "Questions whose answer was no verdict, twice.",
-        "watch_agreement": "1 less the mean difference between the judge that pays and the one that watches.",
-        "watch_verdicts": "Verdicts that were compared for it.",
-        "watch_asked": "Questions put to the judge that watches.",
-        "honest_paid": "What the reward pays honest answers, beside the known tricks.",
-        "tricks_won": "Names of the tricks that are paid no less.",
-    },
-    "Pools of `online_dpo`": {
-        "judged_by": "What candidates are judged by.",
-        "ties": "Share of pools in which all candidates are equally good.",
-        "dropped": "Share of pools with too few verdicts.",
-        "chosen_over_original": "How often the best candidate is better than the original; a tie counts half.",
-        "rollouts_over_original": "How often one of the policy's own is.",
-        "chosen_by_*": "Share of pools whose best candidate was written by the policy, the source or the teacher.",
-        "wins": "Share of the other candidates that one is better than.",
-        "unjudged": "Share of comparisons without a verdict.",
-        "quality": "Mean verdict of the judge of quality.",
-        "factuality": "Mean verdict of the judge of factuality.",
-        "safety": "Mean verdict of the judge of safety.",
-        "repetition": "Share of runs of three words that are distinct.",
-        "copying": "Share of runs of eight words that do not stand in the prefix.",
-        "whole_characters": "Share of characters that are not broken.",
-        "known_names": "Share of names and numbers that occur in the prefix.",
-        "common_words": "Share of long words that occur in the prefix.",
-        "margin": "DPO's implicit reward of the best over the worst: beta times the difference of their gains.",
-        "accuracy": "Share of pairs whose margin is above 0.",
-        "chosen_gain": "How much likelier the best is than under the reference, in nats.",
-        "rejected_gain": "The same for the worst.",
-    },
-    "Supervised stages": {
-        "held_out_*": "A figure of rows that are never trained, where the stage saves: by kind of world text the share "
-        'of tokens predicted right, with `held_out` the figures of thoughts, and of `kind = "reading"` exact match '
-        "and F1 on held-out articles, exact match of a sliding window, and the difference.",
-        "copying_loss": "With `copying_weight`: minus the log of the copying head's attention to the token that is "
-        "copied; the mean over trained tokens by their weights, 0 for those that copy none.",
-    },
-    "Pools of servers": {
-        "turns_redrawn": "Turns that were requested again from another server.",
-        "servers_reloaded": "Servers that had lost the weights and loaded them again.",
-        "seconds_publish": "Seconds to write the weights and load them on every server.",
-        "seconds_client": "Seconds of a core that the first rank took while servers generated.",
-    },
+STEPS: dict[str, tuple[StepFigure, ...]] = {
+    "Episodes": (
+        StepFigure(
+            "reward_mean",
+            "Mean score of the scored episodes; in `online_dpo`, of the policy's own continuations.",
+            "Reward",
+            "mean over the step's episodes",
+            compared=True,
+        ),
+        StepFigure("reward_max", "Best score of the step."),
+        StepFigure(
+            "em",
+            "Share of answers that match a golden answer exactly, read strictly, whatever is paid.",
+            "Exact match",
+            "share of episodes",
+            top=1.0,
+            compared=True,
+        ),
+        StepFigure("searched", "Share of episodes with at least one search."),
+        StepFigure("searches_mean", "Searches in an episode.", "Searches", "mean an episode", compared=True),
+        StepFigure(
+            "response_tokens_mean",
+            "Tokens that the policy wrote in an episode.",
+            "Response length",
+            "mean policy tokens an episode",
+            compared=True,
+        ),
+        StepFigure("calls_mean", "Calls of tools in an episode; absent in a step without any."),
+        StepFigure("call_errors", "Share of the calls whose result is an error."),
+        StepFigure(
+            "nonzero_advantage_fraction",
+            "Share of groups whose scores differ; the others teach nothing. In `online_dpo`, of pools with a pair.",
+            "Groups with signal",
+            "share of groups whose scores differ",
+            top=1.0,
+            compared=True,
+        ),
+        StepFigure(
+            "missing_fraction",
+            "Share of episodes without a score, because a retriever, a judge or your own code failed.",
+            "Missing verdicts",
+            "share of episodes",
+        ),
+        StepFigure("dropped_groups", "Groups with fewer than two scores."),
+        StepFigure(
+            "drawn_rate", "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1."
+        ),
+        StepFigure("replaced_groups", "Groups without signal that `replace_no_signal` replaced."),
+    ),
+    "Parts of the score (means over the episodes that have them)": (
+        StepFigure("score_*/*", "`score_NAME/PART`: a part of the `Score` that your own function NAME returned."),
+        StepFigure("score_*", "What the named published scorer, or your own function of that name, gives."),
+    ),
+    "The update": (
+        StepFigure(
+            "entropy",
+            "Entropy of the policy, in nats a token; without an update, estimated from the sampled tokens.",
+            "Entropy",
+            "nats a trained token",
+            compared=True,
+        ),
+        StepFigure(
+            "kl",
+            "KL divergence to the stage's first weights, in nats a token; null without one in the loss.",
+            "KL to the reference",
+            "nats a trained token",
+        ),
+        StepFigure(
+            "sampler_learner_kl",
+            "KL divergence between sampler and learner on the sampled tokens, in nats a token.",
+            "Mismatch KL",
+            "sampler against learner, nats a token",
+        ),
+        StepFigure(
+            "clip_fraction",
+            "Share of trained tokens whose ratio was outside the bounds; null where every ratio is 1.",
+            "Clipped",
+            "share of trained tokens",
+        ),
+        StepFigure(
+            "teacher_kl", "KL divergence from the policy to its teacher on the sampled tokens, in nats a token."
+        ),
+        StepFigure("guided_fraction", "Share of the episodes that follow a teacher."),
+        StepFigure(
+            "teacher_missing_fraction",
+            "Share of guided trajectories on which a teacher on a server gave no verdict; null where none was guided.",
+        ),
+        StepFigure(
+            "off_policy_fraction", "Share of sampled tokens that were written by older weights than the step's."
+        ),
+        StepFigure("old_logprobs", 'Where the ratio starts: "sampler" or "learner".'),
+        StepFigure("gradient_norm", "Global norm of the gradient before clipping."),
+        StepFigure("learning_rate", "Learning rate of this step."),
+        StepFigure(
+            "changed_weights_fraction",
+            "Share of the stored weights that the step changed; of several updates, the most.",
+            "Weights that changed",
+            "share of stored elements",
+        ),
+        StepFigure(
+            "updates",
+            "Updates on the step's episodes, if the recipe asks for several. Then `loss`, `entropy`, `kl` "
+            "and `teacher_kl` are means over the first pass, `sampler_learner_kl` is that of the first "
+            "update, and `clip_fraction` and `gradient_norm` are means over all updates.",
+        ),
+        StepFigure("tokens_trained", "Tokens with a weight in the loss."),
+        StepFigure("tokens_computed", "Tokens of the learner's forward pass, each shared prefix once."),
+        StepFigure("tokens_dense", "Tokens of the same rows without sharing."),
+        StepFigure(
+            "seconds_rollout",
+            "Seconds in which the step waited for its episodes.",
+            "Seconds a step",
+            "rollout below, update on top",
+        ),
+        StepFigure(
+            "seconds_update",
+            "Seconds of the update, from scored episodes to published weights.",
+            "Seconds a step",
+            "rollout below, update on top",
+        ),
+        StepFigure("loss", "Loss of the step; null where nothing was trained.", "Loss", "of the whole step"),
+    ),
+    "Every row": (
+        StepFigure("stage", "Name of the stage."),
+        StepFigure("step", "Optimiser step of the stage, counted from 1."),
+        StepFigure("alarms", "Names of the alarms that this step raised; absent where it raised none."),
+        StepFigure("not_finite", "Why no update was made: the loss or the gradient was NaN or infinite."),
+    ),
+    "Judges": (
+        StepFigure("judge_asked", "Questions put to the judges in this step."),
+        StepFigure("judge_cached", "Questions that had been answered before."),
+        StepFigure("judge_missing", "Questions without a verdict."),
+        StepFigure("judge_invalid", "Questions whose answer was no verdict, twice."),
+        StepFigure(
+            "watch_agreement", "1 less the mean difference between the judge that pays and the one that watches."
+        ),
+        StepFigure("watch_verdicts", "Verdicts that were compared for it."),
+        StepFigure("watch_asked", "Questions put to the judge that watches."),
+    ),
+    "Supervised stages": (
+        StepFigure(
+            "held_out_*",
+            "A figure of rows that are never trained, where the stage saves: by kind of world text the share "
+            'of tokens predicted right, with `held_out` the figures of thoughts, and of `kind = "reading"` '
+            "exact match and F1 on held-out articles, exact match of a sliding window, and the difference.",
+        ),
+        StepFigure(
+            "copying_loss",
+            "With `copying_weight`: minus the log of the copying head's attention to the token that is "
+            "copied; the mean over trained tokens by their weights, 0 for those that copy none.",
+        ),
+    ),
+    "Pools of servers": (
+        StepFigure("turns_redrawn", "Turns that were requested again from another server."),
+        StepFigure("servers_reloaded", "Servers that had lost the weights and loaded them again."),
+        StepFigure("seconds_publish", "Seconds to write the weights and load them on every server."),
+        StepFigure("seconds_client", "Seconds of a core that the first rank took while servers generated."),
+    ),
 }
-"""What each figure of a row means, by the part of a run that it belongs to. `*` stands for the rest of a name."""
+"""The figures of the core, by their headings in the reference. The others are rows of their rewards and families."""
+
+
+@cache
+def step_figures() -> tuple[StepFigure, ...]:
+    """The rows of all figures, in the order of the reference and of charts: what episodes show before the update."""
+    core = {part: [replace(row, part=part) for row in rows] for part, rows in STEPS.items()}
+    rewards = [row for table in family.tables("rewards") for row in table.figures]
+    rows = family.figures()
+    families = [row if isinstance(row, StepFigure) else row.step_figure() for row in rows if row.in_steps]
+    episodes = core.pop("Episodes")
+    return (*episodes, *rewards, *families, *(row for rows in core.values() for row in rows))
+
+
+def glossary() -> dict[str, dict[str, str]]:
+    """What each figure of a row means, by the part of a run that it belongs to. `*` stands for the rest of a name."""
+    parts: dict[str, dict[str, str]] = {}
+    for row in step_figures():
+        parts.setdefault(row.part, {})[row.name] = row.meaning
+    return parts
 
 
 def meaning_of(figure: str) -> str | None:
-    """The glossary's entry for a figure, such as `meaning_of("score_search_r1")`; None without one."""
-    for meanings in GLOSSARY.values():
-        for name, meaning in meanings.items():
-            if fnmatchcase(figure, name):
-                return meaning
-    return None
+    """The meaning of a figure, such as `meaning_of("score_search_r1")`; None without one."""
+    rows = sorted(step_figures(), key=lambda row: "*" in row.name)
+    return next((row.meaning for row in rows if fnmatchcase(figure, row.name)), None)
 
 
 class MetricsFile:

@@ -32,6 +32,7 @@ FAMILY = Family(
         "episode": "sleuth.search.world_rows:EPISODE",
     },
     layouts={"search_r1": "sleuth.search.search_r1_rows:LAYOUT"},
+    figures=("sleuth.search.figures:FIGURES", "sleuth.search.figures:STEPS"),
     rewards={
         "cited_answer": "sleuth.search.rewards:CitedAnswerRecipe",
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from sleuth.answers.answer import cited_passage_holds, given_answer
@@ -10,7 +9,7 @@ from sleuth.answers.tables import EpisodeRewardRecipe
 from sleuth.dialect import DIALECTS, Dialect
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import CreditFields
-from sleuth.types import Episode
+from sleuth.types import Episode, StepFigure
 
 
 def cited_answer(episode: Episode, dialect: Dialect) -> float:
@@ -25,9 +24,15 @@ class CitedAnswerRecipe(EpisodeRewardRecipe):
     """1 for a golden answer that quotes words from a passage, as far as the policy was shown it, which contain the
     answer. For dialects whose answers quote, such as "reading"."""
 
-    figures: ClassVar[Mapping[str, str]] = {
-        "cited_answer": "The answer is a golden one, and what it quotes from a passage contains it."
-    }
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure(
+            "cited_answer",
+            "The answer is a golden one, and what it quotes from a passage contains it.",
+            "Right and cited",
+            "share of episodes",
+            top=1.0,
+        ),
+    )
     compares_answers: ClassVar[bool] = True
     kind: Literal["cited_answer"]
     measure = staticmethod(cited_answer)

@@ -42,15 +42,6 @@ def print_figures(title: str, figures: Mapping[str, Measured]) -> None:
     print_columns(list(figures), columns, heading=title)
 
 
-SET_COLUMNS = {
-    "em": "EM",
-    "sub_match": "sub-match",
-    "f1": "F1",
-    "searches_mean": "searches",
-    "response_tokens_mean": "tokens",
-}
-
-
 NO_VALUE: Mapping[str, float | None] = {"value": None}
 """A figure of a set that has no episode with a score."""
 
@@ -73,12 +64,13 @@ def print_sets(title: str, suite: Mapping[str, Any]) -> None:
 def _set_columns(suite: Mapping[str, Any]) -> dict[str, str]:
     """The headings of the figures, those that lead first. A score takes the place of sub-match, so that 80 columns
     do."""
-    from sleuth.evaluation.metrics import is_score
+    from sleuth.evaluation.figures import figures, scores_in
 
-    scores = {key: key.removeprefix("score_") for key in suite if is_score(key)}
+    headings = {row.name: row.heading for row in figures() if row.heading}
+    scores = {key: key.removeprefix("score_") for key in scores_in([suite])}
     leads = {key: name for key, name in scores.items() if key in suite.get("headline", ())}
-    return {**leads, "em": "EM", **scores} | {
-        key: name for key, name in SET_COLUMNS.items() if not scores or key != "sub_match"
+    return {**leads, "em": headings.pop("em"), **scores} | {
+        key: heading for key, heading in headings.items() if not scores or key != "sub_match"
     }
 
 

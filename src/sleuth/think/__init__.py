@@ -47,4 +47,5 @@ FAMILY = Family(
     held_out={
         "": "sleuth.think.stage_tables:HeldOutThoughtsRecipe",
     },
+    figures=("sleuth.think.figures:FIGURES", "sleuth.think.figures:STEPS"),
 )

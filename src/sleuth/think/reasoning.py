@@ -17,8 +17,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.evaluation.headline import evaluation_line
 from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_of_means, share
+from sleuth.evaluation.paired import evaluation_line
 from sleuth.render import encode
 from sleuth.runs.progress import ProgressBar
 from sleuth.think.reasoning_answers import extract, same_answer, same_number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
@@ -11,7 +11,7 @@ from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ContinuationJudgeTable, Skill
 from sleuth.recipe.rewards import Identify, RewardFields, RewardInputs
 from sleuth.recipe.strict import combination
-from sleuth.types import Reward
+from sleuth.types import Reward, StepFigure
 
 
 class SuffixRecipe(RewardFields):
@@ -20,10 +20,10 @@ class SuffixRecipe(RewardFields):
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("thought",)
     methods: ClassVar[tuple[str, ...]] = ("self_improving",)
-    figures: ClassVar[Mapping[str, str]] = {
-        "suffix": "The continuation behind a thought says what the text says, by the judge.",
-        "right": "The continuation behind a thought names the right ending, where the data knows it.",
-    }
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure("suffix", "The continuation behind a thought says what the text says, by the judge."),
+        StepFigure("right", "The continuation behind a thought names the right ending, where the data knows it."),
+    )
     is_measured_alone: ClassVar[bool] = True
     kind: Literal["suffix"]
     judge: ContinuationJudgeTable

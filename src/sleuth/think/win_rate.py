@@ -14,9 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.answers.factory import judges_in
 from sleuth.data.excerpts import excerpts_of
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.evaluation.headline import evaluation_line
 from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
 from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.evaluation.paired import evaluation_line
 from sleuth.evaluation.significance import mcnemar
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import Recipe

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, cast
 
-from sleuth.evaluation.metrics import CITING, is_score
+from sleuth.answers.answer import CITING
+from sleuth.evaluation.figures import is_score
 from sleuth.render import decode
 from sleuth.trainers.search_stage import PlayedTurn, SearchStage, ToolCall, load_search_stage
 from sleuth.types import Episode, Score, Segment, SleuthError
