@@ -40,4 +40,5 @@ FAMILY = Family(
     },
     layouts={"refiner": "sleuth.cite.rows:LAYOUT"},
     world_files="sleuth.cite.world_tool_outputs:WORLD_FILES",
+    verbs={"Make data": {"annotate rubrics": "sleuth.cite.verbs:rubrics"}},
 )

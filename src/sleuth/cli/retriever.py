@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.http_server import (
-    ApiKey,
-    Host,
-    Insecure,
-    PerClient,
-    access_of,
-    address_of,
-    listen,
-    run,
-    server_of,
-)
+from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
 from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 

@@ -116,7 +116,7 @@ class OneOf:
         return [table for kind in family.kinds(self._part) if (table := self._table(kind)) is not None]
 
     def _table(self, kind: Any) -> type[KindTable] | None:
-        if kind not in family.kinds(self._part):
+        if not isinstance(kind, str) or not family.knows(self._part, kind):
             return None
         table = family.table(self._part, kind)
         return table if self._fits(table) else None

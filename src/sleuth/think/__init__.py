@@ -44,4 +44,12 @@ FAMILY = Family(
         "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
         "places": "sleuth.think.stage_tables:PlacesRecipe",
     },
+    verbs={
+        "Evaluate": {
+            "win-rate": "sleuth.think.verbs:win_rate",
+            "reasoning": "sleuth.think.verbs:reasoning",
+            "probe-thoughts": "sleuth.think.verbs:probe_thoughts",
+        },
+        "Make data": {"annotate thoughts": "sleuth.think.verbs:thoughts"},
+    },
 )
