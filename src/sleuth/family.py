@@ -205,7 +205,7 @@ CORE = Family(
             "report": "sleuth.cli.report:report",
             "compare": "sleuth.cli.compare:compare",
             "replay": "sleuth.cli.replay:replay",
-            "rescore": "sleuth.cli.rescore:rescore",
+            "rescore": "sleuth.cli.replay:rescore",
         },
         "Search": {
             "get": "sleuth.cli.get:get",

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from sleuth.answers.failures import MODES
 from sleuth.answers.scorers import SCORERS
-from sleuth.cli import check, check_scorer, compare, prompts, rescore, sweep
-from sleuth.cli.plan_card import print_card_plan
+from sleuth.cli import check, check_scorer, compare, prompts, replay, sweep
+from sleuth.cli.plan import print_card_plan
 from sleuth.episodes.library import list_prompts
 from sleuth.evaluation.exam_card import ExamCard, SkillMark
 from sleuth.evaluation.intervals import Measured
@@ -103,7 +103,7 @@ def rescored() -> Shown:
     found.within = found.same_best = MEASURED
     found.overall, found.judge = 0.5, {}
     shown = ["-1234.567", "123,456,789", "-1234.57 (-2345.68 to 1098.76)"]
-    return lambda: rescore._print(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
+    return lambda: replay._print_rescored(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
 
 
 def arms() -> Shown:

@@ -27,8 +27,7 @@ def retriever(
     ] = None,
     host: Host = LOOPBACK,
     mcp: Annotated[
-        bool,
-        typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP."),
+        bool, typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
     ] = False,
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")

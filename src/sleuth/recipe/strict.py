@@ -151,8 +151,8 @@ class NameOf:
         self._part: family.Part = part
 
     def _known(self, name: str) -> str:
-        if name not in (known := family.kinds(self._part)):
-            *first, last = map(repr, known)
+        if not family.knows(self._part, name):
+            *first, last = map(repr, family.kinds(self._part))
             raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
         return name
 
