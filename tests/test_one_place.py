@@ -122,9 +122,9 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The families of this file beside ours."""
     with monkeypatch.context() as patch:
         patch.setattr(family, "OURS", (*family.OURS, f"{__name__}:BRIEF"))
-        family._families.cache_clear()
+        family.all_families.cache_clear()
         yield
-    family._families.cache_clear()
+    family.all_families.cache_clear()
 
 
 def changed(*settings: str, **keys: object) -> tuple[Recipe, GrpoRecipe]:

@@ -177,7 +177,7 @@ DIALECTS: Mapping[str, Dialect] = _Registered()
 
 def dialect_of(name: str) -> Dialect:
     """The dialect of this name. Raises SleuthError if there is none."""
-    if name not in DIALECTS:
+    if not family.knows("dialects", name):
         raise SleuthError(f"dialect = {name!r}: there is no such dialect; there are {', '.join(DIALECTS)}")
     return DIALECTS[name]
 

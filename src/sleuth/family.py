@@ -1,7 +1,8 @@
 """Families: what models learn. Each lists the kinds of tables that it adds to recipes.
 
 `kind` in a stage, an environment, a reward, a judge or a table of data chooses the class of that table. Which kinds
-there are is decided by the families in `OURS` alone. Their values are `module:name`, imported when a recipe first names
+there are is decided by the families in `OURS`, those that a recipe names in `families`, and those of installed packages
+with an entry point in the group `sleuth.families`. Their values are `module:name`, imported when a recipe first names
 one.
 """
 
@@ -70,6 +71,9 @@ class Family:
     """What a judge may be asked: a function each, which makes the questions of its exam from true and spoiled texts."""
     figures: tuple[str, ...] = ()
     """Tuples of rows of the table of figures, as `module:name`."""
+    verbs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Verbs of the command line by the section of its help, `{"Evaluate": {"probe": "sleuth.search.verbs:probe"}}`,
+    each a function or a `typer.Typer`. `annotate thoughts` is the verb `thoughts` of the group `annotate`."""
 
 
 OURS = (
@@ -82,15 +86,37 @@ OURS = (
 """The families that ship with Sleuth."""
 
 
+OTHERS: dict[str, Family] = {}
+"""The families of others, by `module:name`; `sleuth.own.families` adds them."""
+INSTALLED = "sleuth.own.families:use_installed"
+"""What adds those of installed packages."""
+
+
+def knows(part: Part, kind: str) -> bool:
+    """Whether there is such a kind, perhaps of an installed package."""
+    if kind not in kinds(part):
+        load_named(INSTALLED)()
+    return kind in kinds(part)
+
+
+def verbs() -> dict[str, dict[str, str]]:
+    """The verbs of all families, by section."""
+    found: dict[str, dict[str, str]] = {}
+    for family in all_families():
+        for section, named in family.verbs.items():
+            found.setdefault(section, {}).update(named)
+    return found
+
+
 def kinds(part: Part) -> dict[str, str]:
     """The kinds of a part, with the `module:name` of each table, ours in the order of `OURS`."""
-    return {kind: name for family in _families() for kind, name in getattr(family, part).items()}
+    return {kind: name for family in all_families() for kind, name in getattr(family, part).items()}
 
 
 @cache
 def table(part: Part, kind: str) -> Any:
     """The class of the tables of a kind. Raises KeyError if there is no such kind."""
-    return named(kinds(part)[kind])
+    return load_named(kinds(part)[kind])
 
 
 def tables(part: Part) -> list[Any]:
@@ -100,37 +126,44 @@ def tables(part: Part) -> list[Any]:
 
 def other_dialects() -> list[Any]:
     """The dialects that no recipe names."""
-    return [named(name) for family in _families() for name in family.other_dialects]
+    return [load_named(name) for family in all_families() for name in family.other_dialects]
 
 
 def initial_weights(init: Any) -> list[Any]:
     """The functions that the keys of a table `[stage.init]` ask for."""
-    chosen = [item for family in _families() for item in family.initial_weights.items()]
-    return [named(name) for key, name in chosen if getattr(init, key)]
+    chosen = [item for family in all_families() for item in family.initial_weights.items()]
+    return [load_named(name) for key, name in chosen if getattr(init, key)]
 
 
 def thoughtless() -> set[str]:
     """The names of all dialects in which no turn begins with a thought."""
-    return {name for family in _families() for name in family.thoughtless}
+    return {name for family in all_families() for name in family.thoughtless}
 
 
 def world_files() -> list[Any]:
     """What the families add to the files of a world; the last family comes first."""
-    return [named(family.world_files) for family in reversed(_families()) if family.world_files]
+    return [load_named(family.world_files) for family in reversed(all_families()) if family.world_files]
 
 
 def figures() -> list[Any]:
     """The rows of figures of all families, in their order."""
-    return [row for family in _families() for name in family.figures for row in _named(name)]
+    return [row for family in all_families() for name in family.figures for row in load_named(name)]
 
 
 @cache
-def _families() -> tuple[Family, ...]:
-    return tuple(map(named, OURS))
+def all_families() -> tuple[Family, ...]:
+    """Ours, then those of others."""
+    return (*map(load_named, OURS), *OTHERS.values())
 
 
-def named(name: str) -> Any:
-    """What is called `module:name`."""
+def changed() -> None:
+    """Has to be called when `OTHERS` has changed."""
+    all_families.cache_clear()
+    table.cache_clear()
+
+
+def load_named(name: str) -> Any:
+    """What `module:name` of ours names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -164,4 +197,41 @@ CORE = Family(
         "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
     },
     figures=("sleuth.evaluation.figures:FIGURES",),
+    verbs={
+        "Train": {
+            "demo": "sleuth.cli.demo:demo",
+            "init": "sleuth.cli.init:init",
+            "recipes": "sleuth.cli.recipes:recipes",
+            "train": "sleuth.cli.train:train",
+            "sweep": "sleuth.cli.sweep:sweep",
+            "plan": "sleuth.cli.plan:plan",
+            "check": "sleuth.cli.check:check",
+        },
+        "Evaluate": {
+            "eval": "sleuth.cli.eval:evaluate",
+            "eval-suite": "sleuth.cli.eval:evaluate_suite",
+        },
+        "Inspect runs": {
+            "watch": "sleuth.cli.report:watch",
+            "report": "sleuth.cli.report:report",
+            "compare": "sleuth.cli.compare:compare",
+            "replay": "sleuth.cli.replay:replay",
+            "rescore": "sleuth.cli.replay:rescore",
+        },
+        "Search": {
+            "get": "sleuth.cli.get:get",
+            "index": "sleuth.cli.index:index",
+            "search": "sleuth.cli.search:search",
+            "retriever": "sleuth.cli.retriever:retriever",
+        },
+        "Use a model": {
+            "serve": "sleuth.cli.serve:serve",
+            "merge": "sleuth.cli.merge:merge",
+            "export": "sleuth.cli.export:export",
+        },
+        "Make data": {
+            "world": "sleuth.cli.world:world",
+            "prompts": "sleuth.cli.prompts:prompts",
+        },
+    },
 )

@@ -72,7 +72,7 @@ def output_of(folder: Path, script: str) -> str:
     head = f"""
 import sys
 from typer.testing import CliRunner
-from sleuth.cli.app import VERBS, app
+from sleuth.cli.app import Commands, app, sections
 HEAVY = {HEAVY}
 def run(*arguments):
     return CliRunner().invoke(app, arguments)
@@ -86,7 +86,7 @@ def loaded(*names):
 
 def test_help_of_no_verb_imports_anything_heavy(tmp_path: Path) -> None:
     script = """
-for verb in ("", *VERBS, "prompts import", "annotate rubrics", "annotate thoughts", "check recipe", "check data"):
+for verb in ("", *Commands(), "prompts import", "annotate rubrics", "annotate thoughts", "check recipe", "check data"):
     assert run(*verb.split(), "--help").exit_code == 0
 print(loaded(*HEAVY, "sleuth.recipe"))
 """
@@ -120,7 +120,8 @@ freeze_loaded()
 def test_a_verb_imports_no_other_verb(tmp_path: Path) -> None:
     script = """
 run("world", "--help")
-print(loaded(*(place.partition(":")[0] for place in VERBS.values())))
+places = [place for verbs in sections().values() for verb in verbs.values() for place in verb.values()]
+print(loaded(*(place.partition(":")[0] for place in places)))
 """
     assert output_of(tmp_path, script) == "['sleuth.cli.world']\n"
 

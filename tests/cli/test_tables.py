@@ -13,8 +13,8 @@ from rich.console import Console
 
 from sleuth.answers.failures import MODES
 from sleuth.answers.scorers import SCORERS
-from sleuth.cli import check, check_scorer, compare, prompts, rescore, sweep
-from sleuth.cli.plan_card import print_card_plan
+from sleuth.cli import check, check_scorer, compare, prompts, replay, sweep
+from sleuth.cli.plan import print_card_plan
 from sleuth.episodes.library import list_prompts
 from sleuth.evaluation.exam_card import ExamCard, SkillMark
 from sleuth.evaluation.figures import figures as table_of_figures
@@ -23,9 +23,10 @@ from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import plan_for_cards
 from sleuth.recipe import load_recipe
 from sleuth.report.arm_table import ArmRow
-from sleuth.search import probe_verb as probe
+from sleuth.search import verbs as search
 from sleuth.terminal import figures
 from sleuth.terminal.tables import Column, fitting_tables
+from sleuth.think import verbs as think
 
 BIG = 123_456_789
 LONG = "an_arm_with_quite_a_long_name"
@@ -82,15 +83,19 @@ def sets() -> Shown:
 def probes() -> Shown:
     columns = {str(at): f"a heading of words {at}" for at in range(6)}
     rows = {LONG: dict.fromkeys(columns, MEASURED)}
-    return lambda: probe._print_table("title", columns, rows), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
+    return lambda: search._print_table("title", columns, rows), [
+        "-1234.567",
+        "-2345.68 to 1098.76",
+        "123,456,789",
+    ]
 
 
 def thoughts() -> Shown:
     one = {"value": -1234.567, "low": -2345.678, "high": 1098.764, "n": BIG}
-    keys = [f"{name}_{arm}" for name in ("gain", "over", "right", "right_over") for arm in probe.THOUGHT_ARMS]
+    keys = [f"{name}_{arm}" for name in ("gain", "over", "right", "right_over") for arm in think.THOUGHT_ARMS]
     found = dict.fromkeys([*keys, "blank_nll"], one) | {"model": "m", "documents_needed": {}}
     found |= {"certificate": {"passes": True, "claim": "it does"}}
-    return lambda: probe._print_thoughts(found, None), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
+    return lambda: think._print_arms(found, None), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
 
 
 def rescored() -> Shown:
@@ -99,7 +104,7 @@ def rescored() -> Shown:
     found.within = found.same_best = MEASURED
     found.overall, found.judge = 0.5, {}
     shown = ["-1234.567", "123,456,789", "-1234.57 (-2345.68 to 1098.76)"]
-    return lambda: rescore._print(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
+    return lambda: replay._print_rescored(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
 
 
 def arms() -> Shown:

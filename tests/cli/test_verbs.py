@@ -10,7 +10,7 @@ import pytest
 import typer
 from verb import sleuth
 
-from sleuth.cli.app import SECTIONS, app
+from sleuth.cli.app import app, sections
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_what_is_wrong_with_a_command_line_is_named(arguments: tuple[str, ...], 
 
 def test_every_verb_is_listed_in_its_section_with_a_whole_sentence() -> None:
     listed = sleuth("--help").stdout
-    for section, verbs in SECTIONS.items():
+    for section, verbs in sections().items():
         lines = listed[listed.index(f"\n{section}:\n") :].split("\n")[2:]
         assert [line.split()[0] for line in lines[: len(verbs)]] == list(verbs)
         assert all(line.endswith(".") and not line.endswith("...") for line in lines[: len(verbs)])

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_models import FAMILIES
 
-from sleuth.cli.plan_card import COLUMNS
+from sleuth.cli.plan import COLUMNS
 from sleuth.engines.local.pages import PAGE
 from sleuth.host.hardware import CARDS, read_cards
 from sleuth.learn.models import random_model

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import Result
 from verb import sleuth
 
-from sleuth.cli.app import VERBS, app
+from sleuth.cli.app import Commands, app
 from sleuth.engines.launch.command import Launch
 from sleuth.engines.launch.processes import ServerProcess
 from sleuth.episodes.mcp_server import tool_server
@@ -232,7 +232,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
     import typer.main
 
     group = typer.main.get_group(app)
-    commands: dict[str, Any] = {name: group.commands[name] for name in VERBS}
+    commands: dict[str, Any] = {name: group.commands[name] for name in Commands()}
     commands |= {f"check {name}": one for name, one in commands["check"].commands.items()}
     options = {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
     recipes = {

@@ -41,4 +41,5 @@ FAMILY = Family(
     layouts={"refiner": "sleuth.cite.rows:LAYOUT"},
     world_files="sleuth.cite.world_tool_outputs:WORLD_FILES",
     figures=("sleuth.cite.figures:FIGURES", "sleuth.cite.figures:STEPS"),
+    verbs={"Make data": {"annotate rubrics": "sleuth.cite.verbs:rubrics"}},
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +13,9 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from sleuth import __version__
+from sleuth import __version__, family
 from sleuth.host.threads import prepare_waiting
+from sleuth.own.families import use_installed
 from sleuth.own.permission import CODE
 from sleuth.runs.interruption import Interrupted
 from sleuth.types import RetrievalFailed, RunFailed, SleuthError, StoppedByRule, TransientError
@@ -38,50 +38,8 @@ SETTINGS: dict[str, Any] = {
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,
 }
-SECTIONS = {
-    "Train": {
-        "demo": "sleuth.cli.demo:demo",
-        "init": "sleuth.cli.init:init",
-        "recipes": "sleuth.cli.recipes:recipes",
-        "train": "sleuth.cli.train:train",
-        "sweep": "sleuth.cli.sweep:sweep",
-        "plan": "sleuth.cli.plan:plan",
-        "check": "sleuth.cli.check:check",
-    },
-    "Evaluate": {
-        "eval": "sleuth.cli.eval:evaluate",
-        "eval-suite": "sleuth.cli.eval:evaluate_suite",
-        "win-rate": "sleuth.think.win_rate_verb:win_rate",
-        "reasoning": "sleuth.think.reasoning_verb:reasoning",
-        "probe": "sleuth.search.probe_verb:probe",
-        "probe-thoughts": "sleuth.search.probe_verb:probe_thoughts",
-    },
-    "Inspect runs": {
-        "watch": "sleuth.cli.watch:watch",
-        "report": "sleuth.cli.report:report",
-        "compare": "sleuth.cli.compare:compare",
-        "replay": "sleuth.cli.replay:replay",
-        "rescore": "sleuth.cli.rescore:rescore",
-    },
-    "Search": {
-        "get": "sleuth.cli.get:get",
-        "index": "sleuth.cli.index:index",
-        "search": "sleuth.cli.search:search",
-        "retriever": "sleuth.cli.retriever:retriever",
-    },
-    "Use a model": {
-        "serve": "sleuth.cli.serve:serve",
-        "merge": "sleuth.cli.merge:merge",
-        "export": "sleuth.cli.export:export",
-    },
-    "Make data": {
-        "world": "sleuth.cli.world:world",
-        "annotate": "sleuth.think.annotate_verb:annotate",
-        "prompts": "sleuth.cli.prompts:prompts",
-    },
-}
-"""The verbs as `sleuth --help` groups them. Each is a function, or a `typer.Typer` of several."""
-VERBS = {name: place for verbs in SECTIONS.values() for name, place in verbs.items()}
+GROUPS = {"annotate": "Let a teacher model write rubrics or thoughts."}
+"""What the groups of verbs do that families bring."""
 
 SUITE, WIN_RATE = "sleuth eval-suite MODEL FOLDER", "sleuth win-rate MODEL RECIPE"
 MOVED_OPTIONS = {
@@ -99,27 +57,45 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 NoArgsIsHelpError: Any = next((one for one in UsageError.__subclasses__() if one.__name__ == "NoArgsIsHelpError"), ())
 
 
+def sections() -> dict[str, dict[str, dict[str, str]]]:
+    """By section and verb: the `module:name` of the verb, under an empty name, or of each verb of the group."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for section, verbs in family.verbs().items():
+        for name, place in verbs.items():
+            verb, _, member = name.partition(" ")
+            found.setdefault(section, {}).setdefault(verb, {})[member] = place
+    return found
+
+
 class Commands(Mapping[str, Any]):
-    """The verbs by name. A verb's module is imported when the verb is looked up."""
+    """The verbs by name, those of installed families too. A verb's module is imported when the verb is looked up."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
+        use_installed()
+        return (verb for verbs in sections().values() for verb in verbs)
 
     def __len__(self) -> int:
-        return len(VERBS)
+        return sum(1 for _ in self)
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
-            module, _, verb = VERBS[name].partition(":")
-            found = getattr(import_module(module), verb)
+            places = next((verbs[name] for verbs in sections().values() if name in verbs), None)
+            if places is None:
+                if name not in [*self]:
+                    raise KeyError(name)
+                return self[name]
             parent = typer.Typer(**SETTINGS)
-            if isinstance(found, typer.Typer):
-                parent.add_typer(found, name=name)
+            if places.keys() == {""}:
+                found = family.load_named(places[""])
+                parent.add_typer(found, name=name) if isinstance(found, typer.Typer) else parent.command(name)(found)
             else:
-                parent.command(name)(found)
+                group = typer.Typer(**SETTINGS, help=GROUPS.get(name, f"Verbs: {', '.join(sorted(places))}."))
+                for member in sorted(places):
+                    group.command(member)(family.load_named(places[member]))
+                parent.add_typer(group, name=name)
             self._known[name] = get_group(parent).commands[name]
         return self._known[name]
 
@@ -179,7 +155,7 @@ class Verbs(TyperGroup):
 
 
 class LazyVerbs(Verbs):
-    """The verbs of `SECTIONS`, each imported when it is named."""
+    """The verbs of the families, each imported when it is named."""
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
@@ -187,8 +163,8 @@ class LazyVerbs(Verbs):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Lists the verbs by section, in aligned columns."""
-        width = max(map(len, VERBS))
-        for section, names in SECTIONS.items():
+        width = max(map(len, self.commands))
+        for section, names in sections().items():
             verbs = [(name, self.commands[name]) for name in names]
             limit = formatter.width - width - 4  # two columns of spaces on either side of the name
             with formatter.section(section):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from sleuth.cli.check_corpus import check_corpus, check_index
-from sleuth.cli.check_data import check_data, check_texts
+from sleuth.cli.check_data import check_corpus, check_data, check_index, check_texts
 from sleuth.cli.check_model import check_model
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.own.permission import CODE

@@ -124,11 +124,7 @@ def _print_outcomes(comparison: Comparison) -> None:
 def _difference(found: Difference | None, form: str) -> list[str]:
     if found is None:
         return ["none", "", "0"]
-    return [
-        _interval(found.measured, form),
-        "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
-        f"{found.measured.n:,}",
-    ]
+    return [_interval(found.measured, form), "<0.001" if found.p < 0.001 else f"{found.p:.3f}", f"{found.measured.n:,}"]
 
 
 def _interval(measured: Measured, form: str) -> str:

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     """Loads the model for these tasks; the session, and notes on how it differs from training."""
 
 MIN_CITATION_F1 = 0.8
+ASKED = {
+    *("index", "retriever", "refiner", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
+    *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype"),
+}
+"""The options of how a model is asked."""
 
 
 def evaluate(
@@ -79,31 +84,13 @@ def evaluate(
 
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
+    asked = {name: value for name, value in locals().items() if name in ASKED}
     from sleuth.recipe.parts import load_judge
     from sleuth.runs.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
     judging = load_judge(judge, missing_inputs) if judge is not None else None
-    open_session = _prepare_session(
-        model,
-        questions,
-        index=index,
-        urls=retriever or [],
-        dialect=dialect,
-        prompt=prompt,
-        prompt_role=prompt_role,
-        context=context,
-        samples=samples,
-        forced_search=forced_search,
-        closed_book=closed_book,
-        scorer=scorer,
-        engine=engine,
-        served_as=served_as,
-        refiner=refiner,
-        slots=slots,
-        cache_memory=cache_memory,
-        dtype=dtype,
-    )
+    open_session = _prepare_session(model, questions, **asked)
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
@@ -167,29 +154,11 @@ def evaluate_suite(
 
     The figures of each set are printed too. The mean gives every set the same weight.
     """
+    asked = {name: value for name, value in locals().items() if name in ASKED}
     from sleuth.runs.recipe_inputs import require_suite
 
     require_suite(folder)
-    open_session = _prepare_session(
-        model,
-        None,
-        index=index,
-        urls=retriever or [],
-        dialect=dialect,
-        prompt=prompt,
-        prompt_role=prompt_role,
-        context=context,
-        samples=samples,
-        forced_search=forced_search,
-        closed_book=closed_book,
-        scorer=scorer,
-        engine=engine,
-        served_as=served_as,
-        refiner=refiner,
-        slots=slots,
-        cache_memory=cache_memory,
-        dtype=dtype,
-    )
+    open_session = _prepare_session(model, None, **asked)
     from sleuth.answers.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
     from sleuth.runs.eval_file import write_eval
@@ -221,7 +190,7 @@ def _prepare_session(
     questions: Path | None,
     *,
     index: Path | None,
-    urls: list[str],
+    retriever: list[str] | None,
     engine: str | None,
     served_as: str | None,
     refiner: str | None,
@@ -230,6 +199,7 @@ def _prepare_session(
 ) -> OpenSession:
     """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
     `open_eval_session`."""
+    urls = retriever or []
     if settings["closed_book"]:
         forced = settings["forced_search"] or None
         searching = {"--index": index, "--retriever": urls or None, "--refiner": refiner, "--forced-search": forced}

@@ -53,8 +53,7 @@ def init(
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]"),
+        str | None, typer.Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
     ] = None,
     task: Annotated[Literal["search", "refine", "think"], typer.Option(help="What the model is to learn.")] = "search",
     columns: Annotated[

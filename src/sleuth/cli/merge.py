@@ -25,15 +25,13 @@ def merge(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
     config: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none."),
+        Path | None, typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none.")
     ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Cast the weights. [default: as saved]")
     ] = None,
     untie: Annotated[
-        bool,
-        typer.Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU."),
+        bool, typer.Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU.")
     ] = False,
     max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
     like: Annotated[

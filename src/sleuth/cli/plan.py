@@ -1,9 +1,13 @@
-"""`sleuth plan`: computes what a run will need, before it begins."""
+"""`sleuth plan`: computes what a run will need, before it begins, and prints it: a table and bars of bytes by phase,
+whether they fit, and an estimate of the time."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +15,12 @@ from sleuth.host.memory import total_host_memory
 from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AsJson, CheckNoCode, RecipeFile
 from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from sleuth.plan.fit import CardPlan, StageTime
+    from sleuth.plan.phases import Phase
 
 
 def plan(
@@ -36,7 +46,6 @@ def plan(
     Computes the bytes of each phase from the shape of the model, and whether they fit a card; runs nothing and needs no
     data. The report of a run shows its plan beside what it measured.
     """
-    from sleuth.cli.plan_card import print_card_plan
     from sleuth.host.hardware import Cards, read_cards
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
     from sleuth.recipe import load_recipe
@@ -64,3 +73,161 @@ def plan(
         typer.echo(json.dumps(predicted.as_json()))
     else:
         print_card_plan(predicted)
+
+
+COLUMNS = {
+    "weights": ("weights",),
+    "frozen": ("reference", "teacher"),
+    "state": ("masters", "optimiser"),
+    "grads": ("gradients",),
+    "activ.": ("activations", "vocabulary"),
+    "cache": ("cache",),
+    "other": ("packed weights", "server", "checkpoint", "libraries"),
+}
+"""Heading -> the parts that are added up under it, in the order of the bars."""
+MARKS = dict(zip(COLUMNS, "wfsgaco", strict=True))
+COLOURS = dict(zip(COLUMNS, ("blue", "cyan", "magenta", "red", "yellow", "green", "bright_black"), strict=True))
+LABEL, BAR = 26, 50
+"""Characters of a phase's name, and of a bar as long as the card's memory."""
+
+
+def print_card_plan(plan: CardPlan) -> None:
+    """The table in 80 columns, the bars under it, and lines."""
+    from sleuth.runs.progress import Console
+
+    console = Console()
+    sections = _sections(plan)
+    console.print(_table(plan, sections))
+    for bar in _bars(plan, sections):
+        console.print(bar, soft_wrap=True)
+    typer.echo("\n".join(["", *_lines(plan)]))
+
+
+def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
+    """Stage -> the stages with the same figures, its own name first, and its phases."""
+    found: dict[str, tuple[list[str], list[Phase]]] = {}
+    for name, phases in groupby(plan.phases, key=lambda phase: phase.stage):
+        listed = list(phases)
+        figures = [(phase.name, phase.bytes) for phase in listed if phase.name != "load"]
+        alike = next(
+            (
+                first
+                for first, (_, others) in found.items()
+                if figures == [(phase.name, phase.bytes) for phase in others if phase.name != "load"]
+            ),
+            None,
+        )
+        if alike is None:
+            found[name] = ([name], listed)
+        else:
+            found[alike][0].append(name)
+    return found
+
+
+def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> object:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}")
+    for heading in (*COLUMNS, "total"):
+        table.add_column(heading, justify="right", min_width=5, no_wrap=True)
+    for names, phases in sections.values():
+        table.add_row(", ".join(names), style="bold")
+        for phase in phases:
+            parts = _grouped(phase)
+            cells = [f"{count / 1e9:.1f}" if count else "" for count in parts.values()]
+            table.add_row(f"  {phase.name}", *cells, f"{sum(parts.values()) / 1e9:.1f}")
+    return table
+
+
+def _grouped(phase: Phase) -> dict[str, int]:
+    return {heading: sum(phase.bytes.get(part, 0) for part in parts) for heading, parts in COLUMNS.items()}
+
+
+def _bars(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> Iterator[Text]:
+    """A bar for each phase; `|` is the end of the card's memory."""
+    from rich.text import Text
+
+    shown: list[tuple[str, dict[str, int]]] = []
+    for names, phases in sections.values():
+        for phase in phases:
+            label, parts = f"{names[0]}: {phase.name}", _grouped(phase)
+            if parts in [before for _, before in shown]:
+                continue
+            shown.append((label, parts))
+    for label, parts in shown:
+        bar = Text(f"{label if len(label) <= LABEL else label.partition(': ')[2]:<{LABEL}.{LABEL}} ")
+        before, drawn = 0, 0
+        for heading, count in parts.items():
+            before += count
+            length = max(0, round(BAR * before / plan.memory) - drawn)
+            bar.append(MARKS[heading] * length, style=COLOURS[heading])
+            drawn += length
+        bar.append(" " * max(0, BAR - drawn) + "|" if drawn <= BAR else f"  over by {(before - plan.memory) / 1e9:.1f}")
+        yield bar
+    yield Text("".join(f"{mark} {heading}  " for heading, mark in MARKS.items()).rstrip())
+
+
+def _lines(plan: CardPlan) -> Iterator[str]:
+    from sleuth.host.disk import shown
+
+    seen: set[str] = set()
+    for phase in plan.phases:
+        if phase.need is None:
+            continue
+        holds = f"{phase.at_once} of {phase.asked} typical sequences at once"
+        least = f"one at its limit takes {shown(phase.need.least)}"
+        all_of_them = f"all of them {shown(phase.need.typical)}, at their limit {shown(phase.need.at_limit)}"
+        line = f"{phase.name}: a cache of {shown(phase.bytes.get('cache', 0))} holds {holds}; {all_of_them}; {least}"
+        if line not in seen:
+            yield f"{phase.stage}: {line}"
+        seen.add(line)
+    if plan.host_memory_bytes:
+        yield f"host memory of a rank beside its libraries: {shown(plan.host_memory_bytes)}"
+    yield f"checkpoints: {shown(plan.peak_disk_bytes)} at most"
+    yield "; ".join(f"{stage.name}: {_count(stage)}" for stage in plan.stages)
+    yield from _times(plan)
+    yield from (step.line() for step in plan.step_calls)
+    yield from plan.notes
+    yield plan.line()
+
+
+def _count(stage: StageTime) -> str:
+    """`100 steps, 3,200 episodes`."""
+    played = "as many episodes as questions" if stage.episodes is None else f"{stage.episodes:,} episodes"
+    return ", ".join([*([f"{stage.steps:,} steps"] if stage.steps else []), *([played] if stage.episodes != 0 else [])])
+
+
+def _times(plan: CardPlan) -> Iterator[str]:
+    for stage in plan.stages:
+        if stage.step_seconds:
+            yield f"{stage.name}: {_step(stage)}"
+    if plan.seconds is not None:
+        yield f"time: about {_duration(plan.seconds)}; {_assumed()}"
+    elif plan.card != "cpu":
+        unknown = [stage.name for stage in plan.stages if stage.seconds is None]
+        known = sum(stage.seconds or 0.0 for stage in plan.stages)
+        without = f"without {', '.join(unknown)}, whose questions are not known"
+        yield f"time: about {_duration(known)} {without}; {_assumed()}"
+
+
+def _step(stage: StageTime) -> str:
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in stage.step_seconds.items())
+    return f"{stage.steps:,} steps of about {sum(stage.step_seconds.values()):.3g} s ({parts})"
+
+
+def _assumed() -> str:
+    from sleuth.plan.speed import BANDWIDTH, TRAIN_FLOPS
+
+    return (
+        f"an estimate from the data sheet, at {TRAIN_FLOPS:.0%} of its arithmetic in updates and {BANDWIDTH:.0%} of "
+        "its bandwidth in decoding, without judges and searches"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """`9.2 hours`, `12 minutes`."""
+    if seconds >= 3600:
+        return f"{timedelta(seconds=seconds) / timedelta(hours=1):.1f} hours"
+    return f"{max(1, round(seconds / 60))} minutes"

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 FIRST_LINE = 33
 """Characters of a prompt's first line to show, so that a row has 80."""
-prompts = typer.Typer(
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+prompts = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
 @prompts.callback()
@@ -45,8 +42,7 @@ def import_(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE",
-            help="The file that contains it: a text, a Python source or a .parquet of rows.",
+            metavar="FILE", help="The file that contains it: a text, a Python source or a .parquet of rows."
         ),
     ],
     as_json: AsJson = False,

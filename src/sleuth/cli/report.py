@@ -1,4 +1,4 @@
-"""`sleuth report`: writes a run's report as one HTML page."""
+"""`sleuth report` and `sleuth watch`: the report of a run as one HTML page, and of runs while they train."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
 
 
 def report(
@@ -25,3 +27,32 @@ def report(
     from sleuth.report import write_report
 
     typer.echo(write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True)))
+
+
+def watch(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
+    host: Host = "127.0.0.1",
+    api_key: ApiKey = None,
+    insecure: Insecure = False,
+    per_client: PerClient = None,
+) -> None:
+    """Serve the reports of runs under way, which update themselves.
+
+    Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
+    writes nothing.
+    """
+    from sleuth.report.live_report import live_reports
+    from sleuth.serve.watch import watch_app
+
+    reports = live_reports(runs)
+    listening = listen(host, port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    server = server_of(watch_app(reports, access))
+    typer.echo(f"{', '.join(map(str, runs))}: at {address_of(host, listening)}/ until Ctrl-C")
+    run(server, listening)

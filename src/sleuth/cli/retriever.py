@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sleuth.cli.http_server import (
-    ApiKey,
-    Host,
-    Insecure,
-    PerClient,
-    access_of,
-    address_of,
-    listen,
-    run,
-    server_of,
-)
+from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
 from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
@@ -37,8 +27,7 @@ def retriever(
     ] = None,
     host: Host = LOOPBACK,
     mcp: Annotated[
-        bool,
-        typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP."),
+        bool, typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
     ] = False,
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from sleuth.cli.http_server import (
-    ApiKey,
-    Host,
-    Insecure,
-    PerClient,
-    access_of,
-    address_of,
-    listen,
-    run,
-    server_of,
-)
+from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
 from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import require_engine, require_inputs, require_passages
-
-if TYPE_CHECKING:
-    from sleuth.evaluation.eval_session import EvalSession
-    from sleuth.serve.http.access import Access
 
 
 def serve(
@@ -84,7 +69,10 @@ def serve(
     tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
+    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.chat.app import chat_app
     from sleuth.serve.chat.examples import example_questions
+    from sleuth.serve.http.limits import conversation_limits
 
     session, notes = open_eval_session(
         model,
@@ -102,48 +90,14 @@ def serve(
         engine=engine,
         served_as=served_as,
     )
-    shown_name = name or Path(model).resolve().name
-    examples = example_questions(model, session.setting.dialect, tasks)
-    _serve_agent(
-        session,
-        notes,
-        shown_name,
-        index,
-        examples,
-        listening,
-        host,
-        access,
-        seconds=max_seconds,
-        waiting=waiting,
-        slots=slots,
-    )
-
-
-def _serve_agent(
-    session: EvalSession,
-    notes: list[str],
-    name: str,
-    index: Path | None,
-    examples: list[str],
-    listening: socket.socket,
-    host: str,
-    access: Access,
-    *,
-    seconds: float,
-    waiting: int,
-    slots: int,
-) -> None:
-    """Serves until the process is stopped."""
-    from sleuth.serve.chat.agent import agent_of
-    from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.limits import conversation_limits
-
     if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
     for note in notes:
         typer.echo(f"note: {note}", err=True)
-    agent = agent_of(session, name, index, examples)
-    app = chat_app(agent, conversation_limits(seconds=seconds, waiting=waiting), conversations=slots, access=access)
+    examples = example_questions(model, session.setting.dialect, tasks)
+    agent = agent_of(session, name or Path(model).resolve().name, index, examples)
+    limits = conversation_limits(seconds=max_seconds, waiting=waiting)
+    app = chat_app(agent, limits, conversations=slots, access=access)
     address = address_of(host, listening)
     typer.echo(f"{agent.name}: {agent.dialect.name} dialect, {agent.context} tokens of context, at {address}")
     typer.echo(f"A page to talk to it: {address}/    OpenAI's API: {address}/v1")

@@ -50,6 +50,8 @@ class SearchSetting(Setting):
     """What the episodes of a searching stage share. `gold` passages, by the ids of tasks, are shown in place of those
     that the retriever would find. With `asks_servers` the retriever may answer otherwise the next time."""
 
+    probe: ClassVar[str] = "sleuth.search.probe:probe_searches"
+
     retriever: Retriever
     gold: Mapping[str, Sequence[Passage]] | None = None
     asks_servers: bool = False
@@ -82,6 +84,8 @@ class SearchSetting(Setting):
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RefineSetting(Setting):
     """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
+
+    probe: ClassVar[str] = "sleuth.cite.probe:probe_citations"
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())

@@ -61,6 +61,8 @@ class Setting(ABC):
     longest_answer_is: ClassVar[str] = "turn_tokens = "
     longest_answer_key: ClassVar[str] = "env.turn_tokens"
     """How an error message calls `longest_answer`, and the recipe key that sets it."""
+    probe: ClassVar[str] = ""
+    """What measures whether a model uses what it is shown, for `sleuth probe`: `module:name` of a function."""
 
     @abstractmethod
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:

@@ -32,10 +32,7 @@ class Replicas:
     """Spreads requests by load over the available servers, with a circuit breaker each. Times are in seconds."""
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        clock: Callable[[], float] = time.monotonic,
-        failures_to_open: int = FAILURES_TO_OPEN,
+        self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic, failures_to_open: int = FAILURES_TO_OPEN
     ) -> None:
         self.members = [Replica(url, failures_to_open) for url in urls]
         self._clock = clock

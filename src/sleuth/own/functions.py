@@ -86,18 +86,41 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     """What `my_rewards:brevity` or `folder/my_rewards.py:brevity` names, which reads these `files`; its module is
     imported, again if its source or one of the files has changed. Raises UserCodeError if there is no such module, name
     or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
+    read = {str(file): _sha256(file) for file in files}
+    module, attribute, found = _load(name, read)
+    place = _file_of(module)
+    is_file = name.partition(":")[0].endswith(SOURCE)
+    sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
+    if not callable(found):
+        raise UserCodeError(f"{shown(place)}: {attribute} is {found!r}; expected a function or a class")
+    return UserFunction(name=f"{module.__name__}:{attribute}", call=found, file=place, sources=sources, module=module)
+
+
+def load_object(name: str, *, ask: bool = True) -> tuple[Any, str]:
+    """What `my_family:FAMILY` or `folder/my_family.py:FAMILY` names, and the file and line at which it is defined.
+    Raises UserCodeError as `load_function` does; with `ask`, CodeRefusedError if it may not run here."""
+    module, attribute, found = _load(name, {}, ask=ask)
+    place = getattr(module, "__file__", None)
+    return found, module.__name__ if place is None else f"{shown(Path(place))}:{_line_of(Path(place), attribute)}"
+
+
+def _load(name: str, read: Mapping[str, str], *, ask: bool = True) -> tuple[ModuleType, str, Any]:
+    """The module, the name in it, and what it names."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise UserCodeError(f"should be MODULE:NAME, such as my_rewards:brevity; found {name!r}")
     is_file = module_name.endswith(SOURCE)
-    read = {str(file): _sha256(file) for file in files}
-    module = _module_in(Path(module_name), read) if is_file else _installed(module_name)
-    place = _file_of(module)
-    sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
-    found = _attribute(module, attribute, shown(place))
-    if not callable(found):
-        raise UserCodeError(f"{shown(place)}: {attribute} is {found!r}; expected a function or a class")
-    return UserFunction(name=f"{module.__name__}:{attribute}", call=found, file=place, sources=sources, module=module)
+    module = _module_in(Path(module_name), read) if is_file else _installed(module_name, ask=ask)
+    return module, attribute, _attribute(module, attribute, shown(Path(str(getattr(module, "__file__", module_name)))))
+
+
+def _line_of(file: Path, name: str) -> int:
+    """The line at which a module sets a name; 1 where it does so otherwise than at its top level."""
+    for node in ast.parse(file.read_bytes()).body:
+        targets = getattr(node, "targets", [getattr(node, "target", node)])
+        if any(name in (getattr(target, "id", None), getattr(target, "name", None)) for target in targets):
+            return node.lineno
+    return 1
 
 
 def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
@@ -246,8 +269,9 @@ def _require_own(root: Path, sources: Mapping[str, str]) -> None:
             )
 
 
-def _installed(name: str) -> ModuleType:
-    CODE.announce(f"imports {name}, an installed module")
+def _installed(name: str, *, ask: bool = True) -> ModuleType:
+    if ask:
+        CODE.announce(f"imports {name}, an installed module")
     try:
         with prints_to_stderr():
             return importlib.import_module(name)

@@ -116,9 +116,8 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
         case GrpoRecipe() | OnlineDpoRecipe():
             prompts, samples = stage.played_per_step
             return _played(stage, -(-prompts // ranks), samples, lengths_of(recipe, index)) if samples else None
-        case SupervisedRecipe() | AnnotateRecipe():
-            return None
-    assert isinstance(stage, EvaluationFields)
+    if not isinstance(stage, EvaluationFields):
+        return None
     asked = stage.asked
     if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
         asked = _asked_of_suite(stage.data.suite, stage.data.per_set)

@@ -289,10 +289,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
             if unknown and not any(reward.answer_scorer for reward in self.reward):
                 yield f'teacher.right is missing: what a right episode scores is not known of a reward "{unknown[0]}"'
         if teacher is not None and teacher.top_k is not None:
-            whole = {
-                "ratio": self.loss.ratio == "sequence",
-                "function": self.loss.function is not None,
-            }
+            whole = {"ratio": self.loss.ratio == "sequence", "function": self.loss.function is not None}
             for key in (key for key, given in whole.items() if given):
                 yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
         if teacher is not None and teacher.url is not None and self.sampling.temperature != 1:

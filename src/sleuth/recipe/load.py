@@ -27,6 +27,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sleuth.own.families import use
 from sleuth.own.functions import resolved
 from sleuth.recipe.draft import Draft
 from sleuth.recipe.problems import Look, read_table
@@ -44,7 +45,7 @@ from sleuth.recipe.shipped import (
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
-FUNCTION_KEYS = ("function", "tools")
+FUNCTION_KEYS = ("function", "tools", "families")
 """Keys whose values name functions of the user."""
 MAX_BYTES, MAX_PARTS = 2**20, 64
 """Of a recipe, and the parts of a key: tomllib takes memory for the square of them."""
@@ -63,7 +64,20 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), loo
         )
     draft.table = resolve_functions(draft.table, history["files"])
     draft.table["resolved_from"] = history
+    _use_named(draft)
     return read_table(draft, Recipe, look)
+
+
+def _use_named(draft: Draft) -> None:
+    """Adds the families that the recipe names, so that its tables can be read."""
+    names = draft.table.get("families", [])
+    for at, name in enumerate(names if isinstance(names, list) else []):
+        try:
+            use(str(name))
+        except SleuthError as error:
+            raise SleuthError(
+                f"{draft.writer_of(('families',))}: families.{at} = {emit_value(name)}: {error}"
+            ) from None
 
 
 def list_recipes() -> list[ShippedRecipe]:

@@ -45,6 +45,9 @@ class Recipe(StrictModel):
     named: ClassVar[Mapping[str, str]] = {"model": "model", "trackers": "trackers"}
     name: Name
     """Name of the run."""
+    families: Row[str] = ()
+    """Families of others, MODULE:NAME, whose stages, environments, rewards, judges and data the recipe may then name.
+    Of an installed package that lists its families among its entry points, none needs to be named."""
     model: str = ""
     """The base model: a folder or a hub id. Required unless the first stage has an `[init]` table."""
     card: str | None = None

@@ -116,7 +116,7 @@ class OneOf:
         return [table for kind in family.kinds(self._part) if (table := self._table(kind)) is not None]
 
     def _table(self, kind: Any) -> type[KindTable] | None:
-        if kind not in family.kinds(self._part):
+        if not isinstance(kind, str) or not family.knows(self._part, kind):
             return None
         table = family.table(self._part, kind)
         return table if self._fits(table) else None
@@ -151,8 +151,8 @@ class NameOf:
         self._part: family.Part = part
 
     def _known(self, name: str) -> str:
-        if name not in (known := family.kinds(self._part)):
-            *first, last = map(repr, known)
+        if not family.knows(self._part, name):
+            *first, last = map(repr, family.kinds(self._part))
             raise PydanticKnownError("literal_error", {"expected": f"{', '.join(first)} or {last}"})
         return name
 

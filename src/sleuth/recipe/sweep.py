@@ -143,7 +143,8 @@ def shared_stage_count(one: Recipe, other: Recipe) -> int:
 
 def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, overrides: dict[str, str]) -> Draft:
     """The recipe of an arm, unchecked."""
-    stages = [_stage(reference, path, where, overrides) for reference in arm.stages]
+    found = [_stage(reference, path, where, overrides) for reference in arm.stages]
+    stages = [stage for stage, _ in found]
     if recipe.table.evaluation not in (stage.name for stage in stages):
         named = ", ".join(stage.name for stage in stages)
         raise SleuthError(
@@ -154,14 +155,15 @@ def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, override
         **recipe.model_dump(include={"model", "dtype", "device"}),
         "name": arm.name,
         "seed": recipe.seeds[0],
+        "families": [*dict.fromkeys(name for _, families in found for name in families)],
         "stage": stages,
         "resolved_from": {"files": [str(path)], "set": [*overrides]},
     }
     return draft
 
 
-def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> StageFields:
-    """The stage named by `reference`, such as `careless.toml:pretraining`."""
+def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> tuple[StageFields, Sequence[str]]:
+    """The stage named by `reference`, such as `careless.toml:pretraining`, and the families of its recipe."""
     file, colon, name = reference.rpartition(":")
     if not colon or not file:
         raise SleuthError(f"{where}: stages = {reference!r}: should be RECIPE:NAME, such as careless.toml:pretraining")
@@ -172,7 +174,8 @@ def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) ->
     at = names.index(name)
     changes = [text.replace(name, f"stage.{at}", 1) for text, stage_name in overrides.items() if stage_name == name]
     try:
-        return load(changes).stage[at]
+        recipe = load(changes)
+        return recipe.stage[at], recipe.families
     except SleuthError as error:  # name the key as the override did
         raise SleuthError(*(line.replace(f"stage.{at}.", f"{name}.") for line in error.args)) from None
 

@@ -39,4 +39,5 @@ FAMILY = Family(
     credits={
         "search_gain": "sleuth.search.rewards:SearchGainRecipe",
     },
+    verbs={"Evaluate": {"probe": "sleuth.search.verbs:probe"}},
 )

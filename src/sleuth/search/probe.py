@@ -1,21 +1,20 @@
 """Measures whether a model uses what it retrieves: the same questions without a search, without results, with results
-of other questions and with passages that end beside the point, and the gain of each search and passage; of a refiner,
-the gain of snippets to claims."""
+of other questions and with passages that end beside the point, and the gain of each search and passage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from sleuth.answers.answer import given_answer
 from sleuth.answers.match import exact_match
-from sleuth.cite.citation_gain import citation_gains
-from sleuth.episodes.environments import RefineSetting, SearchSetting
+from sleuth.episodes.environments import SearchSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
+from sleuth.family import load_named
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.search.control import DISTRACTION_FORMS, DistractedRetriever, EmptyRetriever, ShuffledRetriever
@@ -55,16 +54,19 @@ class ProbeResult:
 
 
 def probe(session: EvalSession, tasks: Sequence[Task], *, weights: PreTrainedModel | None = None) -> ProbeResult:
-    """Answers the questions in every arm, then computes the gains of the base arm's searches and passages, with
-    `weights` where the model of the session is on a server.
-
-    Raises SleuthError for a dialect in messages of a chat template, before anything is asked.
-    """
-    setting, weights = session.setting, weights or session.weights
-    if isinstance(setting, RefineSetting):
-        return _probe_citations(session, tasks, weights)
-    if not isinstance(setting, SearchSetting):
+    """What the `probe` of the session's setting measures, by gains under `weights` where the model of the session is on
+    a server. Raises SleuthError, before anything is asked, if it has none or cannot measure this dialect."""
+    setting = session.setting
+    if not setting.probe:
         raise SleuthError(f"the dialect {setting.dialect.name!r} does not search: there is nothing to probe")
+    return load_named(setting.probe)(session, tasks, weights or session.weights)
+
+
+def probe_searches(session: EvalSession, tasks: Sequence[Task], weights: PreTrainedModel) -> ProbeResult:
+    """Answers the questions in every arm, then computes the gains of the base arm's searches and passages. Raises
+    SleuthError for a dialect in messages of a chat template, before anything is asked."""
+    setting = session.setting
+    assert isinstance(setting, SearchSetting)  # it names this function
     require_text_dialect(setting.dialect)
     arms = dict(_arms(setting, tasks))
     answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in arms.items()}
@@ -78,32 +80,6 @@ def probe(session: EvalSession, tasks: Sequence[Task], *, weights: PreTrainedMod
         passages=_with_wins(_group_figures(by_passage, _passage_groups), by_passage),
         records=[_record(*case) for case in (*by_search, *by_passage)],
     )
-
-
-def _probe_citations(session: EvalSession, tasks: Sequence[Task], weights: PreTrainedModel) -> ProbeResult:
-    """Over all claims that cite, clustered by question: the gain of cited snippets and of the others, and how often a
-    cited one gained more than any other."""
-    answered = session.ask(tasks, BASE_ARM)
-    episodes = [episode for episode, _ in answered]
-    renderer = Renderer(session.tokenizer, session.setting.dialect.tags)
-    by_episode = TokenBudget(BUDGET).run(
-        lambda tokens: citation_gains(weights, renderer, session.setting, episodes, budget=tokens)
-    )
-    pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
-    claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
-    for at, gains in enumerate(by_episode):
-        for gain in gains:
-            claims.setdefault((at, gain.number), ([], []))[not gain.cited].append(gain.value)
-    wins = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
-    groups = {"cited": [pair for pair in pairs if pair[1].cited], "not cited": [p for p in pairs if not p[1].cited]}
-    snippets: dict[str, dict[str, Measured]] = {
-        name: {"gain": bootstrap_mean([gain.value for _, gain in group], [task for task, _ in group])}
-        for name, group in groups.items()
-        if group
-    }
-    if wins:
-        snippets["cited"]["ahead"] = share([*wins.values()], [episodes[at].task.id for at, _ in wins])
-    return ProbeResult(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])
 
 
 def _arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, SearchSetting]]:

@@ -10,11 +10,9 @@ from sleuth.host.atomic import PARTIAL
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.recipe import Recipe
-    from sleuth.think.preference_tables import WinRateRecipe
-    from sleuth.think.stage_tables import ProbeRecipe, ReasonRecipe
+    from sleuth.recipe import Recipe, StageFields
 
-Stage = TypeVar("Stage", bound="ProbeRecipe | ReasonRecipe | WinRateRecipe")
+Stage = TypeVar("Stage", bound="StageFields")
 
 
 def require_inputs(models: Sequence[str], *, questions: Path | None = None, index: Path | None = None) -> None:

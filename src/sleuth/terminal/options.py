@@ -28,10 +28,7 @@ def _find_model(model: str) -> str:
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL",
-        callback=_find_model,
-        help="A checkpoint, a model folder or a hub id.",
-        show_default=False,
+        metavar="MODEL", callback=_find_model, help="A checkpoint, a model folder or a hub id.", show_default=False
     ),
 ]
 Questions = Annotated[
@@ -81,8 +78,7 @@ Retrievers = Annotated[
     typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
 ]
 Dialect = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]"),
+    str | None, typer.Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]")
 ]
 Prompt = Annotated[
     str | None, typer.Option(metavar="NAME", help="A prompt's name, or a file. [default: the model's own]")

@@ -48,4 +48,12 @@ FAMILY = Family(
         "": "sleuth.think.stage_tables:HeldOutThoughtsRecipe",
     },
     figures=("sleuth.think.figures:FIGURES", "sleuth.think.figures:STEPS"),
+    verbs={
+        "Evaluate": {
+            "win-rate": "sleuth.think.verbs:win_rate",
+            "reasoning": "sleuth.think.verbs:reasoning",
+            "probe-thoughts": "sleuth.think.verbs:probe_thoughts",
+        },
+        "Make data": {"annotate thoughts": "sleuth.think.verbs:thoughts"},
+    },
 )

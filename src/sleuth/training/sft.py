@@ -104,7 +104,7 @@ class TextTrainer(SFTTrainer):
         self.rows, self.protocol = rows.training_rows(stage, context, tokenizer, context_of(model))
         self.renderer = Renderer(tokenizer, self.protocol.dialect.tags if self.protocol else ())
         held_out = stage.held_out
-        self.held_out: HeldOut | None = family.named(held_out.measured)(held_out, context) if held_out else None
+        self.held_out: HeldOut | None = family.load_named(held_out.measured)(held_out, context) if held_out else None
 
     def opening(self) -> list[str]:
         """The held-out figures before training."""

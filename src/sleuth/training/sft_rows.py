@@ -109,7 +109,7 @@ def require_inputs(stage: SupervisedRecipe, inputs: StageInputs) -> list[Task]:
     trained = import_module(stage.data.rows).require_texts(stage, inputs.tokenizer)
     longest = dict(trained.longest)
     if stage.held_out is not None:
-        longest |= family.named(stage.held_out.measured).require(stage, trained, inputs.tokenizer)
+        longest |= family.load_named(stage.held_out.measured).require(stage, trained, inputs.tokenizer)
     for key, tokens in longest.items():
         if tokens > inputs.positions:
             raise SleuthError(f"{key} = {tokens} is more than the {inputs.positions} positions of the model")

@@ -1,20 +1,19 @@
-"""`sleuth probe` and `sleuth probe-thoughts`: whether a model uses what it retrieves, and whether its thoughts help."""
+"""`sleuth probe`: whether a model uses what it retrieves."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.figures import measured_in, table_cell
+from sleuth.terminal.figures import table_cell
 from sleuth.terminal.heavy import import_heavy
-from sleuth.terminal.inputs import load_stage, prepare_out_file, require_engine, require_inputs
+from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs
 from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
@@ -31,7 +30,6 @@ ARM_COLUMNS = {
 SEARCH_COLUMNS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
 PASSAGE_COLUMNS = SEARCH_COLUMNS | {"ahead": "ahead"}
 SNIPPET_COLUMNS = {"gain": "gain", "ahead": "ahead"}
-THOUGHT_ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 
 
 def probe(
@@ -66,7 +64,7 @@ def probe(
 
     import_heavy()
     from sleuth.data.questions import load_questions
-    from sleuth.episodes.environments import RefineSetting, SearchSetting
+    from sleuth.episodes.environments import SearchSetting
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.learn.models import load_model
     from sleuth.runs.eval_file import with_digests, write_eval
@@ -94,7 +92,7 @@ def probe(
     if as_json:
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
         return
-    if isinstance(session.setting, RefineSetting):
+    if found.snippets:
         _print_table("gain of a snippet to a claim, in nats", SNIPPET_COLUMNS, found.snippets)
         typer.echo("Ahead: share of claims to which a snippet that they cite was worth more than any other.")
         return
@@ -107,54 +105,6 @@ def probe(
     )
 
 
-def probe_thoughts(
-    model: options.Model,
-    recipe: options.RecipeFile,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many places in texts. [default: as the recipe says]")
-    ] = None,
-    no_code: options.NoCode = False,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Measure whether a model's thoughts make true text likelier.
-
-    Its own thoughts are compared with none, empty phrases, those of other texts, those of other places, and a
-    teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
-    model's folder.
-    """
-    from sleuth.think.stage_tables import ProbeRecipe
-
-    resolved, stage = load_stage(recipe, ProbeRecipe)
-    require_inputs([model])
-    if limit is not None:
-        stage = stage.model_copy(update={"data": stage.data.model_copy(update={"limit": limit})})
-    prepare_out_file(out)
-
-    import_heavy()
-    from sleuth.evaluation.eval_session import load_named
-    from sleuth.judges.factory import JudgePool
-    from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.certificate import write_certificate
-    from sleuth.think.thought_probe import probe_thoughts as probe_model
-    from sleuth.think.thought_probe import require_spots
-
-    thinker = load_named(model, resolved)
-    require_spots(stage, thinker.tokenizer, thinker.max_positions)
-    PROCESS.announce()
-    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
-        found = probe_model(stage, thinker, judge_pool, seed=resolved.seed)
-    contents = with_digests({"name": Path(model).name, **found})
-    certificate = write_certificate(model, contents)
-    if out is not None:
-        write_eval(out, contents)
-    figures = {name: value for name, value in contents.items() if name != "records"}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        _print_thoughts(figures, certificate)
-
-
 def _print_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapping[str, Measured]]) -> None:
     """One line per row: each figure over its interval, and the number of questions of the first."""
     shown = [
@@ -164,28 +114,3 @@ def _print_table(title: str, columns: Mapping[str, str], rows: Mapping[str, Mapp
     counts = Column(heading="n", cells=[f"{next(iter(figures.values())).n:,}" for figures in rows.values()])
     typer.echo(title)
     print_columns(list(rows), [*shown, counts])
-
-
-def _print_thoughts(figures: dict[str, Any], file: Path | None) -> None:
-    """One line per arm: its gain, by how much the model's own thoughts beat it, and the share of suffixes equivalent to
-    the true one; then the certificate, and its `file`."""
-    measured = measured_in(figures)
-    headings = {"gain": "gain", "over": "own over it", "right": "right", "right_over": "own over it"}
-    by_arm = {arm: [measured.get(f"{name}_{arm}") for name in headings] for arm in THOUGHT_ARMS}
-    counts = {arm: count for arm, named in by_arm.items() if (count := next((one.n for one in named if one), None))}
-    columns = [
-        Column(heading=heading, cells=[table_cell(by_arm[arm][at]) for arm in counts])
-        for at, heading in enumerate(headings.values())
-    ]
-    columns.append(Column(heading="n", cells=[f"{count:,}" for count in counts.values()]))
-    typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
-    print_columns(list(counts), columns, heading="arm")
-    left = measured["blank_nll"].formatted()
-    typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
-    needed = {name: count for name, count in figures["documents_needed"].items() if count}
-    counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())
-    typer.echo(f"Documents that would show differences of this size, in four of five cases: {counts or 'not known'}.")
-    certificate = figures["certificate"]
-    typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
-    if file is not None:
-        typer.echo(f"{file}: the certificate")

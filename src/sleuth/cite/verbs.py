@@ -1,0 +1,84 @@
+"""`sleuth annotate rubrics`: a teacher model writes grading criteria."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sleuth.terminal.heavy import import_heavy
+from sleuth.terminal.options import AsJson
+
+if TYPE_CHECKING:
+    from sleuth.cite.annotate_rubrics import Annotated as AnnotatedRows
+
+SHOWN_REASONS = 3
+"""Reasons to show of why rows have no criteria."""
+
+
+def rubrics(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="Rows of questions (.jsonl, .jsonl.gz, .parquet).")],
+    teacher: Annotated[
+        Path, typer.Option(metavar="FILE", help="A file with a [teacher] table: the model that writes.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE.jsonl", help="The rows to write; an existing file is continued.")],
+    judge: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A file with a [judge] table: the model that tests the criteria.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Annotate only the first so many rows.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a teacher write grading criteria for each question.
+
+    One to five per question, wanted and unwanted, with title and description. With a judge, criteria that do not
+    distinguish the row's own answer from spoiled ones go to a separate file beside the other. The same command
+    continues where it stopped. A data card is written beside the rows.
+    """
+    from sleuth.recipe.parts import load_judge, load_teacher
+    from sleuth.runs.recipe_inputs import missing_inputs, require_file
+
+    require_file(data)
+    judging = load_judge(judge, missing_inputs) if judge is not None else None
+    writing = load_teacher(teacher, missing_inputs)
+
+    import_heavy()
+    from sleuth.cite.annotate_rubrics import annotate_rubrics
+    from sleuth.cite.rubric_writer import RubricWriter
+    from sleuth.evaluation.judge_exam import accurate_judge
+    from sleuth.judges.factory import open_client
+    from sleuth.terminal.progress import progress_bar
+
+    tester = (
+        accurate_judge(judging, judge, ["criteria"], out).judge if judging is not None and judge is not None else None
+    )
+    writer = RubricWriter(open_client(writing, out))
+    with progress_bar("rubrics") as progress:
+        found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+    else:
+        _print_rubrics(found, out)
+    if found.reasons:
+        raise typer.Exit(1)
+
+
+def _print_rubrics(found: AnnotatedRows, out: Path) -> None:
+    line = f"{out}: {found.kept:,} rows more with criteria"
+    line += f", {found.known:,} from before" if found.known else ""
+    typer.echo(
+        line + (f"; {found.left_out:,} left out, whose criteria distinguish too little" if found.left_out else "")
+    )
+    for way, share in found.shares().items():
+        shown = f"{share.formatted('.2f')} of {share.n:,}"
+        typer.echo(f"better than {way.replace('_', ' '):<16} {shown}")
+    for reason, count in found.reasons.most_common(SHOWN_REASONS):
+        typer.echo(f"{count:,} without criteria: {reason}")
+    if found.reasons:
+        typer.echo("run the same command to ask for those again")
