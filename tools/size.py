@@ -31,7 +31,7 @@ ROOMS = {
     "kernels": 1_885,
     "learn": 3_557,
     "own": 785,
-    "plan": 2_389,
+    "plan": 2_169,
     "ranks.py": 55,
     "read": 1_500,
     "recipe": 3_707,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_210,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 495
+FILES = 485
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
