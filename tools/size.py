@@ -31,7 +31,7 @@ ROOMS = {
     "kernels": 1_885,
     "learn": 3_546,
     "own": 899,
-    "plan": 2_388,
+    "plan": 2_168,
     "ranks.py": 55,
     "read": 1_508,
     "recipe": 3_760,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 494
+FILES = 485
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
