@@ -39,7 +39,7 @@ ROOMS = {
     "report": 2_678,
     "retrieval": 2_742,
     "rollout.py": 241,
-    "runs": 3_719,
+    "runs": 3_671,
     "search": 2_719,
     "serve": 3_451,
     "terminal": 482,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 485
+FILES = 483
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
