@@ -71,7 +71,7 @@ class QuestionsRecipe(DataFields):
     turn: refuse the recipe, or skip them. Their number is printed, and stored in `manifest.json`."""
 
     def tasks(self, tokenizer: Any) -> list[Task]:
-        return family.named("sleuth.data.questions:select_tasks")(self)
+        return family.load_named("sleuth.data.questions:select_tasks")(self)
 
 
 class PlayedQuestionsRecipe(QuestionsRecipe):

@@ -69,7 +69,7 @@ class Draft:
                 node[step] = {}
                 self._writers[at] = writer
             node = node[step]
-        last = self._step(node, at, key[-1], writer)
+        last: Any = self._step(node, at, key[-1], writer)
         at = (*at, last)
         self._forget(at, node[last] if isinstance(node, list) else node.get(last))
         node[last] = value

@@ -41,7 +41,7 @@ class ThoughtPlaces(DocumentsRecipe, DataFields):
 
     def tasks(self, tokenizer: Any) -> list[Task]:
         if tokenizer is None:
-            next(family.named("sleuth.data.documents:read_documents")(self.texts), None)
+            next(family.load_named("sleuth.data.documents:read_documents")(self.texts), None)
             return []
         return self.cut(tokenizer)
 
@@ -65,7 +65,7 @@ class TextRecipe(ThoughtPlaces):
     """Maximum number of consecutive prefixes, each with its suffix, of one document."""
 
     def cut(self, tokenizer: Any) -> list[Task]:
-        return family.named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks
+        return family.load_named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks
 
     @combination
     def _long_enough(self) -> Iterator[str]:
