@@ -23,8 +23,8 @@ from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.models import load_model, random_model, require_teacher
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.plan.examine_model import findings_of
 from sleuth.plan.fit import plan_for_cpu
+from sleuth.plan.model_check import findings_of
 from sleuth.recipe import InitRecipe, Recipe, load_recipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.run_folder import RunFolder

@@ -34,7 +34,7 @@ from sleuth.report.run_files import read_evaluation
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.http.access import Access, known_names
-from sleuth.serve.http.limits import conversation_limits
+from sleuth.serve.http.access import conversation_limits
 from sleuth.types import SleuthError
 from tests.browser import CHROMIUM, Browser
 

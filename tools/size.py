@@ -31,7 +31,7 @@ ROOMS = {
     "kernels": 1_885,
     "learn": 3_546,
     "own": 785,
-    "plan": 2_389,
+    "plan": 2_169,
     "ranks.py": 55,
     "read": 1_508,
     "recipe": 3_743,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from families import FAMILIES
 
-from sleuth.plan.examine_model import examine, findings_of
-from sleuth.plan.model_finding import Finding
+from sleuth.plan.model_check import examine, findings_of
+from sleuth.plan.model_files import Finding
 from sleuth.types import SleuthError
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "check_model.md"

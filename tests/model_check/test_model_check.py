@@ -15,12 +15,10 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast
 from verb import sleuth
 
 from sleuth.learn.models import load_outline
-from sleuth.plan import model_bounded_template as bounded_template
-from sleuth.plan.examine_model import examine
-from sleuth.plan.model_files import load_files
-from sleuth.plan.model_finding import Finding
+from sleuth.plan import model_template
+from sleuth.plan.model_check import examine, tag_finding
+from sleuth.plan.model_files import Finding, load_files
 from sleuth.plan.model_recipe_fit import recipe_findings
-from sleuth.plan.model_tokens import tag_findings
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 
@@ -38,7 +36,7 @@ def lines(findings: list[Finding], check: str, level: str) -> str:
 
 
 def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_template, "RENDER_SECONDS", 1.0)
+    monkeypatch.setattr(model_template, "RENDER_SECONDS", 1.0)
     endless = "{%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}"
     found = found_with(template=endless)
     assert "rendering was stopped: it does not end within 1 s" in lines(found, "template", "problem")
@@ -152,14 +150,14 @@ def merging_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_tags_of_several_tokens_are_counted() -> None:
-    [finding] = tag_findings(merging_tokenizer())
+    finding = tag_finding(merging_tokenizer())
     assert (finding.level, "18 are several tokens (<think>, </think>, " in finding.line) == ("ok", True), finding.line
 
 
 def test_a_tag_that_a_tokenizer_cannot_write_is_a_problem() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"?": 0}, unk_token="?")))
     tokenizer.unk_token = "?"
-    [finding] = tag_findings(tokenizer)
+    finding = tag_finding(tokenizer)
     assert (finding.level, "the tokenizer cannot write <think>, " in finding.line) == ("problem", True), finding.line
 
 

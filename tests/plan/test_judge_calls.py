@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.plan.judge_calls import step_calls
+from sleuth.plan.fit import step_calls
 from sleuth.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"

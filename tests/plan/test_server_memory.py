@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.plan.memory import CUDA, SIZES, total
-from sleuth.plan.phases import Machine, learner_of
-from sleuth.plan.server_memory import MARGIN, server_memory
+from sleuth.plan.phases import MARGIN, Machine, learner_of, server_memory
 from sleuth.plan.shapes import shape_of
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.grpo import PoolRecipe

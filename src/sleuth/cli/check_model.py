@@ -38,7 +38,7 @@ def check_model(
         resolved = load_recipe(recipe)
     import_heavy()
 
-    from sleuth.plan.examine_model import findings_of
+    from sleuth.plan.model_check import findings_of
 
     began = time.monotonic()
     findings = findings_of(model, resolved)

@@ -24,7 +24,7 @@ from sleuth.learn.adapters import require_targets
 from sleuth.learn.models import pick_device
 from sleuth.own.permission import CODE
 from sleuth.plan.fit import plan_for_cards, plan_for_cpu
-from sleuth.plan.server_memory import server_memory
+from sleuth.plan.phases import server_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.stage import StageFields

@@ -55,7 +55,7 @@ def plan(
         if count > 1:
             import_heavy()
             from sleuth.cli.pipeline import require_ranks
-            from sleuth.plan.server_cards import ranks_and_servers
+            from sleuth.plan.phases import ranks_and_servers
             from sleuth.ranks import Ranks
 
             require_ranks(resolved, Ranks(world=ranks_and_servers(resolved, count)[0]))

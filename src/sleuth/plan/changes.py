@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -41,15 +42,14 @@ def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine, failin
         on = replace(machine, ranks=ranks)
         return _is_valid(changed) and not problems_of(phases_of(changed, shape, on), machine.memory)
 
-    stages = [index for index, stage in enumerate(recipe.stage) if stage.name in failing]
-    edits = [edit for edit in EDITS if edit(recipe, stages, machine) is not None]
+    stages = [at for at, stage in recipe.stages_of(TrainingRecipe).items() if stage.name in failing]
+    edits = [edit for edit in EDITS if edit(recipe, stages, machine)[1]]
     for count in (1, 2):
         for chosen in combinations(edits, count):
             changed, keys = recipe, {}
             for edit in chosen:
-                made = edit(changed, stages, machine)
-                if made is not None:
-                    changed, keys = made[0], keys | made[1]
+                changed, more = edit(changed, stages, machine)
+                keys |= more
             if fits(changed, machine.ranks):
                 return Change(keys=keys)
     for ranks in MORE_RANKS if machine.device.name == "cuda" else ():
@@ -58,58 +58,45 @@ def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine, failin
     return None
 
 
-Edited = tuple[Recipe, dict[str, str]]
-"""A recipe with one key changed, and the changed keys as `--set` takes them."""
-Edit = Callable[[Recipe, Sequence[int], Machine], Edited | None]
-"""(recipe, its stages without room, machine) -> the recipe with the key changed in these stages; None if that has no
-effect."""
+Edit = Callable[[Recipe, Sequence[int], Machine], tuple[Recipe, dict[str, str]]]
+"""(recipe, its stages without room, machine) -> the recipe with one key changed in these stages, and the changed keys
+as `--set` takes them; none if that has no effect."""
 
 
-def _with_checkpointing(recipe: Recipe, stages: Sequence[int], machine: Machine) -> Edited | None:
-    training = _training(recipe, stages)
-    return _changed(
-        recipe, "gradient_checkpointing", {at: True for at, one in training.items() if not one.gradient_checkpointing}
-    )
+def _with_bfloat16(recipe: Recipe, stages: Sequence[int], machine: Machine) -> tuple[Recipe, dict[str, str]]:
+    keys = {} if recipe.dtype == "bfloat16" else {"dtype": "bfloat16"}
+    return recipe.model_copy(update=keys), keys
 
 
-def _with_fewer_tokens(share: int) -> Edit:
-    def edit(recipe: Recipe, stages: Sequence[int], machine: Machine) -> Edited | None:
-        changes = {}
-        for at, stage in _training(recipe, stages).items():
-            tokens = max(stage.tokens_per_micro_batch // share, LEAST_TOKENS, lengths_of(recipe, at).limit)
-            if tokens < stage.tokens_per_micro_batch:
-                changes[at] = tokens
-        return _changed(recipe, "tokens_per_micro_batch", changes)
+def _with(key: str, value_of: Callable[[Recipe, int, TrainingRecipe], Any], *, shown: str = "") -> Edit:
+    """Sets a stage's `key` to `value_of` (recipe, index, stage), unless that is what it is; the change is shown as that
+    of the key below it, if one is given."""
+
+    def edit(recipe: Recipe, stages: Sequence[int], machine: Machine) -> tuple[Recipe, dict[str, str]]:
+        changed, keys = list(recipe.stage), dict[str, str]()
+        for at, stage in recipe.stages_of(TrainingRecipe).items():
+            value = value_of(recipe, at, stage) if at in stages else getattr(stage, key)
+            if value == getattr(stage, key) or (key == "cpu_offload" and machine.device.name == "cpu"):
+                continue
+            changed[at] = stage.model_copy(update={key: value})
+            keys[f"stage.{at}.{key}{shown and f'.{shown}'}"] = str(getattr(value, shown) if shown else value).lower()
+        return recipe.model_copy(update={"stage": tuple(changed)}), keys
 
     return edit
 
 
-def _with_bfloat16(recipe: Recipe, stages: Sequence[int], machine: Machine) -> Edited | None:
-    if recipe.dtype == "bfloat16":
-        return None
-    return recipe.model_copy(update={"dtype": "bfloat16"}), {"dtype": "bfloat16"}
-
-
-def _with_offload(recipe: Recipe, stages: Sequence[int], machine: Machine) -> Edited | None:
-    if machine.device.name == "cpu":
-        return None
-    training = _training(recipe, stages)
-    return _changed(recipe, "cpu_offload", {at: True for at, one in training.items() if not one.cpu_offload})
-
-
-def _with_adapters(recipe: Recipe, stages: Sequence[int], machine: Machine) -> Edited | None:
-    training = _training(recipe, stages)
-    made = _changed(recipe, "lora", {at: LoraRecipe() for at, one in training.items() if one.lora is None})
-    return None if made is None else (made[0], {f"{key}.rank": str(LoraRecipe().rank) for key in made[1]})
+def _fewer_tokens(recipe: Recipe, at: int, stage: TrainingRecipe, share: int) -> int:
+    tokens = max(stage.tokens_per_micro_batch // share, LEAST_TOKENS, lengths_of(recipe, at).limit)
+    return min(tokens, stage.tokens_per_micro_batch)
 
 
 EDITS: tuple[Edit, ...] = (
-    _with_checkpointing,
-    _with_fewer_tokens(2),
-    _with_fewer_tokens(4),
+    _with("gradient_checkpointing", lambda recipe, at, stage: True),
+    _with("tokens_per_micro_batch", partial(_fewer_tokens, share=2)),
+    _with("tokens_per_micro_batch", partial(_fewer_tokens, share=4)),
     _with_bfloat16,
-    _with_offload,
-    _with_adapters,
+    _with("cpu_offload", lambda recipe, at, stage: True),
+    _with("lora", lambda recipe, at, stage: stage.lora or LoraRecipe(), shown="rank"),
 )
 """Those that change the result least first."""
 
@@ -121,17 +108,3 @@ def _is_valid(recipe: Recipe) -> bool:
     except ValidationError:
         return False
     return True
-
-
-def _training(recipe: Recipe, stages: Sequence[int]) -> dict[int, TrainingRecipe]:
-    return {at: stage for at, stage in recipe.stages_of(TrainingRecipe).items() if at in stages}
-
-
-def _changed(recipe: Recipe, key: str, values: dict[int, Any]) -> Edited | None:
-    if not values:
-        return None
-    stages = tuple(
-        stage.model_copy(update={key: values[at]}) if at in values else stage for at, stage in enumerate(recipe.stage)
-    )
-    keys = {f"stage.{at}.{key}": str(value).lower() for at, value in values.items()}
-    return recipe.model_copy(update={"stage": stages}), keys

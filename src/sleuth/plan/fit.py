@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from sleuth.cite.measure import MAX_SHEET
+from sleuth.cite.rubric_reward import STATIC
 from sleuth.host.disk import SLACK, DiskPlan
 from sleuth.host.hardware import Card, Cards
 from sleuth.plan.changes import Change, change_that_fits
-from sleuth.plan.episodes import lengths_of, played_by
-from sleuth.plan.judge_calls import StepCalls, step_calls
-from sleuth.plan.memory import CPU, CUDA, SIZES, Passes, total
-from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, playing_passes, problems_of
-from sleuth.plan.server_cards import played_by_server, ranks_and_servers, shares_learner_card
+from sleuth.plan.memory import CPU, CUDA, SIZES, total
+from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of, ranks_and_servers
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
-from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, Speed
-from sleuth.recipe import Recipe, TrainingRecipe
+from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, StageTime, stage_time
+from sleuth.recipe import Recipe, StageFields, TrainingRecipe
+from sleuth.recipe.rewards import AnswerSize
+
+OWN_CRITERIA = 5
+"""Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""
+CLAIMS, CASES = 5, 3
+"""Claims of an answer, and cases of a claim with two ids: both together, and each alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageTime:
-    """Episodes of a stage, and its estimated seconds, in all and of one step by phase; None where the number of
-    questions is unknown."""
+class StepCalls:
+    """Up to so many `calls` of a model in one step by the kind of the reward, without repeats of failed ones. Equal
+    cases are asked once, so that siblings which say the same need fewer. `assumed`: what rows and answers decide is
+    assumed."""
 
-    name: str
-    kind: str
-    steps: int
-    episodes: int | None
-    tokens: int | None
-    seconds: float | None
-    step_seconds: dict[str, float]
+    stage: str
+    calls: Mapping[str, int]
+    assumed: bool
+
+    @property
+    def total(self) -> int:
+        """The calls of all rewards."""
+        return sum(self.calls.values())
+
+    def line(self) -> str:
+        """`grpo: up to 5,888 judge calls a step (rubric 2,048, citation 3,840), with 5 criteria a row, ...`."""
+        parts = ", ".join(f"{kind} {calls:,}" for kind, calls in self.calls.items())
+        sizes = f", with {OWN_CRITERIA} criteria a row and {CLAIMS} claims of two ids an answer"
+        assumed = sizes if self.assumed else ""
+        return f"{self.stage}: up to {self.total:,} judge calls a step ({parts}){assumed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,78 +179,13 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         ranks=machine.ranks,
         servers=machine.servers,
         phases=tuple(phases),
-        stages=tuple(_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
+        stages=tuple(stage_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
         notes=(*([note] if note else []), *_notes(recipe)),
         step_calls=tuple(step_calls(recipe)),
         change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
     )
-
-
-# -- time and disk -----------------------------------------------------------------------------------------------------
-
-
-def _time(
-    recipe: Recipe, index: int, shape: ModelShape, machine: Machine, card: Card | None, phases: Sequence[Phase]
-) -> StageTime:
-    stage, ranks = recipe.stage[index], machine.ranks
-    counts: dict[str, Any] = {"name": stage.name, "kind": stage.kind, "steps": stage.last_step}
-    counts["episodes"] = _episodes(recipe, index)
-    if card is None:
-        return StageTime(**counts, tokens=None, seconds=None, step_seconds={})
-    passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
-    speed = Speed(card=card, passes=passes, ranks=ranks)
-    played = played_by(recipe, index, ranks)
-    generating = ranks if stage.trains else 1  # the first rank evaluates
-    pool = recipe.engine_at(index)
-    elsewhere = pool is not None and not shares_learner_card(pool, ranks, machine.servers)
-    if played is not None and pool is not None and machine.servers and elsewhere:
-        played = played_by_server(played, pool, generating, machine.servers)
-        generating = machine.servers
-    fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
-    at_once = next(fitting, played.at_once if played else 1)  # servers elsewhere run as many as they are asked
-    if not isinstance(stage, TrainingRecipe):
-        sequences = played.sequences if played is not None else None
-        seconds = None if played is None or sequences is None else speed.generation(played, sequences, at_once)
-        tokens = None if played is None or sequences is None else generating * sequences * played.lengths.sampled
-        return StageTime(**counts, tokens=tokens, seconds=seconds, step_seconds={})
-    learner = learner_of(recipe, index, shape, machine)
-    steps, step = stage.last_step, {}
-    once, tokens = 0.0, 0
-    if played is not None and played.sequences is not None:
-        playing = replace(speed, passes=playing_passes(stage, passes))
-        generation = playing.generation(played, played.sequences, at_once)
-        sampled = played.sequences * generating * played.lengths.sampled
-        if stage.plays_before_training:
-            once, tokens = generation, sampled
-        else:
-            step["rollout"], tokens = generation, sampled * steps
-    lengths = lengths_of(recipe, index)
-    prompts = played.prompts * generating if played is not None and played.prompts is not None else 0
-    trained = stage.trained_tokens(lengths.prompt, lengths.response, prompts)
-    again, updates = stage.passes_and_updates
-    if learner.reference:
-        step["reference pass"] = again * speed.frozen_pass(passes, trained)
-    if learner.teacher is not None:
-        step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
-    step["update"] = again * speed.update(learner, trained) + (updates - again) * speed.update(learner, 0)
-    return StageTime(
-        **counts,
-        tokens=tokens or round(trained * steps),
-        seconds=once + steps * sum(step.values()),
-        step_seconds=step,
-    )
-
-
-def _episodes(recipe: Recipe, index: int) -> int | None:
-    """What a stage plays in all its steps, or of all its questions."""
-    stage = recipe.stage[index]
-    if isinstance(stage, TrainingRecipe) and not stage.plays_before_training:
-        prompts, samples = stage.played_per_step
-        return stage.last_step * prompts * samples
-    played = played_by(recipe, index, 1)
-    return 0 if played is None else played.sequences
 
 
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
@@ -286,3 +236,21 @@ def _phase_json(phase: Phase) -> dict[str, Any]:
 
 def _gb(count: float) -> str:
     return f"{count / 1e9:.1f}"
+
+
+def step_calls(recipe: Recipe) -> list[StepCalls]:
+    """The calls in a step of each stage whose rewards ask a model over HTTP."""
+    return [found for stage in recipe.stage if (found := _of_stage(stage)) is not None]
+
+
+def _of_stage(stage: StageFields) -> StepCalls | None:
+    static = {name: len(criteria) for name, criteria in STATIC.items()}
+    cited = CLAIMS * CASES
+    size = AnswerSize(own=OWN_CRITERIA, static=static, cited=cited, cited_sheets=math.ceil(cited / MAX_SHEET))
+    calls: dict[str, int] = {}
+    assumed = False
+    for kind, asked, depends_on_rows in stage.judge_calls(size):
+        if asked:
+            calls[kind] = calls.get(kind, 0) + math.ceil(asked)
+            assumed = assumed or depends_on_rows
+    return StepCalls(stage=stage.name, calls=calls, assumed=assumed) if calls else None

@@ -13,7 +13,7 @@ from typing import Literal
 
 from sleuth.engines.local.pages import PAGE
 from sleuth.plan.shapes import ModelShape
-from sleuth.recipe.training import LoraRecipe, TrainingRecipe
+from sleuth.recipe.training import LoraRecipe
 
 FP32 = 4
 SIZES = {"float32": 4, "bfloat16": 2}
@@ -135,23 +135,6 @@ class LearnerMemory:
     ranks: int
     offload: bool
 
-    @classmethod
-    def of(
-        cls, stage: TrainingRecipe, passes: Passes, *, reference: bool, teacher: Passes | None = None, ranks: int
-    ) -> LearnerMemory:
-        """The learner of a stage."""
-        return cls(
-            passes=passes,
-            lora=stage.lora,
-            masters=stage.master_weights and passes.size < FP32,
-            muon=stage.optimiser == "muon",
-            reference=reference,
-            teacher=teacher,
-            checkpointed=stage.gradient_checkpointing,
-            ranks=ranks,
-            offload=stage.cpu_offload and passes.device.name == "cuda",
-        )
-
     @property
     def weights(self) -> int:
         """Bytes of the whole model as it computes, adapters included."""
@@ -209,52 +192,26 @@ class LearnerMemory:
             host |= {"gradients": summed}
         if self.ranks > 1:  # the root and two layers are gathered; the whole model is freed
             held["weights"] = size * (shape.root + 2 * shape.layer)
-        own, largest = self._own_gradients(), self._largest
+        card = passes.device.name == "cuda"
+        embedding = 0 if self.lora else shape.embedding  # as far as it is trained
+        head = size * embedding if card or self.masters else 0  # its gradient, before the layers' backward passes
+        head_sum = FP32 * embedding if card else head  # beside that of other passes; on a CPU it is added in place
+        # A pass's gradients at its end, and what is beside them while they are added to the others, largest first.
+        own = size * self.trained if self.masters or self.offload else 0
+        largest = FP32 * embedding if self.masters and not self.offload else size * embedding * card
+        if self.ranks > 1:  # of root and layer: as computed, and in fp32 to be summed over ranks
+            own, largest = 0 if self.lora else (size + FP32) * (shape.root + shape.layer), 0
         work = tokens * passes.layer_work
         logits = passes.logits(rows, graded=True)
         activations = passes.activations(tokens, checkpointed=self.checkpointed)
         layer = work if self.checkpointed else work - tokens * passes.layer
         moments = (
-            {"gradients": kept + self._head_sum(), "activations": activations, "vocabulary": logits},
-            {"gradients": kept + self._head_gradient(), "activations": activations + layer},  # the last layer
+            {"gradients": kept + head_sum, "activations": activations, "vocabulary": logits},
+            {"gradients": kept + head, "activations": activations + layer},  # the last layer
             {"gradients": kept + own, "activations": work},  # the first layer
             {"gradients": kept + own + largest},  # the embedding, and the sum in fp32
         )
         return held | max(moments, key=total), host
-
-    @property
-    def _embedding(self) -> int:
-        """Weights of the embedding, if it is trained."""
-        return 0 if self.lora else self.passes.shape.embedding
-
-    def _head_sum(self) -> int:
-        """Bytes of the sum of the head's gradient, beside that of other passes, while logits are computed."""
-        if self.passes.device.name == "cuda":
-            return FP32 * self._embedding
-        return self._head_gradient()  # added in place
-
-    def _head_gradient(self) -> int:
-        """Bytes of the head's gradient while the layers' backward passes have not begun."""
-        if self.passes.device.name == "cuda" or self.masters:
-            return self.passes.size * self._embedding
-        return 0
-
-    def _own_gradients(self) -> int:
-        """Bytes of one pass's gradients at its end, before they are added to those of earlier passes."""
-        shape, size = self.passes.shape, self.passes.size
-        if self.ranks > 1:  # of root and layer: as computed, and in fp32 to be summed over ranks
-            return 0 if self.lora else (size + FP32) * (shape.root + shape.layer)
-        return size * self.trained if self.masters or self.offload else 0
-
-    @property
-    def _largest(self) -> int:
-        """Bytes beside a pass's gradients when they are added to the others, largest tensor first: in fp32, or on a
-        card the embedding's own as large as the vocabulary."""
-        if self.ranks > 1:
-            return 0
-        if self.masters and not self.offload:
-            return FP32 * self._embedding
-        return self.passes.size * self._embedding if self.passes.device.name == "cuda" else 0
 
     def optimiser_step(self) -> tuple[Bytes, Bytes]:
         """The peak while the optimiser steps the weights."""

@@ -1,10 +1,10 @@
-"""A model's tokenizer, config and generation config; its weights are not read."""
+"""A model's tokenizer, config and generation config, whose weights are not read, and what a check finds of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from huggingface_hub import try_to_load_from_cache
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
@@ -12,6 +12,37 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from sleuth.host.checksums import beside_weights, require_intact
 from sleuth.render import find_eos_ids, load_tokenizer
+
+Level = Literal["ok", "warning", "problem"]
+"""A `problem` goes wrong in every use of the model, a `warning` in some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`Finding("stop tokens", "problem", "a turn ends with <|im_end|>, which is no stop token", "add its id to
+    eos_token_id in generation_config.json")`. `fix` is what would be right; empty for `ok`."""
+
+    check: str
+    level: Level
+    line: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        """`warning: history: ...; FIX`."""
+        return f"{self.level}: {self.check}: {self.line}{f'; {self.fix}' if self.fix else ''}"
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """A text in quotes on one line, its middle left out where it is longer than `limit` characters."""
+    if len(text) > limit:
+        text = f"{text[: limit // 2]} ... {text[-limit // 2 :]}"
+    return repr(text)
+
+
+def listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

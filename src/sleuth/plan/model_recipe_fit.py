@@ -12,8 +12,7 @@ from sleuth.dialect import Dialect
 from sleuth.episodes.environments import setting_of
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.own.permission import CodeRefusedError
-from sleuth.plan.model_files import ModelFiles
-from sleuth.plan.model_finding import Finding
+from sleuth.plan.model_files import Finding, ModelFiles
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import RenderedEnvRecipe
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
@@ -58,12 +57,8 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
     except CodeRefusedError:
         raise
     except SleuthError as error:
-        yield Finding(
-            check=check,
-            level="problem",
-            line=str(error),
-            fix="change the recipe's prompt_role, dialect or template_flags, or train another model",
-        )
+        fix = "change the recipe's prompt_role, dialect or template_flags, or train another model"
+        yield Finding(check, "problem", str(error), fix)
         return
     yield from _scorer_findings(files, stage, setting, trial, check)
     yield from _room_findings(files, setting, trial, context, check)
@@ -76,17 +71,15 @@ def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Gro
     scorers = list(dict.fromkeys(scorer for one in rewards if (scorer := one.answer_scorer)))
     warnings = scorer_warnings(scorers, setting)
     for line in warnings:
-        yield Finding(check=check, level="problem", line=line, fix=fix)
+        yield Finding(check, "problem", line, fix)
     for scorer in scorers if not warnings else ():
         reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
         score = asyncio.run(reward(trial))[0]
         if score.value is None or score.value < 1:
             line = f"the scorer {scorer} pays a right answer {score.value if score.value is not None else 'nothing'}"
-            yield Finding(check=check, level="problem", line=f"{line}, not 1: {score.note}", fix=fix)
+            yield Finding(check, "problem", f"{line}, not 1: {score.note}", fix)
         else:
-            yield Finding(
-                check=check, level="ok", line=f"the scorer {scorer} pays a right answer 1, through this template"
-            )
+            yield Finding(check, "ok", f"the scorer {scorer} pays a right answer 1, through this template")
 
 
 def _room_findings(
@@ -95,28 +88,20 @@ def _room_findings(
     if context is None:
         return
     if files.context is not None and context > files.context:
-        yield Finding(
-            check=check,
-            level="problem",
-            line=f"context = {context:,} is more than the {files.context:,} that the model was made for",
-            fix=f"set context = {files.context}",
-        )
+        line = f"context = {context:,} is more than the {files.context:,} that the model was made for"
+        yield Finding(check, "problem", line, f"set context = {files.context}")
     segments = trial.episodes[0].trajectory.segments
     first = next(at for at, segment in enumerate(segments) if segment.author == "policy")
     prompt = sum(len(segment.tokens) for segment in segments[:first])
     left = context - prompt
     line = f"the prompt takes {prompt:,} of context = {context:,} tokens and leaves {left:,}"
     if left < setting.longest_answer:
-        yield Finding(
-            check=check,
-            level="problem",
-            line=f"{line}, less than one turn of {setting.longest_answer:,}",
-            fix=f"raise context, or lower {setting.longest_answer_key}",
-        )
+        fix = f"raise context, or lower {setting.longest_answer_key}"
+        yield Finding(check, "problem", f"{line}, less than one turn of {setting.longest_answer:,}", fix)
     else:
         most = most_tokens(setting.dialect)
         follows = "no limit on what follows" if most is None else f"at most {most:,} follow"
-        yield Finding(check=check, level="ok", line=f"{line}; {follows}")
+        yield Finding(check, "ok", f"{line}; {follows}")
 
 
 def most_tokens(dialect: Dialect) -> int | None:

@@ -1,20 +1,29 @@
-"""What a process holds in each phase of each stage of a recipe, by part."""
+"""What a process holds in each phase of each stage of a recipe, by part, and what servers of the recipe hold."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, parse_share
 from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
-from sleuth.plan.memory import SIZES, Bytes, Device, LearnerMemory, Passes, total
-from sleuth.plan.server_cards import SERVER_SHARE, played_by_server, shares_learner_card
+from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape, shape_of
-from sleuth.recipe import Recipe, TrainingRecipe
+from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe.grpo import PoolRecipe
+from sleuth.types import SleuthError
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
 """Bytes of a vLLM or SGLang server beside its weights and cache (activations, graphs, context); of a sleeping one."""
+SERVER_SHARE = 0.9
+"""The share of its card that a server takes by default: vLLM 0.92, SGLang a little less."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MARGIN = 2_000_000_000
+"""Bytes of a shared card that nobody takes."""
+LEAST_CPU_CACHE, MOST_CPU_CACHE = 1_000_000_000, 8_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,17 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     stage = recipe.stages_of(TrainingRecipe)[index]
     passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     teacher = None if stage.frozen_model is None else replace(passes, shape=shape_of(stage.frozen_model)[0])
-    return LearnerMemory.of(stage, passes, reference=stage.keeps_first_weights, teacher=teacher, ranks=machine.ranks)
+    return LearnerMemory(
+        passes=passes,
+        lora=stage.lora,
+        masters=stage.master_weights and passes.size < FP32,
+        muon=stage.optimiser == "muon",
+        reference=stage.keeps_first_weights,
+        teacher=teacher,
+        checkpointed=stage.gradient_checkpointing,
+        ranks=machine.ranks,
+        offload=stage.cpu_offload and machine.device.name == "cuda",
+    )
 
 
 def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
@@ -89,7 +108,7 @@ class _Stage:
         self.passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
         self.played = played_by(recipe, index, machine.ranks)
         self.pool = recipe.engine_at(index)
-        self.shared = self.pool is not None and shares_learner_card(self.pool, machine.ranks, machine.servers)
+        self.shared = self.pool is not None and shares_learner_card(self.pool, machine)
 
     def phases(self) -> Iterator[Phase]:
         stage = self.stage
@@ -190,3 +209,87 @@ def playing_passes(stage: TrainingRecipe, policy: Passes) -> Passes:
 
 def _present(parts: Bytes) -> Bytes:
     return {name: count for name, count in parts.items() if count}
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+def ranks_and_servers(recipe: Recipe, cards: int) -> tuple[int, int]:
+    """How many of the `cards` of a machine train, and how many have a server of their own, one each. Servers that would
+    leave no card to train are taken to be elsewhere, and so are those of other machines."""
+    pools = [stage.engine for stage in recipe.stages_of(GrpoRecipe).values()]
+    servers = max((_own_cards(pool, cards) for pool in pools if pool is not None), default=0)
+    return (cards - servers, servers) if servers < cards else (cards, 0)
+
+
+def shares_learner_card(pool: PoolRecipe, machine: Machine) -> bool:
+    """Whether a pool's server is on a card that trains, and sleeps during updates: on one of the first, or, where the
+    recipe names none, if no servers have cards of their own."""
+    if pool.launch is None:
+        return pool.sleeps and _here(pool) > 0
+    return machine.servers == 0 if pool.cards is None else min(pool.cards) < machine.ranks
+
+
+def played_by_server(played: Played, pool: PoolRecipe, ranks: int, servers: int) -> Played:
+    """What each of `servers` generates of what `ranks` would generate alone as `played`."""
+    if played.prompts is None:
+        return replace(played, at_once=pool.requests_at_once, cache_memory=pool.memory)
+    prompts = math.ceil(played.prompts * ranks / servers)
+    at_once = min(pool.requests_at_once, prompts * played.samples)
+    return replace(played, prompts=prompts, at_once=at_once, cache_memory=pool.memory)
+
+
+def _own_cards(pool: PoolRecipe, cards: int) -> int:
+    if pool.launch is None:
+        return 0 if pool.sleeps else _here(pool)
+    if pool.cards is not None:
+        return 0 if 0 in pool.cards else len(pool.cards)  # the first card always trains
+    return cards - 1  # all but those that train, of which there is one unless a launcher starts more
+
+
+def _here(pool: PoolRecipe) -> int:
+    return sum(urlsplit(url).hostname in LOOPBACK for url in pool.urls or ())
+
+
+def server_memory(
+    recipe: Recipe, pool: PoolRecipe, given: int | None, card: int | None, context: int, *, ranks: int = 1
+) -> int | None:
+    """Bytes of a server of this pool. On a card of `card` bytes: those that are `given`, or else what the most
+    demanding stage leaves of it while the server is awake. On a CPU (None): of its KV cache alone. Raises SleuthError
+    if the model does not fit them with one sequence of `context` tokens. None if the model's shape cannot be had.
+    """
+    if not recipe.model:
+        return given
+    try:
+        shape = shape_of(recipe.model)[0]
+    except SleuthError:
+        return given
+    size = SIZES[recipe.dtype]
+    sequence = shape.bytes_per_token(size) * context
+    if card is None:
+        wanted = min(max(LEAST_CPU_CACHE, pool.requests_at_once * sequence), MOST_CPU_CACHE)
+        return _enough(recipe, wanted if given is None else given, sequence, "its KV cache")
+    if given is None:
+        machine = Machine(device=CUDA, memory=card, ranks=ranks)
+        held = [
+            total(learner_of(recipe, index, shape, machine).state()[0])
+            for index, stage in recipe.stages_of(GrpoRecipe).items()
+            if stage.engine == pool
+        ]
+        held += [
+            stage.models * size * shape.weights
+            for index, stage in enumerate(recipe.stage)
+            if stage.measures and recipe.engine_at(index) == pool
+        ]
+        given = card - CUDA.libraries - max(held) - MARGIN
+    return _enough(recipe, given, SERVER + size * shape.weights + sequence, "weights, work and one sequence")
+
+
+def _enough(recipe: Recipe, memory: int, needed: int, what: str) -> int:
+    if memory < needed:
+        raise SleuthError(
+            f"engine.launch: {recipe.model} is too large for a server with {max(0, memory) / 1e9:.1f} GB: "
+            f"{needed / 1e9:.1f} GB are needed for {what}; raise engine.memory, lower the stage's context, or give the "
+            "server a GPU of its own with engine.cards"
+        )
+    return memory

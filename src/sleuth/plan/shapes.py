@@ -15,6 +15,7 @@ from sleuth.recipe.stage import StageFields
 from sleuth.recipe.training import LoraRecipe
 from sleuth.types import SleuthError
 
+Json = dict[str, Any]
 NUMBERS = {
     "num_hidden_layers": "layers",
     "hidden_size": "width",
@@ -136,19 +137,17 @@ def _is_positive(value: object) -> TypeGuard[int]:
 def shape_of(model: str) -> tuple[ModelShape, str | None]:
     """The shape of a model in a folder or on the hub; and a line if its config cannot be had and its published shape is
     used. Raises SleuthError if neither is known."""
-    if Path(model).exists():
-        require_model(model)
-        return read_shape(_config_in(Path(model)), model), None
     published = PUBLISHED.get(re.sub(r"-(Base|Instruct)(-\d{4})?$", "", model.removeprefix("Qwen/")))
     try:
         require_model(model)
-        return read_shape(_config_on_hub(model), model), None
+        return read_shape(_read_config(model), model), None
     except SleuthError as error:
+        if Path(model).exists():
+            raise
         if published is None:
             raise SleuthError(f"{error}; the plan needs its config.json") from None
-    return read_shape(
-        published, model
-    ), f"{model}: its config could not be read from the hub; its published shape is used"
+    note = f"{model}: its config could not be read from the hub; its published shape is used"
+    return read_shape(published, model), note
 
 
 def random_shape(stage: StageFields) -> ModelShape:
@@ -178,7 +177,7 @@ def random_shape(stage: StageFields) -> ModelShape:
 def max_positions(model: str) -> int | None:
     """The longest sequence that the config of a model in a folder or on the hub allows; None if that is not known."""
     try:
-        config = _config_in(Path(model)) if Path(model).exists() else _config_on_hub(model)
+        config = _read_config(model)
     except SleuthError:
         return None
     table = config.get("text_config") or config
@@ -186,54 +185,40 @@ def max_positions(model: str) -> int | None:
     return positions if _is_positive(positions) else None
 
 
-def _config_in(folder: Path) -> Mapping[str, Any]:
+def _read_config(model: str) -> Json:
+    """The config of a model in a folder or on the hub."""
+    folder = Path(model)
+    if not folder.exists():
+        from huggingface_hub import hf_hub_download
+
+        try:
+            folder = Path(hf_hub_download(model, "config.json")).parent
+        except (OSError, ValueError) as error:  # the hub's errors are OSErrors
+            raise SleuthError(f"{model}: no config.json could be read: {' '.join(str(error).split())[:200]}") from None
     file = folder / "config.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
             raise ValueError
-        return found
+        return config
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "is not a JSON object"
         raise SleuthError(f"{file}: cannot be read: {reason}; the plan needs the model's config") from None
 
 
-def _config_on_hub(model: str) -> Mapping[str, Any]:
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return _config_in(Path(hf_hub_download(model, "config.json")).parent)
-    except (OSError, ValueError) as error:  # the hub's errors are OSErrors
-        raise SleuthError(f"{model}: no config.json could be read: {' '.join(str(error).split())[:200]}") from None
+def _qwen(kind: str, layers: int, width: int, heads: int, kv_heads: int, mlp: int, *, tied: bool = True) -> Json:
+    shape = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads, "intermediate_size": mlp}
+    shape |= {"num_key_value_heads": kv_heads, "vocab_size": 151_936, "tie_word_embeddings": tied}
+    return {"model_type": kind, **shape, **({"head_dim": 128} if kind == "qwen3" else {})}
 
 
-def _qwen3(layers: int, width: int, heads: int, mlp: int, *, tied: bool = True) -> dict[str, Any]:
-    common = {"model_type": "qwen3", "vocab_size": 151_936, "num_key_value_heads": 8, "head_dim": 128}
-    return common | _sizes(layers, width, heads, mlp, tied=tied)
-
-
-def _qwen2(layers: int, width: int, heads: int, kv_heads: int, mlp: int) -> dict[str, Any]:
-    common = {"model_type": "qwen2", "vocab_size": 151_936, "num_key_value_heads": kv_heads}
-    return common | _sizes(layers, width, heads, mlp, tied=True)
-
-
-def _sizes(layers: int, width: int, heads: int, mlp: int, *, tied: bool) -> dict[str, Any]:
-    return {
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "num_attention_heads": heads,
-        "intermediate_size": mlp,
-        "tie_word_embeddings": tied,
-    }
-
-
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen3-0.6B": _qwen3(28, 1024, 16, 3072),
-    "Qwen3-1.7B": _qwen3(28, 2048, 16, 6144),
-    "Qwen3-4B": _qwen3(36, 2560, 32, 9728),
-    "Qwen3-8B": _qwen3(36, 4096, 32, 12_288, tied=False),
-    "Qwen2.5-0.5B": _qwen2(24, 896, 14, 2, 4864),
-    "Qwen2.5-1.5B": _qwen2(28, 1536, 12, 2, 8960),
-    "Qwen2.5-3B": _qwen2(36, 2048, 16, 2, 11_008),
+PUBLISHED: dict[str, Json] = {
+    "Qwen3-0.6B": _qwen("qwen3", 28, 1024, 16, 8, 3072),
+    "Qwen3-1.7B": _qwen("qwen3", 28, 2048, 16, 8, 6144),
+    "Qwen3-4B": _qwen("qwen3", 36, 2560, 32, 8, 9728),
+    "Qwen3-8B": _qwen("qwen3", 36, 4096, 32, 8, 12_288, tied=False),
+    "Qwen2.5-0.5B": _qwen("qwen2", 24, 896, 14, 2, 4864),
+    "Qwen2.5-1.5B": _qwen("qwen2", 28, 1536, 12, 2, 8960),
+    "Qwen2.5-3B": _qwen("qwen2", 36, 2048, 16, 2, 11_008),
 }
 """Configs of Qwen's models on the hub, as far as their tensors depend on them, for a machine without it."""
