@@ -33,8 +33,7 @@ from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.report.run_files import read_evaluation
 from sleuth.serve.chat.agent import Agent, agent_of
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import Access, known_names
-from sleuth.serve.http.access import conversation_limits
+from sleuth.serve.http.access import Access, conversation_limits, known_names
 from sleuth.types import SleuthError
 from tests.browser import CHROMIUM, Browser
 

@@ -41,7 +41,7 @@ ROOMS = {
     "rollout.py": 241,
     "runs": 3_660,
     "search": 2_665,
-    "serve": 3_451,
+    "serve": 3_199,
     "terminal": 496,
     "think": 5_633,
     "trainers": 689,

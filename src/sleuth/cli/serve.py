@@ -84,7 +84,7 @@ def serve(
     tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
-    from sleuth.serve.chat.examples import example_questions
+    from sleuth.serve.chat.agent import example_questions
 
     session, notes = open_eval_session(
         model,
@@ -136,7 +136,7 @@ def _serve_agent(
     """Serves until the process is stopped."""
     from sleuth.serve.chat.agent import agent_of
     from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.limits import conversation_limits
+    from sleuth.serve.http.access import conversation_limits
 
     if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
