@@ -19,7 +19,7 @@ ROOMS = {
     "answers": 1_980,
     "cite": 3_624,
     "cli": 4_480,
-    "convert": 1_334,
+    "convert": 1_286,
     "data": 2_476,
     "dialect.py": 252,
     "engines": 5_515,
@@ -44,13 +44,13 @@ ROOMS = {
     "serve": 3_199,
     "terminal": 496,
     "think": 5_633,
-    "trainers": 689,
+    "trainers": 666,
     "training": 3_860,
     "types.py": 614,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 497
+FILES = 479
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
