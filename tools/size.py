@@ -18,8 +18,8 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_988,
     "cite": 3_806,
-    "cli": 4_309,
-    "convert": 1_334,
+    "cli": 4_305,
+    "convert": 1_286,
     "data": 2_476,
     "dialect.py": 252,
     "engines": 5_515,
@@ -41,16 +41,16 @@ ROOMS = {
     "rollout.py": 241,
     "runs": 3_671,
     "search": 2_719,
-    "serve": 3_451,
+    "serve": 3_199,
     "terminal": 482,
     "think": 5_713,
-    "trainers": 690,
+    "trainers": 667,
     "training": 3_860,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 483
+FILES = 474
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

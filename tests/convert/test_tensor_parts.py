@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sleuth.convert.tensor_parts import TensorPart, WholeTensor
+from sleuth.convert.layouts import TensorPart, WholeTensor
 
 
 def whole(*offsets: tuple[int, int]) -> WholeTensor:

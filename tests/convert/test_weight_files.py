@@ -9,8 +9,7 @@ from safetensors import safe_open
 from small_models import assert_same_tensors, written_tensors
 
 from sleuth.convert import weight_files
-from sleuth.convert.layouts import assemble_tensor
-from sleuth.convert.tensor_parts import WholeTensor
+from sleuth.convert.layouts import WholeTensor, assemble_tensor
 from sleuth.convert.weight_files import DTYPE_NAMES, write_weights
 from sleuth.host.memory import parse_size
 from sleuth.types import SleuthError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sleuth.serve.http.refused import Refused, refusal
+from sleuth.serve.http.refused import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class RestartGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._injector.starting and scope["path"] != "/faults":
-            return await refusal(503, "it is starting")(scope, receive, send)
+            return await Refused(503, "it is starting").response()(scope, receive, send)
         await self._app(scope, receive, send)
 
 

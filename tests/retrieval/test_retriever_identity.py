@@ -24,10 +24,9 @@ from sleuth.retrieval.hybrid import build_hybrid
 from sleuth.retrieval.index_card import EncoderCard, read_card
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.recipe_inputs import missing_inputs
-from sleuth.serve.http.access import Access
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.search_handler import IndexLoader
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
 
 TASKS = [Task(id="1", question="Who wrote?", golden_answers=("Ada",), gold_passages=("17",))]

@@ -42,11 +42,9 @@ def serve_page(port: int | None, *, quiet: bool = False) -> None:
     session = _open_session(folder, quiet)
 
     from sleuth.data.questions import load_questions
-    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.chat.agent import agent_of, example_questions
     from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.chat.examples import example_questions
-    from sleuth.serve.http.access import Access, known_names
-    from sleuth.serve.http.limits import conversation_limits
+    from sleuth.serve.http.access import Access, conversation_limits, known_names
 
     tasks = load_questions(folder / QUESTIONS) if (folder / QUESTIONS).is_file() else []
     agent = agent_of(session, folder.name, INDEX, example_questions(str(folder), session.setting.dialect, tasks))

@@ -13,8 +13,8 @@ from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.serve.http.limits import Limits
-    from sleuth.serve.retriever.index_loader import IndexLoader
+    from sleuth.serve.http.access import Limits
+    from sleuth.serve.retriever.search_handler import IndexLoader
 
 LOOPBACK = "127.0.0.1"
 PORT = 8000
@@ -44,8 +44,8 @@ def retriever(
     In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics,
     /openapi.json. With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
-    from sleuth.serve.http.limits import Limits
-    from sleuth.serve.retriever.index_loader import IndexLoader
+    from sleuth.serve.http.access import Limits
+    from sleuth.serve.retriever.search_handler import IndexLoader
 
     limits = Limits(seconds=max_seconds)
     if mcp and port is None:
@@ -71,8 +71,7 @@ def retriever(
 
 
 def _serve_stdio(opening: IndexLoader, limits: Limits) -> None:
-    from sleuth.serve.retriever.mcp_tools import mcp_server
-    from sleuth.serve.retriever.mcp_transports import protocol_stdout, serve_stdio
+    from sleuth.serve.retriever.mcp_server import mcp_server, protocol_stdout, serve_stdio
     from sleuth.serve.retriever.search_handler import RequestHandler
 
     server = mcp_server(RequestHandler(opening, limits))

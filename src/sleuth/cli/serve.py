@@ -69,10 +69,9 @@ def serve(
     tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
-    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.chat.agent import agent_of, example_questions
     from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.chat.examples import example_questions
-    from sleuth.serve.http.limits import conversation_limits
+    from sleuth.serve.http.access import conversation_limits
 
     session, notes = open_eval_session(
         model,

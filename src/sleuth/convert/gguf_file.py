@@ -17,9 +17,9 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sleuth.convert.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
+from sleuth.convert.layouts import TensorPart, WholeTensor
 from sleuth.convert.merge import assemble_weights, dtype_name, main_dtype
 from sleuth.convert.shards import open_safetensors, read_blueprint
-from sleuth.convert.tensor_parts import TensorPart, WholeTensor
 from sleuth.convert.weight_files import row_blocks
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.atomic import replacing_file, write_text
@@ -170,8 +170,8 @@ def _require_family(source: Path, config: PreTrainedConfig) -> str:
         f"hidden_act {config.hidden_act!r}": config.hidden_act != "silu",
         "partly rotated heads": rope.get("partial_rotary_factor", 1.0) != 1.0,
     }
-    for name in (name for name, found in unusual.items() if found):
-        raise SleuthError(f"{source}: has {name}, which llama.cpp does not compute for models of type {family}")
+    if names := [name for name, is_so in unusual.items() if is_so]:
+        raise SleuthError(f"{source}: has {names[0]}, which llama.cpp does not compute for models of type {family}")
     return family
 
 

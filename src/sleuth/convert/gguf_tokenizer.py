@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
@@ -97,10 +98,8 @@ def _tokens_of(described: dict[str, Any], vocabulary: int) -> tuple[tuple[str, .
     known = {number: (token, NORMAL) for token, number in described["model"]["vocab"].items()}
     for added in described["added_tokens"]:
         if added["single_word"] or added["lstrip"] or added["rstrip"]:
-            raise SleuthError(
-                f"its added token {added['content']!r} takes in spaces or stands for whole words only, which llama.cpp "
-                "does not do"
-            )
+            token = f"its added token {added['content']!r}"
+            raise SleuthError(f"{token} takes in spaces or stands for whole words only, which llama.cpp does not do")
         known[added["id"]] = (added["content"], CONTROL if added["special"] else USER_DEFINED)
     if max(known) >= vocabulary:
         raise SleuthError(f"its tokenizer has a token {max(known)}, and the embeddings have only {vocabulary} rows")
@@ -121,9 +120,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos_ids: C
 def _added_around(tokenizer: PreTrainedTokenizerFast) -> tuple[bool, bool]:
     """Whether the tokenizer puts its first token before a text, and its last one behind it."""
     bare, whole = (tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
-    for add_bos in (False, True):
-        for add_eos in (False, True):
-            before, after = [tokenizer.bos_token_id] * add_bos, [tokenizer.eos_token_id] * add_eos
-            if whole == [*before, *bare, *after]:
-                return add_bos, add_eos
+    for add_bos, add_eos in product((False, True), repeat=2):
+        if whole == [*[tokenizer.bos_token_id] * add_bos, *bare, *[tokenizer.eos_token_id] * add_eos]:
+            return add_bos, add_eos
     raise SleuthError("its tokenizer puts other tokens around a text than its first and last, which GGUF cannot say")

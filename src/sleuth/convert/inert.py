@@ -88,40 +88,40 @@ def _nested(parent: Any, name: Any) -> type[ProcessGroupState]:
     return ProcessGroupState
 
 
-def _stand_ins() -> Iterator[tuple[str, Any]]:
-    """Yields the name of each class in the sharded state dicts of all torch versions, with its replacement."""
-    for package in ("torch.distributed.tensor", "torch.distributed._tensor"):  # the second until torch 2.5
-        for module in ("", ".api", "._api"):
-            yield f"{package}{module}.DTensor", DTensor
-        for name in ("DTensorSpec", "TensorMeta", "ShardOrderEntry"):
-            yield f"{package}._dtensor_spec.{name}", Inert
-            yield f"{package}.placement_types.{name}", Inert
-        yield f"{package}.placement_types.Replicate", Replicate
-        yield f"{package}.placement_types.Shard", Shard
-        for name in ("Partial", "_Partial", "_MaskPartial", "_StridedShard"):
-            yield f"{package}.placement_types.{name}", OtherPlacement
-    for name in ("device_mesh.DeviceMesh", "_device_mesh.DeviceMesh", "_tensor.device_mesh.DeviceMesh"):
-        yield f"torch.distributed.{name}", Inert
-    for name in ("_MeshLayout", "_FlatLayout"):
-        yield f"torch.distributed._mesh_layout.{name}", Inert
-    sharded = "torch.distributed._shard.sharded_tensor"
-    yield f"{sharded}.api.ShardedTensor", ShardedTensor
-    yield f"{sharded}.api.ShardedTensor.ProcessGroupState", ProcessGroupState
-    yield "builtins.getattr", _nested
-    for name in (
-        f"{sharded}.shard.Shard",
-        f"{sharded}.metadata.ShardedTensorMetadata",
-        f"{sharded}.metadata.TensorProperties",
-        f"{sharded}.metadata.MEM_FORMAT_ENCODING",
-        "torch.distributed._shard.metadata.ShardMetadata",
-        "torch.distributed._shard.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
-        "torch.distributed._shard.sharding_spec.api.EnumerableShardingSpec",
-        "torch.distributed.remote_device._remote_device",
-    ):
-        yield name, Inert
-
-
-STAND_INS: dict[str, Any] = dict(_stand_ins())
+TENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")  # the second until torch 2.5
+SHARDED = "torch.distributed._shard.sharded_tensor"
+SHARDING = "torch.distributed._shard.sharding_spec"
+MODULES = ("_dtensor_spec", "placement_types")
+SPECS = ("DTensorSpec", "TensorMeta", "ShardOrderEntry")
+OTHERS = ("Partial", "_Partial", "_MaskPartial", "_StridedShard")
+STAND_INS: dict[str, Any] = {
+    **{f"{package}{module}.DTensor": DTensor for package in TENSOR for module in ("", ".api", "._api")},
+    **{f"{package}.{module}.{name}": Inert for package in TENSOR for module in MODULES for name in SPECS},
+    **{f"{package}.placement_types.{kind.__name__}": kind for package in TENSOR for kind in (Replicate, Shard)},
+    **{f"{package}.placement_types.{name}": OtherPlacement for package in TENSOR for name in OTHERS},
+    f"{SHARDED}.api.ShardedTensor": ShardedTensor,
+    f"{SHARDED}.api.ShardedTensor.ProcessGroupState": ProcessGroupState,
+    "builtins.getattr": _nested,
+    **dict.fromkeys(
+        (
+            "torch.distributed.device_mesh.DeviceMesh",
+            "torch.distributed._device_mesh.DeviceMesh",
+            "torch.distributed._tensor.device_mesh.DeviceMesh",
+            "torch.distributed._mesh_layout._MeshLayout",
+            "torch.distributed._mesh_layout._FlatLayout",
+            f"{SHARDED}.shard.Shard",
+            f"{SHARDED}.metadata.ShardedTensorMetadata",
+            f"{SHARDED}.metadata.TensorProperties",
+            f"{SHARDED}.metadata.MEM_FORMAT_ENCODING",
+            "torch.distributed._shard.metadata.ShardMetadata",
+            f"{SHARDING}.chunk_sharding_spec.ChunkShardingSpec",
+            f"{SHARDING}.api.EnumerableShardingSpec",
+            "torch.distributed.remote_device._remote_device",
+        ),
+        Inert,
+    ),
+}
+"""The name of each class in the sharded state dicts of all torch versions, with its replacement."""
 
 
 def fields_of(state: Any) -> dict[str, Any]:
@@ -196,8 +196,7 @@ def _only_stand_ins() -> Iterator[None]:
 
 
 def _reason(message: str) -> str:
-    refused = re.search(r"GLOBAL (\S+)", message)
-    if refused:
+    if refused := re.search(r"GLOBAL (\S+)", message):
         return f"contains {refused[1]}, which does not belong in a state dict and could run code; not loaded"
     if "_use_new_zipfile_serialization" in message:
         return "is not a zip archive of torch.save; files of torch before 1.6 must be saved again with a newer version"

@@ -1,16 +1,78 @@
-"""Assembles a tensor from the parts of all ranks, by their sharding metadata."""
+"""A tensor that is stored in parts, assembled from those of all ranks by their sharding metadata."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, combinations
 from typing import Any
 
 import torch
 
 from sleuth.convert.inert import DTensor, Replicate, Shard, ShardedTensor, fields_of
-from sleuth.convert.tensor_parts import TensorPart, WholeTensor
 from sleuth.types import SleuthError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPart:
+    """A box of a larger tensor: `TensorPart(offset=(21, 0), tensor=rows_21_to_41)`."""
+
+    offset: tuple[int, ...]
+    tensor: torch.Tensor
+
+    def span(self, dim: int) -> tuple[int, int]:
+        """Start and end of the part along one dimension of the whole tensor."""
+        return self.offset[dim], self.offset[dim] + self.tensor.shape[dim]
+
+    def overlaps(self, other: TensorPart) -> bool:
+        """Whether any element is in both parts."""
+        spans = [(self.span(dim), other.span(dim)) for dim in range(len(self.offset))]
+        return all(ours[0] < theirs[1] and theirs[0] < ours[1] for ours, theirs in spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeTensor:
+    """A tensor of a model, as distinct, non-empty parts."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[TensorPart, ...]
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows; a scalar has one."""
+        return self.shape[0] if self.shape else 1
+
+    def is_complete(self) -> bool:
+        """Whether the parts fill the shape exactly."""
+        inside = all(
+            part.span(dim)[0] >= 0 and part.span(dim)[1] <= size
+            for part in self.parts
+            for dim, size in enumerate(self.shape)
+        )
+        filled = sum(part.tensor.numel() for part in self.parts) == self.numel
+        return inside and filled and not any(one.overlaps(other) for one, other in combinations(self.parts, 2))
+
+    def rows(self, start: int, stop: int) -> torch.Tensor:
+        """Rows `start` to `stop` - 1, assembled from the parts: (stop - start, ...)."""
+        if not self.shape:
+            return self.parts[0].tensor.reshape(1)
+        block = torch.empty((stop - start, *self.shape[1:]), dtype=self.dtype)
+        for part in self.parts:
+            top, bottom = part.span(0)
+            first, last = max(start, top), min(stop, bottom)
+            if first < last:
+                box = block[first - start : last - start]
+                for dim in range(1, len(self.shape)):
+                    box = box.narrow(dim, part.offset[dim], part.tensor.shape[dim])
+                box.copy_(part.tensor[first - top : last - top])
+        return block
 
 
 def assemble_tensor(entries: Sequence[Any], shape: tuple[int, ...], where: str) -> WholeTensor:
@@ -24,11 +86,9 @@ def assemble_tensor(entries: Sequence[Any], shape: tuple[int, ...], where: str) 
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # not a state that torch writes
         raise SleuthError(f"{where} was not saved as torch saves sharded tensors") from None
     if whole.shape != shape:
-        raise SleuthError(
-            f"{where} is {_shape_text(whole.shape)}, but {_shape_text(shape)} in the model of config.json"
-        )
+        raise SleuthError(f"{where} is {_text(whole.shape)}, but {_text(shape)} in the model of config.json")
     if not complete:
-        raise SleuthError(f"{where}: the parts of {len(entries)} ranks do not make up {_shape_text(shape)}")
+        raise SleuthError(f"{where}: the parts of {len(entries)} ranks do not make up {_text(shape)}")
     return whole
 
 
@@ -54,16 +114,12 @@ def _parts(entries: Sequence[Any], shape: tuple[int, ...]) -> tuple[tuple[int, .
     tensors = [entry.detach() for entry in entries]
     if len(tensors) == 1 or all(tuple(tensor.shape) == shape for tensor in tensors):
         return tuple(tensors[0].shape), [TensorPart(offset=(0,) * tensors[0].ndim, tensor=tensors[0])]
-    return _row_shards(tensors)
-
-
-def _row_shards(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], list[TensorPart]]:
     [row] = {tuple(tensor.shape[1:]) for tensor in tensors}
-    parts, top = [], 0
-    for tensor in tensors:
-        parts.append(TensorPart(offset=(top, *[0] * len(row)), tensor=tensor))
-        top += tensor.shape[0]
-    return (top, *row), parts
+    tops = [0, *accumulate(tensor.shape[0] for tensor in tensors)]
+    parts = [
+        TensorPart(offset=(top, *[0] * len(row)), tensor=tensor) for top, tensor in zip(tops, tensors, strict=False)
+    ]
+    return (tops[-1], *row), parts
 
 
 def _sharded_parts(entry: ShardedTensor) -> Iterator[TensorPart]:
@@ -108,5 +164,5 @@ def _count(size: Any) -> int:
     return math.prod(map(_count, size)) if isinstance(size, tuple) else size
 
 
-def _shape_text(shape: Sequence[int]) -> str:
+def _text(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) if shape else "a scalar"

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import torch
 
-from sleuth.convert.layouts import assemble_tensor
+from sleuth.convert.layouts import WholeTensor, assemble_tensor
 from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
-from sleuth.convert.tensor_parts import WholeTensor
-from sleuth.convert.weight_files import DTYPE_NAMES, stored_bytes, stored_dtype, write_weights
+from sleuth.convert.weight_files import DTYPE_NAMES, row_blocks, stored_bytes, stored_dtype, write_weights
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.atomic import replacing_folder, write_text
 from sleuth.host.checksums import write_checksums
@@ -58,7 +57,8 @@ def merge_shards(
     are written beside them. Names, shapes and layouts are checked first, and `out` is created as a whole or not at all.
     Raises SleuthError.
     """
-    _refuse_occupied(out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise SleuthError(f"{out}: already exists; name a new folder or an empty one")
     shards = open_shards(source)
     blueprint = read_blueprint(config_folder(source, config))
     if untie and not blueprint.tied:
@@ -90,24 +90,18 @@ def merge_shards(
     )
 
 
-def _refuse_occupied(out: Path) -> None:
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise SleuthError(f"{out}: already exists; name a new folder or an empty one")
-
-
 def assemble_weights(shards: Shards, blueprint: Blueprint) -> dict[str, WholeTensor]:
     """The tensors of the model without tied names, in the order of the model."""
     shapes = {**blueprint.shapes, **{name: blueprint.shapes[first] for name, first in blueprint.tied.items()}}
-    saved_names = blueprint.match_names(shards.names, shards.source)
+    saved_names = blueprint.match_names(tuple(shards.ranks[0]), shards.source)
     wholes = {
-        name: assemble_tensor(shards.entries(saved), shapes[name], f"{shards.source}: {saved}")
+        name: assemble_tensor([rank[saved] for rank in shards.ranks], shapes[name], f"{shards.source}: {saved}")
         for name, saved in saved_names.items()
     }
     for name, whole in wholes.items():
         if whole.dtype not in DTYPE_NAMES:
-            raise SleuthError(
-                f"{shards.source}: {name} is {dtype_name(whole.dtype)}, which safetensors files do not support"
-            )
+            dtype = dtype_name(whole.dtype)
+            raise SleuthError(f"{shards.source}: {name} is {dtype}, which safetensors files do not support")
         if name in blueprint.tied and not _equal(whole, wholes[blueprint.tied[name]]):
             raise SleuthError(
                 f"{shards.source}: {name} differs from {blueprint.tied[name]}, and {blueprint.folder / 'config.json'} "
@@ -118,10 +112,7 @@ def assemble_weights(shards: Shards, blueprint: Blueprint) -> dict[str, WholeTen
 
 def _equal(one: WholeTensor, other: WholeTensor) -> bool:
     """Whether two tensors are equal; compares a few rows at a time to save memory."""
-    step = 4096
-    tops = range(0, one.num_rows, step)
-    blocks = ((whole.rows(top, min(top + step, one.num_rows)) for whole in (one, other)) for top in tops)
-    return all(torch.equal(*pair) for pair in blocks)
+    return all(map(torch.equal, row_blocks(one), row_blocks(other)))
 
 
 def main_dtype(weights: Mapping[str, WholeTensor], dtype: torch.dtype | None) -> torch.dtype:

@@ -28,15 +28,6 @@ class Shards:
     source: Path
     ranks: tuple[Mapping[str, Any], ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tensors, in the order in which they were saved."""
-        return tuple(self.ranks[0])
-
-    def entries(self, name: str) -> list[Any]:
-        """The value of a name in each rank."""
-        return [rank[name] for rank in self.ranks]
-
 
 def open_shards(source: Path) -> Shards:
     """Opens a verl actor folder, a Hugging Face folder or a bare state dict; reads only names and layouts. Raises
@@ -73,8 +64,7 @@ def _check_names(path: Path, rank: Mapping[str, Any], first_path: Path, first: M
     for name, value in rank.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             raise SleuthError(f"{path}: {name!r} is a {type(value).__name__}; a state dict has names and tensors only")
-    different = sorted(rank.keys() ^ first.keys())
-    if different:
+    if different := sorted(rank.keys() ^ first.keys()):
         raise SleuthError(f"{path}: {different[0]} is only here or only in {first_path.name}; save all ranks again")
 
 
@@ -116,16 +106,11 @@ def read_blueprint(folder: Path) -> Blueprint:
     except Exception as error:  # an invalid config can raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise SleuthError(f"{folder / 'config.json'}: describes no causal language model: {reason[0]}") from None
-    shapes: dict[str, tuple[int, ...]] = {}
     first_names: dict[int, str] = {}
-    tied: dict[str, str] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        first = first_names.setdefault(id(tensor), name)
-        if first == name:
-            shapes[name] = tuple(tensor.shape)
-        else:
-            tied[name] = first
-    return Blueprint(folder=folder, shapes=shapes, tied=tied)
+    tensors = model.state_dict(keep_vars=True)
+    firsts = {name: first_names.setdefault(id(tensor), name) for name, tensor in tensors.items()}
+    shapes = {name: tuple(tensors[name].shape) for name in first_names.values()}
+    return Blueprint(folder=folder, shapes=shapes, tied={name: one for name, one in firsts.items() if one != name})
 
 
 def _renamings(names: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -135,14 +120,8 @@ def _renamings(names: Sequence[str]) -> Iterator[dict[str, str]]:
     while renamed:
         yield renamed
         yield {f"model.{name}": saved for name, saved in renamed.items()}
-        renamed = _unwrapped(renamed)
-
-
-def _unwrapped(renamed: Mapping[str, str]) -> dict[str, str] | None:
-    for wrapper in WRAPPERS:
-        if all(name.startswith(wrapper) for name in renamed):
-            return {name.removeprefix(wrapper): saved for name, saved in renamed.items()}
-    return None
+        wrapper = next((one for one in WRAPPERS if all(name.startswith(one) for name in renamed)), None)
+        renamed = None if wrapper is None else {name.removeprefix(wrapper): saved for name, saved in renamed.items()}
 
 
 def _listed(names: Sequence[str], word: str) -> str:

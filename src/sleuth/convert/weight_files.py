@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth.convert.tensor_parts import WholeTensor
+from sleuth.convert.layouts import WholeTensor
 
 ROWS_BYTES = 2**24
 """Approximate number of bytes that are assembled in memory before they are written."""

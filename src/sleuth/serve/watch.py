@@ -19,13 +19,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from sleuth.report.live_report import LiveReport, asset, shell, state_shown
-from sleuth.serve.http.access import Access, AccessControl
-from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
-from sleuth.serve.http.page_files import HEADERS, serve_file
-from sleuth.serve.http.refused import refusal
+from sleuth.serve.http.access import Access, Gate, Limits
+from sleuth.serve.http.refused import Refused
+from sleuth.serve.http.routes import FILE_HEADERS, JSON, file_route
 from sleuth.types import SleuthError
 
-LIMITS = Limits(body_bytes=0)
 REQUESTS = 64
 """Concurrent requests; one of them reads the runs at a time."""
 
@@ -41,7 +39,7 @@ def watch_app(reports: Sequence[LiveReport], access: Access) -> Starlette:
         "/api.js": (script, "text/javascript"),
     }
     routes = [
-        Route(path, serve_file(content, kind, style="'self' 'unsafe-inline'"))  # bars have widths
+        file_route(path, content, kind, style="'self' 'unsafe-inline'")  # bars have widths
         for path, (content, kind) in served.items()
     ]
     answers: dict[str, Callable[[LiveReport, Request], Any]] = {
@@ -54,40 +52,32 @@ def watch_app(reports: Sequence[LiveReport], access: Access) -> Starlette:
         routes += [Route(f"/{at}/{path}", _route(partial(answer, report))) for path, answer in answers.items()]
 
     async def first(request: Request) -> Response:
-        return RedirectResponse("0/", headers=HEADERS)
+        return RedirectResponse("0/", headers=FILE_HEADERS)
 
     async def health(request: Request) -> Response:
-        return Response(to_json({"status": "ready"}), media_type="application/json")
+        return Response(to_json({"status": "ready"}), media_type=JSON)
 
     routes += [Route("/", first), Route("/health", health)]
     access = replace(access, open_paths=(*access.open_paths, "/", *served))
-    middleware = [
-        Middleware(AccessControl, access=access, refusal=refusal),
-        Middleware(RequestLimit, limit=REQUESTS),
-        Middleware(BodyLimit, limits=LIMITS, refusal=refusal),
-    ]
-    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _refused})
+    gate = Middleware(Gate, access=access, limits=Limits(body_bytes=0), most=REQUESTS)
+    return Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: _refused})
 
 
 def _route(answer: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
     async def respond(request: Request) -> Response:
-        return await _answer(request, lambda: answer(request))
+        """What `answer` returns, as JSON; 304 where the browser has it. Reading a run does not halt other requests."""
+        try:
+            body = to_json(await run_in_threadpool(answer, request))
+        except SleuthError as error:
+            return Refused(404, str(error), headers=FILE_HEADERS).response()
+        headers = FILE_HEADERS | {"etag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type=JSON, headers=headers)
 
     return respond
 
 
-async def _answer(request: Request, content: Callable[[], Any]) -> Response:
-    """What `content` returns, as JSON; 304 where the browser has it. Reading a run does not halt other requests."""
-    try:
-        body = to_json(await run_in_threadpool(content))
-    except SleuthError as error:
-        return refusal(404, str(error), HEADERS)
-    headers = HEADERS | {"etag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
-    if request.headers.get("if-none-match") == headers["etag"]:
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type="application/json", headers=headers)
-
-
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refusal(error.status_code, f"{request.url.path}: {error.detail}", error.headers)
+    return Refused(error.status_code, f"{request.url.path}: {error.detail}", headers=error.headers).response()

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from sleuth.search.control import EmptyRetriever
 from sleuth.search.env import SearchEnv, result_pieces
 from sleuth.types import (
     Action,
+    Author,
     Episode,
     Group,
     Passage,
@@ -118,12 +119,15 @@ class SearchStage:
 
     def messages(self, task: Task) -> list[dict[str, str]]:
         """The first messages of an episode: `[{"role": "user", "content": "Answer ... where was Ada Voss born?"}]`."""
-        own = task.prompt
-        question = Piece(text=own, author="template") if own else Piece(text=task.question)
+        question = Piece(text=task.prompt, author="template") if task.prompt else Piece(text=task.question)
         messages = first_messages(self.setting.asked_prompt(), [question], self.setting.prompt_role)
-        return [
-            {"role": message.role, "content": "".join(piece.text for piece in message.content)} for message in messages
-        ]
+        return [{"role": one.role, "content": "".join(piece.text for piece in one.content)} for one in messages]
+
+    def segment(self, author: Author, pieces: Sequence[Piece]) -> Segment:
+        """These pieces as one segment of `author`."""
+        segments = self.renderer.render_all(pieces)
+        tokens = tuple(token for segment in segments for token in segment.tokens)
+        return Segment(author=author, tokens=tokens, text="".join(segment.text for segment in segments))
 
     async def call(self, arguments: Mapping[str, Any]) -> ToolCall:
         """The search that a call asks for, with the dialect's limits on passages."""
@@ -135,12 +139,8 @@ class SearchStage:
             results = await self.setting.retriever.search(queries, dialect.top_k)
         except RetrievalFailed as error:
             return ToolCall(queries=queries, text=f"{ERROR}{error}", failure=str(error))
-        segments = self.renderer.render_all(list(result_pieces(dialect, results)))
-        return ToolCall(
-            queries=queries,
-            text="".join(segment.text for segment in segments),
-            passages=tuple(passage for passages in results for passage in passages),
-        )
+        text = self.segment("env", list(result_pieces(dialect, results))).text
+        return ToolCall(queries=queries, text=text, passages=tuple(chain.from_iterable(results)))
 
     def policy_segment(self, tokens: Sequence[int], before: Sequence[int]) -> tuple[Segment, StopReason]:
         """A turn that the policy sampled after the tokens `before`, and why it stopped. As in our engines, the text is
@@ -185,7 +185,7 @@ class SearchStage:
             group = tuple(replace(episode, sample=sample) for sample, episode in enumerate(siblings))
             groups.append(Group(task=group[0].task, episodes=group))
         scored = await asyncio.gather(*(self.reward(group) for group in groups))
-        return [score for scores in scored for score in scores]
+        return list(chain.from_iterable(scored))
 
 
 def load_search_stage(
@@ -194,7 +194,10 @@ def load_search_stage(
     """The first `grpo` stage of a recipe. What models judge is cached in the file `verdicts`. Raises a SleuthError with
     a line for each problem: of the recipe, and of what another trainer cannot play."""
     resolved = load_recipe(recipe, overrides)
-    index, stage = _grpo_stage(resolved, str(recipe))
+    index, stage = next(iter(resolved.stages_of(GrpoRecipe).items()), (0, None))
+    if stage is None:
+        lacks = 'no stage has kind = "grpo"; another trainer takes the environment of such a stage'
+        raise SleuthError(f"{recipe}: {lacks}")
     env = stage.env
     if not isinstance(env, SearchEnvRecipe):
         raise SleuthError(f'stage.{index}.env.kind = "{env.kind}": another trainer can only play kind = "search"')
@@ -223,22 +226,12 @@ def load_search_stage(
     )
 
 
-def _grpo_stage(recipe: Recipe, path: str) -> tuple[int, GrpoRecipe]:
-    for found in recipe.stages_of(GrpoRecipe).items():
-        return found
-    raise SleuthError(f'{path}: no stage has kind = "grpo"; another trainer takes the environment of such a stage')
-
-
 def _problems(recipe: Recipe, index: int, stage: GrpoRecipe, env: SearchEnvRecipe) -> Iterator[str]:
     if not recipe.model:
         yield "model is missing: another trainer starts from the recipe's model; set it to a folder or a hub id"
     if dialect_of(env.dialect).frame == "text":
-        yield (
-            f'stage.{index}.env.dialect = "{env.dialect}": another trainer calls tools through the chat template; set '
-            'dialect = "chat" and prompt_role = "user"'
-        )
+        instead = 'another trainer calls tools through the chat template; set dialect = "chat" and prompt_role = "user"'
+        yield f'stage.{index}.env.dialect = "{env.dialect}": {instead}'
     if stage.credit is not None:
-        yield (
-            f"stage.{index}.credit: another trainer takes one number for an episode, and no credit for single tokens; "
-            "remove [stage.credit]"
-        )
+        why = "another trainer takes one number for an episode, and no credit for single tokens; remove [stage.credit]"
+        yield f"stage.{index}.credit: {why}"

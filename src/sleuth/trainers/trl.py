@@ -210,10 +210,9 @@ def _tool_messages(completion: Sequence[Message]) -> list[list[Message]]:
     return [answers for answers in turns if answers]
 
 
-def _find(part: Sequence[int], tokens: Sequence[int], start: int) -> int:
+def _find(part: list[int], tokens: Sequence[int], start: int) -> int:
     """Where `part` next occurs in the tokens. A policy cannot write it itself: its turns end at an end-of-text token,
     and the tokens that follow one are not its own."""
-    part = list(part)
     for at in range(start, len(tokens) - len(part) + 1):
         if tokens[at] == part[0] and list(tokens[at : at + len(part)]) == part:
             return at
@@ -225,13 +224,8 @@ def _find(part: Sequence[int], tokens: Sequence[int], start: int) -> int:
 
 def _mean_parts(scores: Sequence[Score]) -> dict[str, float]:
     """Absent parts are 0, but for those of citing and of the user's functions, which only some answers have."""
-    scored = [score for score in scores if score.value is not None]
-    names = {name for score in scored for name in score.parts}
+    scored = [score.parts for score in scores if score.value is not None]
     return {
-        name: fmean(
-            score.parts.get(name, 0.0)
-            for score in scored
-            if name in score.parts or not (name in CITING or is_score(name))
-        )
-        for name in sorted(names)
+        name: fmean(parts.get(name, 0.0) for parts in scored if name in parts or not (name in CITING or is_score(name)))
+        for name in sorted({name for parts in scored for name in parts})
     }

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, cast
 
@@ -30,7 +30,7 @@ from sleuth.episodes.calls import ERROR, parsed
 from sleuth.render import encode
 from sleuth.search.env import SearchEnv
 from sleuth.trainers.search_stage import PlayedTurn, SearchStage, ToolCall, load_search_stage
-from sleuth.types import Author, Episode, Piece, Segment, SleuthError, StopReason, Task
+from sleuth.types import Episode, Piece, Segment, SleuthError, StopReason, Task
 
 
 @cache
@@ -138,7 +138,7 @@ class SearchTaskset(vf.Taskset[SearchTask, SearchTasksetConfig]):
 async def episode_of(stage: SearchStage, task: Task, trace: Any) -> Episode:
     """The episode in the messages of a trace's last branch. Raises SleuthError if a search now finds something else."""
     env = cast(SearchEnv, stage.setting.env(task))
-    beginning = _segment(stage, "template", (await env.open()).pieces)
+    beginning = stage.segment("template", (await env.open()).pieces)
     messages = list(trace.messages)
     cut = any(call.finish_reason == "length" for branch in trace.branches[-1:] for call in branch.calls[-1:])
     said = [at for at, message in enumerate(messages) if message.role == "assistant"]
@@ -146,7 +146,8 @@ async def episode_of(stage: SearchStage, task: Task, trace: Any) -> Episode:
     for at, end in zip(said, [*said[1:], len(messages)], strict=True):
         stop: StopReason = "length" if cut and at == said[-1] else "eos"
         text = _text_of(stage, messages[at])
-        policy = _policy_segment(stage, text, stop)
+        ending = [cast(int, stage.tokenizer.eos_token_id)] if stop == "eos" else []
+        policy = Segment(author="policy", tokens=(*encode(stage.tokenizer, text), *ending), text=text)
         answers = {one.tool_call_id: _text_in(one.content) for one in messages[at + 1 : end] if one.role == "tool"}
         if not answers:
             turns.append(PlayedTurn(policy=policy, stop=stop))
@@ -157,7 +158,7 @@ async def episode_of(stage: SearchStage, task: Task, trace: Any) -> Episode:
             if call.name == stage.tool.name and call.id in answers
         ]
         shown = [Piece(text="\n".join(answers.values()), quoted=True)]
-        results = _segment(stage, "env", env.frame.results(text, stop, shown).pieces)
+        results = stage.segment("env", env.frame.results(text, stop, shown).pieces)
         turns.append(PlayedTurn(policy=policy, stop=stop, calls=tuple(calls), results=results))
     return await stage.episode(task, beginning, turns)
 
@@ -187,17 +188,6 @@ def _text_of(stage: SearchStage, message: Any) -> str:
     ]
     thought = [dialect.think.around(message.reasoning_content)] if message.reasoning_content else []
     return "\n".join([*thought, *([message.content] if message.content else []), *map(dialect.search.around, calls)])
-
-
-def _policy_segment(stage: SearchStage, text: str, stop: StopReason) -> Segment:
-    end = [cast(int, stage.tokenizer.eos_token_id)] if stop == "eos" else []
-    return Segment(author="policy", tokens=tuple(encode(stage.tokenizer, text) + end), text=text)
-
-
-def _segment(stage: SearchStage, author: Author, pieces: Sequence[Piece]) -> Segment:
-    segments = stage.renderer.render_all(pieces)
-    tokens = tuple(token for segment in segments for token in segment.tokens)
-    return Segment(author=author, tokens=tokens, text="".join(segment.text for segment in segments))
 
 
 def _text_in(content: Any) -> str:

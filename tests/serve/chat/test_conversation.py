@@ -11,8 +11,16 @@ from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, quotes, re
 
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.citations import Citation
-from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched, conversation
-from sleuth.serve.chat.stream_parser import TextDelta
+from sleuth.serve.chat.conversation import (
+    Answered,
+    Event,
+    Finished,
+    Given,
+    Misunderstood,
+    Searched,
+    TextDelta,
+    conversation,
+)
 from sleuth.serve.http.refused import Refused
 from sleuth.types import Passage, Sampling
 
@@ -157,7 +165,7 @@ def test_the_token_limit_is_respected(most: int) -> None:
 def test_a_question_that_fills_the_context_is_refused_in_one_line() -> None:
     with pytest.raises(Refused, match=r"the prompt has \d+ tokens and the context holds 20") as caught:
         heard(agent(context=20), "why " * 40)
-    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+    assert (caught.value.status_code, caught.value.code) == (400, "context_length_exceeded")
 
 
 def test_closing_the_stream_early_frees_the_engine() -> None:
@@ -229,4 +237,4 @@ def test_missing_question_or_reasoning_around_a_tool_output_stays_empty() -> Non
 def test_a_refiner_that_is_given_nothing_to_cite_says_what_it_expects(message: str, line: str) -> None:
     with pytest.raises(Refused, match=line) as refused:
         heard(refiner(lambda text, sampling: REFINED), message)
-    assert refused.value.status == 400
+    assert refused.value.status_code == 400

@@ -17,8 +17,7 @@ from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.app import chat_app
 from sleuth.serve.chat.responses_wire import ResponseBody
 from sleuth.serve.chat.wire import ProblemBody
-from sleuth.serve.http.access import LOOPBACK, Access
-from sleuth.serve.http.limits import conversation_limits
+from sleuth.serve.http.access import LOOPBACK, Access, conversation_limits
 from sleuth.types import Passage, Sampling
 
 PATH = "/v1/responses"

@@ -14,8 +14,7 @@ from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.learn.models import load_model
 from sleuth.serve.chat.agent import agent_of
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import Access
-from sleuth.serve.http.limits import conversation_limits
+from sleuth.serve.http.access import Access, conversation_limits
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 QUESTION = {"role": "user", "content": "Where does Town 5 lie?"}

@@ -16,10 +16,9 @@ from emulator.served import application
 
 from sleuth.cli.http_server import access_of
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access
-from sleuth.serve.http.limits import Limits, conversation_limits
+from sleuth.serve.http.access import LOOPBACK, Access, Limits, conversation_limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 SERVERS = ("chat", "retriever")

@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from sleuth.serve.http.limits import Limits, RequestLimit, receive_body
+from sleuth.serve.http.access import Access, Gate, Limits, receive_body
 
 SCOPE = {"type": "http", "headers": [(b"content-length", b"4")]}
 
@@ -63,7 +63,7 @@ def test_health_is_answered_beside_any_number_of_requests() -> None:
             return {"type": "http.disconnect"}
 
         scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
-        await RequestLimit(app, limit=0)(scope, receive, send)
+        await Gate(app, access=Access(), limits=Limits(), most=0)(scope, receive, send)
         return sent[0]["status"]
 
     assert asyncio.run(status("/metrics")) == 503

@@ -16,10 +16,9 @@ from emulator.served import application
 from benchmarks.pipelined import slowest_health
 from sleuth.cli import http_server
 from sleuth.serve.http import connection
-from sleuth.serve.http.access import Access
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.search_handler import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 SERVERS = ("chat", "retriever")

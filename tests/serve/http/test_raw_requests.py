@@ -13,7 +13,7 @@ import pytest
 from test_connection import SERVERS, connected, everything, served
 
 from sleuth.serve.http import connection
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.access import Limits
 
 HOST = b"host: localhost\r\n"
 JSON = HOST + b"content-type: application/json\r\n"

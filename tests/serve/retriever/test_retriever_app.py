@@ -17,10 +17,9 @@ from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.serve.http.access import Access
-from sleuth.serve.http.limits import Limits
+from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.serve.retriever.search_handler import IndexLoader
 from sleuth.serve.retriever.wire import BatchSearchResults, Results
 from sleuth.types import Passage, SleuthError
 

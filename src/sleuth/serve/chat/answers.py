@@ -10,48 +10,26 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Any
 
 from sleuth.serve.chat.citations import Citation
-from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched
-from sleuth.serve.chat.stream_parser import TextDelta
+from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched, TextDelta
 from sleuth.serve.http.refused import Refused
-from sleuth.types import Passage
 
 FINISH_REASONS = {"answered": "stop", "turns": "stop", "length": "length"}
 """OpenAI's finish reasons by stop reason."""
 
-DONE = "data: [DONE]\n\n"
+
+Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The fields that every body and chunk of one answer starts with."""
-
-    id: str
-    object: str
-    created: int
-    model: str
-
-    def with_choices(self, *choices: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """A body or chunk with these choices and further fields."""
-        return {
-            "id": self.id,
-            "object": self.object,
-            "created": self.created,
-            "model": self.model,
-            "choices": list(choices),
-            **more,
-        }
+def new_head(prefix: str, kind: str, model: str) -> Json:
+    """The fields that every body and chunk of one answer starts with: a new id, the kind, the time and the model."""
+    return {"id": f"{prefix}-{secrets.token_hex(12)}", "object": kind, "created": int(time.time()), "model": model}
 
 
-def new_head(prefix: str, kind: str, model: str) -> Head:
-    """A head with a new id and the current time."""
-    return Head(id=f"{prefix}-{secrets.token_hex(12)}", object=kind, created=int(time.time()), model=model)
-
-
-def chat_completion(events: Sequence[Event], head: Head) -> dict[str, Any]:
+def chat_completion(events: Sequence[Event], head: Json) -> Json:
     """The body of a finished conversation."""
     end = require_end(events[-1])
     message = {
@@ -61,48 +39,48 @@ def chat_completion(events: Sequence[Event], head: Head) -> dict[str, Any]:
     }
     details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH_REASONS[end.stop]}
-    return head.with_choices(choice, usage=usage(end.prompt_tokens, end.completion_tokens), sleuth=details)
+    return head | {"choices": [choice], "usage": _usage(end), "sleuth": details}
 
 
 async def chat_stream(
-    events: AsyncGenerator[Event, None], head: Head, *, with_usage: bool
+    events: AsyncGenerator[Event, None], head: Json, *, with_usage: bool
 ) -> AsyncGenerator[dict[str, Any], None]:
     """The chunks of a conversation as it runs."""
-    yield head.with_choices(_delta({"role": "assistant", "content": ""}))
+
+    def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        return head | {"choices": [choice], **more}
+
+    yield chunk({"role": "assistant", "content": ""})
     async with aclosing(events):
         async for event in events:
-            yield _chunk(event, head)
-            if with_usage and isinstance(event, Finished):
-                yield head.with_choices(usage=usage(event.prompt_tokens, event.completion_tokens))
+            match event:
+                case TextDelta(part="thought"):
+                    yield chunk({"reasoning_content": event.text})
+                case TextDelta():
+                    yield chunk({}, sleuth={"kind": event.part, "text": event.text})
+                case Given():
+                    yield chunk({}, sleuth={"kind": "given", "passages": list(map(asdict, event.passages))})
+                case Searched():
+                    yield chunk({}, sleuth={"kind": "search", **_search_json(event)})
+                case Misunderstood():
+                    yield chunk({}, sleuth={"kind": "misunderstood"})
+                case Answered():
+                    yield chunk({"content": event.text})
+                case Finished():
+                    end = require_end(event)
+                    details = {"kind": "end", "stop": end.stop, "citations": list(map(_citation_json, end.citations))}
+                    yield chunk({}, FINISH_REASONS[end.stop], sleuth=details)
+                    if with_usage:
+                        yield head | {"choices": [], "usage": _usage(end)}
 
 
-def _chunk(event: Event, head: Head) -> dict[str, Any]:
-    match event:
-        case TextDelta(part="thought"):
-            return head.with_choices(_delta({"reasoning_content": event.text}))
-        case TextDelta():
-            return head.with_choices(_delta({}), sleuth={"kind": event.part, "text": event.text})
-        case Given():
-            return head.with_choices(_delta({}), sleuth={"kind": "given", "passages": _passages_json(event.passages)})
-        case Searched():
-            return head.with_choices(_delta({}), sleuth={"kind": "search", **search_json(event)})
-        case Misunderstood():
-            return head.with_choices(_delta({}), sleuth={"kind": "misunderstood"})
-        case Answered():
-            return head.with_choices(_delta({"content": event.text}))
-        case Finished():
-            end = require_end(event)
-            cited = [_citation_json(citation) for citation in end.citations]
-            details = {"kind": "end", "stop": end.stop, "citations": cited}
-            return head.with_choices(_delta({}, FINISH_REASONS[end.stop]), sleuth=details)
-
-
-def answer_details(end: Finished, searches: Sequence[Searched]) -> dict[str, Any]:
+def answer_details(end: Finished, searches: Sequence[Searched]) -> Json:
     """How an answer was found."""
     return {
         "stop": end.stop,
-        "searches": [search_json(search) for search in searches],
-        "citations": [_citation_json(citation) for citation in end.citations],
+        "searches": list(map(_search_json, searches)),
+        "citations": list(map(_citation_json, end.citations)),
     }
 
 
@@ -114,44 +92,27 @@ async def server_sent(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGene
                 yield data_line(chunk)
     except Refused as refused:
         yield data_line(refused.as_json())
-    yield DONE
+    yield "data: [DONE]\n\n"
 
 
-def data_line(chunk: dict[str, Any]) -> str:
+def data_line(chunk: Json) -> str:
     """The last line of a server-sent event, with the blank line that ends it."""
     return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def _usage(end: Finished) -> Json:
     """OpenAI's `usage`."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
+    total = end.prompt_tokens + end.completion_tokens
+    return {"prompt_tokens": end.prompt_tokens, "completion_tokens": end.completion_tokens, "total_tokens": total}
 
 
-def search_json(search: Searched) -> dict[str, Any]:
-    """A search with its results."""
-    return {"query": search.query, "passages": _passages_json(search.passages)}
+def _search_json(search: Searched) -> Json:
+    return {"query": search.query, "passages": list(map(asdict, search.passages))}
 
 
-def _passages_json(passages: Sequence[Passage]) -> list[dict[str, Any]]:
-    return [
-        {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score} for passage in passages
-    ]
-
-
-def _citation_json(citation: Citation) -> dict[str, Any]:
-    sentence = None
-    if citation.sentence is not None:
-        begin, stop = citation.sentence
-        sentence = {"begin": begin, "stop": stop}
+def _citation_json(citation: Citation) -> Json:
+    sentence = None if citation.sentence is None else dict(zip(("begin", "stop"), citation.sentence, strict=True))
     return {"id": citation.passage.id, "title": citation.passage.title, "sentence": sentence}
-
-
-def _delta(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
 def require_end(event: Event) -> Finished:

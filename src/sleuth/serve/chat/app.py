@@ -12,9 +12,9 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.answers import chat_completion, chat_stream, new_head, server_sent
@@ -29,14 +29,10 @@ from sleuth.serve.chat.wire import (
     Models,
     ProblemBody,
 )
-from sleuth.serve.http.access import Access, AccessControl
-from sleuth.serve.http.counters import CONTENT_TYPE, TEXT, CountAnswers, Counters
-from sleuth.serve.http.engine_thread import EngineThread, Event
-from sleuth.serve.http.event_stream import ClientDisconnected, EventStream, cancel_on_disconnect
-from sleuth.serve.http.limits import BodyLimit, Limits, RequestLimit
-from sleuth.serve.http.openapi import Operation, routes_of
-from sleuth.serve.http.page_files import serve_file
-from sleuth.serve.http.refused import TOO_LONG, Refused, read_json, refusal
+from sleuth.serve.http.access import Access, Gate, Limits
+from sleuth.serve.http.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
+from sleuth.serve.http.refused import TOO_LONG, Refused, read_json, refused_answer
+from sleuth.serve.http.routes import CONTENT_TYPE, TEXT, Counters, Operation, file_route, routes_of
 
 ASSETS = {
     "/": ("page.html", "text/html"),
@@ -44,24 +40,8 @@ ASSETS = {
     "/api.js": ("api.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
 }
-PAGE_PATHS = tuple(ASSETS)
-
-
-def page_routes() -> list[Route]:
-    """The page at `/`, with its style and scripts."""
-    folder = files("sleuth.serve.chat").joinpath("assets")
-    return [Route(path, serve_file(folder.joinpath(name).read_bytes(), kind)) for path, (name, kind) in ASSETS.items()]
-
-
-PATHS = (
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1/models",
-    "/health",
-    "/metrics",
-    "/openapi.json",
-    *PAGE_PATHS,
-)
+"""The files of the page, by their paths."""
+PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/models", "/health", "/metrics", "/openapi.json", *ASSETS)
 UNREAD_SECONDS = 30.0  # for a slow client to read a stream, beyond the time to generate it
 OTHER_REQUESTS = 64  # concurrent ones besides conversations: the page, /health, /metrics, uploads
 CLIENT_LEFT_STATUS = 499  # only for the counters, by the convention of proxies
@@ -99,17 +79,21 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
         title="sleuth serve",
         description="A model that searches, thinks and cites, behind OpenAI's API.",
     )
-    app = Starlette(
-        routes=[*routes, *page_routes()],
-        exception_handlers={Refused: _refused, HTTPException: _wrong_request, ClientDisconnected: _left},
+    assets = files("sleuth.serve.chat").joinpath("assets")
+    page = [file_route(path, assets.joinpath(name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()]
+    gate = Middleware(
+        Gate,
+        access=replace(access, open_paths=(*access.open_paths, *ASSETS)),
+        limits=limits,
+        most=conversations + limits.waiting + OTHER_REQUESTS,
+        counters=counters,
+    )
+    return Starlette(
+        routes=[*routes, *page],
+        middleware=[gate],
+        exception_handlers={HTTPException: refused_answer, ClientDisconnected: _left},
         lifespan=engine_runs,
     )
-    app.add_middleware(BodyLimit, limits=limits, refusal=refusal)
-    app.add_middleware(RequestLimit, limit=conversations + limits.waiting + OTHER_REQUESTS)
-    access = replace(access, open_paths=(*access.open_paths, *PAGE_PATHS))
-    app.add_middleware(AccessControl, access=access, refusal=refusal)
-    app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
-    return app
 
 
 class _RequestHandler:
@@ -252,16 +236,6 @@ def _monitoring(agent: Agent, engine_thread: EngineThread, counters: Counters) -
         Operation(path="/health", summary="Whether the server is ready", respond=health, answers=ready),
         Operation(path="/metrics", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)),
     ]
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return error.response()
-
-
-async def _wrong_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return refusal(error.status_code, str(error.detail), error.headers)
 
 
 async def _left(request: Request, error: Exception) -> Response:

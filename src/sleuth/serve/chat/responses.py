@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from sleuth.cite.claims import tag_spans
 from sleuth.serve.chat.answers import answer_details, data_line, require_end
-from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched
+from sleuth.serve.chat.conversation import Answered, Event, Finished, Given, Misunderstood, Searched, TextDelta
 from sleuth.serve.chat.responses_wire import (
     SOURCES,
     AnswerDetails,
@@ -34,7 +34,6 @@ from sleuth.serve.chat.responses_wire import (
     UrlCitation,
     WebSearchCall,
 )
-from sleuth.serve.chat.stream_parser import TextDelta
 from sleuth.serve.http.refused import Refused
 from sleuth.types import Passage
 

@@ -13,10 +13,11 @@ from sleuth.serve.chat.wire import (
     AnswerDetails,
     BaseRequest,
     Name,
+    Only,
     Temperature,
     Tokens,
     last_question,
-    only,
+    require_question,
     text_of_parts,
     text_shape,
 )
@@ -45,7 +46,7 @@ class InputItem(BaseModel):
 class ReasoningOptions(BaseModel):
     """Thoughts always come in full, so a wish for a `summary` changes nothing."""
 
-    effort: Annotated[Any, only()] = None
+    effort: Annotated[Any, Only()] = None
 
 
 _COUNT = Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=QUESTION_SHAPE)
@@ -56,11 +57,6 @@ def _as_items(value: object) -> object:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-def _require_question(items: list[InputItem]) -> list[InputItem]:
-    last_question((item.role, item.content) for item in items)
-    return items
-
-
 class ResponseRequest(BaseRequest):
     """A question for the agent: the last user message of `input`. Earlier items are ignored."""
 
@@ -68,7 +64,7 @@ class ResponseRequest(BaseRequest):
         list[InputItem],
         _COUNT,
         BeforeValidator(_as_items, json_schema_input_type=str | Annotated[list[InputItem], _COUNT]),
-        AfterValidator(_require_question),
+        AfterValidator(require_question),
     ]
     temperature: Temperature | None = None
     """Default 0 (greedy), as in `sleuth eval`."""
@@ -80,22 +76,22 @@ class ResponseRequest(BaseRequest):
     """Sources: the addresses of the results of each search. Reasoning is always in plain text."""
     metadata: Annotated[dict[Name, Name], Field(max_length=MAX_METADATA)] | None = None
     """Returned as it came."""
-    previous_response_id: Annotated[Any, only()] = None
-    conversation: Annotated[Any, only()] = None
-    prompt: Annotated[Any, only()] = None
-    background: Annotated[Any, only(False)] = None
-    tools: Annotated[Any, only([], [SEARCH_TOOL])] = None
-    tool_choice: Annotated[Any, only("auto")] = None
-    max_tool_calls: Annotated[Any, only()] = None
-    text: Annotated[Any, only({}, {"format": {"type": "text"}})] = None
+    previous_response_id: Annotated[Any, Only()] = None
+    conversation: Annotated[Any, Only()] = None
+    prompt: Annotated[Any, Only()] = None
+    background: Annotated[Any, Only(False)] = None
+    tools: Annotated[Any, Only([], [SEARCH_TOOL])] = None
+    tool_choice: Annotated[Any, Only("auto")] = None
+    max_tool_calls: Annotated[Any, Only()] = None
+    text: Annotated[Any, Only({}, {"format": {"type": "text"}})] = None
     reasoning: ReasoningOptions | None = None
-    truncation: Annotated[Any, only("disabled")] = None
-    top_logprobs: Annotated[Any, only(0)] = None
+    truncation: Annotated[Any, Only("disabled")] = None
+    top_logprobs: Annotated[Any, Only(0)] = None
 
     @property
     def question(self) -> str:
         """The last user message."""
-        return last_question((item.role, item.content) for item in self.input)
+        return last_question(self.input)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

@@ -3,10 +3,9 @@ would change an answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,11 +26,12 @@ MAX_MESSAGES = 256
 MAX_TOKENS = 2**31 - 1  # the largest accepted token limit
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # 0 equals False, and Python keeps one of equal annotations
 class Only:
-    """Marks a field that may be absent, null or one of `values`; anything else is refused as unsupported."""
+    """Marks a field that may be absent, null or one of `values`; anything else is refused as unsupported:
+    `n: Annotated[Any, Only(1)] = None`."""
 
-    values: tuple[Any, ...]
+    def __init__(self, *values: Any) -> None:
+        self.values = values
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -43,11 +43,6 @@ class Only:
         if any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in (None, *self.values)):
             return value
         raise PydanticCustomError("unsupported", "not supported here; leave it out")
-
-
-def only(*values: Any) -> Only:
-    """`n: Annotated[Any, only(1)] = None`."""
-    return Only(values)
 
 
 def text_of_parts(value: object, types: tuple[str, ...]) -> object:
@@ -103,11 +98,11 @@ class BaseRequest(BaseModel):
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
     """For sampling: the same seed and messages give the same answer."""
-    n: Annotated[Any, only(1)] = None
-    top_p: Annotated[Any, only(1)] = None
-    frequency_penalty: Annotated[Any, only(0)] = None
-    presence_penalty: Annotated[Any, only(0)] = None
-    logit_bias: Annotated[Any, only({})] = None
+    n: Annotated[Any, Only(1)] = None
+    top_p: Annotated[Any, Only(1)] = None
+    frequency_penalty: Annotated[Any, Only(0)] = None
+    presence_penalty: Annotated[Any, Only(0)] = None
+    logit_bias: Annotated[Any, Only({})] = None
 
 
 class Message(BaseModel):
@@ -117,17 +112,30 @@ class Message(BaseModel):
     content: MessageText | None = None
 
 
-def last_question(said: Iterable[tuple[str | None, str | None]]) -> str:
-    """The last content of a user in (role, content) pairs. Raises if there is none."""
-    contents = [content for role, content in said if role == "user" and content is not None]
+class Said(Protocol):
+    """A message of someone, or another item without a role."""
+
+    @property
+    def role(self) -> str | None: ...
+    @property
+    def content(self) -> str | None: ...
+
+
+Items = TypeVar("Items", bound=Sequence[Said])
+
+
+def last_question(said: Sequence[Said]) -> str:
+    """The last content of a user. Raises if there is none."""
+    contents = [one.content for one in said if one.role == "user" and one.content is not None]
     if not contents:
         raise PydanticCustomError("question", "expected a message of the role user, with the question")
     return contents[-1]
 
 
-def _require_question(messages: list[Message]) -> list[Message]:
-    last_question((message.role, message.content) for message in messages)
-    return messages
+def require_question(said: Items) -> Items:
+    """The items, if one is a question."""
+    last_question(said)
+    return said
 
 
 QUESTION_SHAPE: dict[str, Any] = {
@@ -145,7 +153,7 @@ class ChatRequest(BaseRequest):
     messages: Annotated[
         list[Message],
         Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=QUESTION_SHAPE),
-        AfterValidator(_require_question),
+        AfterValidator(require_question),
     ]
     temperature: Temperature | None = None
     """Default 0 (greedy), as in `sleuth eval`."""
@@ -153,19 +161,19 @@ class ChatRequest(BaseRequest):
     """Limit of generated tokens, including thoughts and queries."""
     max_completion_tokens: Tokens | None = None
     """The same under its newer name."""
-    stop: Annotated[Any, only([])] = None
-    logprobs: Annotated[Any, only(False)] = None
-    top_logprobs: Annotated[Any, only(0)] = None
-    tools: Annotated[Any, only([])] = None
-    tool_choice: Annotated[Any, only("none")] = None
-    functions: Annotated[Any, only([])] = None
-    function_call: Annotated[Any, only("none")] = None
-    response_format: Annotated[Any, only({"type": "text"})] = None
+    stop: Annotated[Any, Only([])] = None
+    logprobs: Annotated[Any, Only(False)] = None
+    top_logprobs: Annotated[Any, Only(0)] = None
+    tools: Annotated[Any, Only([])] = None
+    tool_choice: Annotated[Any, Only("none")] = None
+    functions: Annotated[Any, Only([])] = None
+    function_call: Annotated[Any, Only("none")] = None
+    response_format: Annotated[Any, Only({"type": "text"})] = None
 
     @property
     def question(self) -> str:
         """The last user message."""
-        return last_question((message.role, message.content) for message in self.messages)
+        return last_question(self.messages)
 
     @property
     def token_limit(self) -> int | None:

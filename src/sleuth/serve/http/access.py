@@ -1,20 +1,31 @@
-"""Who may ask a server: by the name it is asked under, the page that asks, a key, and the requests of one client."""
+"""Who may ask a server, how much at once, and how large a body: the rules of a server, and the gate that keeps them."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sleuth.serve.http.refused import SOON, Refused
+from sleuth.serve.http.routes import Counters
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 OTHER_SITES = (b"cross-site", b"same-site")
 READING = ("GET", "HEAD")
+HEALTH = "/health"
+"""Whether a server works is answered however many requests it has; with a body it is a request like others."""
+CLOSE = {"connection": "close"}  # the rest of an unread body must not be parsed as the next request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,28 +36,22 @@ class Access:
     hosts: Collection[str] | None = None
     key: str | None = None
     per_client: int | None = None
-    open_paths: Collection[str] = ("/health",)
+    open_paths: Collection[str] = (HEALTH,)
     """What may be read without the key."""
 
-    def problem(self, scope: Scope) -> tuple[int, str, Mapping[str, str]] | None:
-        """(status, line, headers) of a refusal, or None."""
+    def check(self, scope: Scope) -> None:
+        """Raises `Refused`."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self.hosts is not None and (not (match := HOST.fullmatch(host)) or match["name"] not in self.hosts):
-            return (
-                403,
-                f"this server answers to {', '.join(sorted(self.hosts))} and was asked for as {host[:100]!r}",
-                {},
-            )
+            line = f"this server answers to {', '.join(sorted(self.hosts))} and was asked for as {host[:100]!r}"
+            raise Refused(403, line, headers=CLOSE)
         if _is_foreign(scope["method"], headers, host):
-            return 403, "a page of another site may not ask this server", {}
+            raise Refused(403, "a page of another site may not ask this server", headers=CLOSE)
         is_open = scope["method"] in READING and scope["path"] in self.open_paths
         if self.key is not None and not is_open and not _carries(headers, self.key):
-            return 401, "expected the header `Authorization: Bearer KEY` with this server's key", BEARER
-        return None
-
-
-BEARER = {"www-authenticate": "Bearer"}
+            line = "expected the header `Authorization: Bearer KEY` with this server's key"
+            raise Refused(401, line, headers={"www-authenticate": "Bearer", **CLOSE})
 
 
 def known_names(host: str) -> frozenset[str] | None:
@@ -56,49 +61,104 @@ def known_names(host: str) -> frozenset[str] | None:
     return None
 
 
-class AccessControl:
-    """Middleware that enforces `access`. `refusal` makes error answers from a status, a line and headers; `refused` is
-    called with the path and status of each."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits on one request and on concurrency; the defaults are the retriever's."""
+
+    body_bytes: int = 40 * 2**20
+    """A little more than the largest number of queries of the largest length."""
+    upload_seconds: float = 10.0
+    """For a body to arrive."""
+    seconds: float = 60.0
+    """For an answer."""
+    waiting: int = 1024
+    """The largest number of waiting requests."""
+
+
+def conversation_limits(*, seconds: float = 120.0, waiting: int = 256) -> Limits:
+    """The limits of `sleuth serve`: a body is a question, or a prompt of some hundred thousand tokens."""
+    return Limits(body_bytes=2**20, seconds=seconds, waiting=waiting)
+
+
+class Gate:
+    """Middleware that enforces `access`, answers 503 to more than `most` requests at once, streams included, reads each
+    body within `limits`, and records every answer in `counters`. `refusal` makes an answer of an error. What POST sends
+    to a path of `fast` is answered here: its function makes the content of a JSON answer of the body, or raises
+    HTTPException."""
 
     def __init__(
         self,
         app: ASGIApp,
+        *,
         access: Access,
-        refusal: Callable[[int, str, Mapping[str, str]], Response],
-        refused: Callable[[str, int], None] = lambda path, status: None,
+        limits: Limits,
+        refusal: Callable[[Any], Response] = Refused.response,
+        most: int | None = None,
+        counters: Counters | None = None,
+        fast: Mapping[str, Callable[[bytes], Awaitable[object]]] | None = None,
     ) -> None:
         self._app = app
         self._access = access
+        self._limits = limits
         self._refusal = refusal
-        self._refused = refused
+        self._most = most
+        self._counters = counters
+        self._fast = fast or {}
         self._running: Counter[str] = Counter()
+        self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        if (problem := self._access.problem(scope)) is not None:
-            return await self._refuse(*problem)(scope, receive, send)
-        most = self._access.per_client
-        if most is None:
-            return await self._app(scope, receive, send)
-        client = (scope.get("client") or ("unknown", 0))[0]
-        if self._running[client] >= most:
-            line = f"{most} requests of your address are running; retry later"
-            return await self._refuse(429, line, {"retry-after": "1"})(scope, receive, send)
-        self._running[client] += 1
+        started = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._counters is not None:
+                self._counters.record(scope["path"], message["status"], time.perf_counter() - started)
+            await send(message)
+
+        client = (scope.get("client") or ("unknown", 0))[0] if self._access.per_client else ""
+        is_limited = self._most is not None and (scope["path"] != HEALTH or _has_body(scope))
         try:
-            await self._app(scope, receive, send)
+            self._access.check(scope)
+            if self._access.per_client and self._running[client] >= self._access.per_client:
+                line = f"{self._access.per_client} requests of your address are running; retry later"
+                raise Refused(429, line, headers=SOON | CLOSE)
+            if self._most is not None and is_limited and self._in_progress >= self._most:
+                raise Refused(503, f"{self._most} requests are running; retry later", headers=SOON | CLOSE)
+        except Refused as refused:
+            return await self._refusal(refused)(scope, receive, counted)
+        self._running[client] += 1
+        self._in_progress += is_limited
+        try:
+            await self._answer(scope, receive, counted)
         finally:
+            self._in_progress -= is_limited
             self._running[client] -= 1
             if not self._running[client]:
                 del self._running[client]
 
-    def _refuse(self, status: int, line: str, headers: Mapping[str, str]) -> ASGIApp:
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            self._refused(scope["path"], status)  # the body was not read, and must not be taken for the next request
-            await self._refusal(status, line, {**headers, "connection": "close"})(scope, receive, send)
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._fast.get(scope["path"]) if scope["method"] == "POST" else None
+        try:
+            body = await receive_body(scope, receive, self._limits)
+            content = None if answer is None else to_json(await answer(body))
+        except HTTPException as error:
+            return await self._refusal(error)(scope, receive, send)
+        if content is not None:
+            headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            return await send({"type": "http.response.body", "body": content})
+        message: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        return answer
+        async def replay() -> Message:
+            return message.pop() if message else await receive()
+
+        await self._app(scope, replay, send)
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
 
 
 def _is_foreign(method: str, headers: Mapping[bytes, bytes], host: str) -> bool:
@@ -113,3 +173,43 @@ def _is_foreign(method: str, headers: Mapping[bytes, bytes], host: str) -> bool:
 def _carries(headers: Mapping[bytes, bytes], key: str) -> bool:
     scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), key.encode())
+
+
+async def receive_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
+    """The body of a request; empty if the client disconnected. Raises `Refused` 408 and 413.
+
+    Bodies mostly arrive with their head, so the timer is set only after one round of the event loop: it costs a quarter
+    of a request to a small index.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as timeout:
+            waits = loop.call_soon(lambda: timeout.reschedule(loop.time() + limits.upload_seconds))
+            try:
+                body = await _read(scope, receive, limits.body_bytes)
+            finally:
+                waits.cancel()
+    except TimeoutError:
+        line = f"the body did not arrive within {limits.upload_seconds:g} seconds"
+        raise Refused(408, line, headers=CLOSE) from None
+    if body is None:
+        line = f"the body is larger than {limits.body_bytes:,} bytes; send less at once"
+        raise Refused(413, line, headers=CLOSE)
+    return body
+
+
+async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body; None if it is too large, empty if the client disconnected."""
+    length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if length.isdigit() and int(length) > limit:
+        return None
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        body += message.get("body", b"")
+        if len(body) > limit:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)

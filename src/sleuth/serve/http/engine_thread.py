@@ -1,20 +1,62 @@
 """A thread with its own event loop that runs conversations, environments and searches included, so that the server can
-send events while the model computes. The engine batches all conversations in one forward."""
+send events while the model computes; and long answers, which end when the client disconnects.
+
+The engine batches all conversations in one forward.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from sleuth.serve.http.limits import Admission, Limits
-from sleuth.serve.http.refused import Refused
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from sleuth.serve.http.access import Limits
+from sleuth.serve.http.refused import SOON, Refused
 from sleuth.types import SleuthError
 
 Event = TypeVar("Event")
+Result = TypeVar("Result")
+
+
+class Admission:
+    """A first-come semaphore of `count` places in one event loop. `admitted` is the total ever admitted."""
+
+    def __init__(self, count: int, limits: Limits) -> None:
+        self.count = count
+        self.active = 0
+        self.waiting = 0
+        self.admitted = 0
+        self._limits = limits
+        self._free = asyncio.Semaphore(count)
+
+    async def acquire(self) -> None:
+        """Waits for a place. Raises `Refused`: 429 if too many wait already, 503 if none was free in time."""
+        if self._free.locked() and self.waiting >= self._limits.waiting:
+            line = f"{self.count} conversations are running and {self.waiting} are waiting; retry later"
+            raise Refused(429, line, headers=SOON)
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            line = f"no slot was free within {self._limits.seconds:g} seconds; retry later"
+            raise Refused(503, line, headers=SOON) from None
+        finally:
+            self.waiting -= 1
+        self.active += 1
+        self.admitted += 1
+
+    def release(self) -> None:
+        """Frees a place."""
+        self.active -= 1
+        self._free.release()
 
 
 class EngineThread:
@@ -94,3 +136,42 @@ class EngineThread:
             traced = None if isinstance(error, SleuthError) else error  # which says all in one line
             logging.getLogger("sleuth.serve").error("the engine failed: %s", reason, exc_info=traced)
             raise Refused(503, f"the engine failed: {reason}")
+
+
+class ClientDisconnected(Exception):  # noqa: N818
+    """The client has disconnected before its answer."""
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `events` is closed at its end, when the client disconnects, or after `seconds`."""
+
+    def __init__(self, events: AsyncGenerator[str, None], seconds: float) -> None:
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies must not cache or hold back
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._events = events
+        self._seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):  # closing the connection ends the stream
+            async with aclosing(self._events), asyncio.timeout(self._seconds):
+                await super().__call__(scope, receive, send)
+
+
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`. If the client disconnects first, cancels it and raises `ClientDisconnected`."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnected
+        return working.result()
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has disconnected. Its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -19,7 +20,10 @@ TOO_LONG = "context_length_exceeded"
 """OpenAI's code for a prompt that leaves no room to answer."""
 
 
-class Refused(Exception):  # noqa: N818
+SOON = {"retry-after": "1"}
+
+
+class Refused(HTTPException):
     """A refused request: an HTTP status and one line. `param` is the offending field, `code` OpenAI's error code."""
 
     def __init__(
@@ -31,24 +35,29 @@ class Refused(Exception):  # noqa: N818
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(line)
-        self.status = status
+        super().__init__(status, line, headers)
         self.param = param
         self.code = code
-        self.headers = headers
+
+    def __str__(self) -> str:
+        return self.detail
 
     def as_json(self) -> dict[str, Any]:
         """`{"error": {"message", "type", "param", "code"}}`."""
-        kind = "server_error" if self.status >= 500 else ERROR_TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        status = self.status_code
+        kind = "server_error" if status >= 500 else ERROR_TYPES.get(status, "invalid_request_error")
+        return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        return JSONResponse(self.as_json(), self.status, headers=self.headers)
+        return JSONResponse(self.as_json(), self.status_code, headers=self.headers)
 
 
-def refusal(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error answer with this status and line."""
-    return Refused(status, line, headers=headers).response()
+async def refused_answer(request: Request, error: Exception) -> Response:
+    """The answer to a request that ended with an HTTPException."""
+    assert isinstance(error, HTTPException)
+    if not isinstance(error, Refused):
+        error = Refused(error.status_code, str(error.detail), headers=error.headers)
+    return error.response()
 
 
 async def read_json(request: Request, shape: type[Shape]) -> Shape:

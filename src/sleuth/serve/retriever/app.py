@@ -4,15 +4,14 @@
   original server fails with 500 or mixes results up (it unpacks a pair that is not there); ours returns bare documents.
 - SkyRL's own server: `POST /retrieve {"query": "...", "topk": 3}`; one query, and still a list of lists.
 - ReSearch and FlashRAG: `POST /batch_search {"query": [...], "top_n": 5}`; no envelope.
-- On demand, clients of the Model Context Protocol: `POST /mcp`, see `mcp_tools`.
+- On demand, clients of the Model Context Protocol: `POST /mcp`, see `mcp_server`.
 
-Routing and middleware would take longer than a small index itself, so `FastPathApp` serves these paths as plain ASGI.
+Routing and middleware would take longer than a small index itself, so the gate before them answers these paths itself.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_core import to_json
@@ -20,22 +19,17 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
-from sleuth.serve.http.access import Access, AccessControl
-from sleuth.serve.http.counters import CONTENT_TYPE, TEXT, CountAnswers, Counters
-from sleuth.serve.http.limits import BodyLimit, Limits, receive_body
-from sleuth.serve.http.openapi import Operation, routes_of
-from sleuth.serve.retriever.index_loader import IndexLoader
-from sleuth.serve.retriever.mcp_transports import MCP_PATH, McpRoute
-from sleuth.serve.retriever.search_handler import RequestHandler
+from sleuth.serve.http.access import Access, Gate, Limits
+from sleuth.serve.http.routes import CONTENT_TYPE, JSON, TEXT, Counters, Operation, routes_of
+from sleuth.serve.retriever.mcp_server import MCP_PATH, McpRoute
+from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
 from sleuth.serve.retriever.wire import (
     BATCH_SEARCH_BODY,
     RETRIEVE_BODY,
     TOP_K,
     BatchSearch,
     BatchSearchResults,
-    BodyError,
     Health,
     OneQuery,
     Problem,
@@ -59,10 +53,10 @@ PROBLEMS: dict[int | str, tuple[Any, str]] = {
 }
 
 
-def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> Starlette:
+def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> Gate:
     """The application; start `loader` first. Every error is one line under `detail`.
 
-    With `mcp` it also serves the tools of `mcp_tools`, which need the package mcp and the application's lifespan.
+    With `mcp` it also serves the tools of `mcp_server`, which need the package mcp and the application's lifespan.
     """
     handler = RequestHandler(loader, limits)
     mcp_route = McpRoute(handler) if mcp else None
@@ -72,18 +66,15 @@ def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: b
         title="sleuth retriever",
         description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
     )
-    app = FastPathApp(
+    app = Starlette(
         routes=[*routes, mcp_route.route] if mcp_route else routes,
         exception_handlers={HTTPException: _refused},
         lifespan=mcp_route.lifespan if mcp_route else None,
     )
-    app.serve_fast(_dialects(handler), limits, counters, access)
-    app.add_middleware(BodyLimit, limits=limits, refusal=_refusal)
-    app.add_middleware(CountAnswers, counters=counters)  # outermost, to count refused requests too
-    return app
+    return Gate(app, access=access, limits=limits, refusal=_refusal, counters=counters, fast=_dialects(handler))
 
 
-def _dialects(handler: RequestHandler) -> dict[str, Answer]:
+def _dialects(handler: RequestHandler) -> dict[str, Callable[[bytes], Awaitable[object]]]:
     """The handlers of the dialects by path."""
 
     async def retrieve(sent: bytes) -> object:
@@ -105,7 +96,7 @@ def _dialects(handler: RequestHandler) -> dict[str, Answer]:
 
 
 async def _unreachable(request: Request) -> Response:
-    raise AssertionError(f"{request.url.path} is answered by the fast path")
+    raise AssertionError(f"{request.url.path} is answered by the gate")
 
 
 DIALECTS = (
@@ -124,7 +115,7 @@ DIALECTS = (
         answers={200: (BatchSearchResults, "The passages."), **PROBLEMS},
     ),
 )
-"""For /openapi.json, and for methods other than POST, which the fast path answers."""
+"""For /openapi.json, and for methods other than POST, which the gate answers."""
 
 
 def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters) -> list[Operation]:
@@ -132,7 +123,7 @@ def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters
         status = "failed" if loader.error else "ready" if loader.index is not None else "opening"
         card = (loader.index or loader).card  # an opened index knows more than what was written when it was made
         state = Health(status=status, progress=loader.progress, index=card.as_json(), detail=loader.error)
-        return _json(state.model_dump(), status=200 if status == "ready" else 503)
+        return Response(to_json(state.model_dump()), 200 if status == "ready" else 503, media_type=JSON)
 
     async def metrics(request: Request) -> Response:
         gauges = {
@@ -155,51 +146,8 @@ def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _refusal(error.status_code, str(error.detail), error.headers)
+    return _refusal(error)
 
 
-def _refusal(status: int, detail: str, headers: Mapping[str, str] | None) -> Response:
-    return JSONResponse({"detail": detail}, status, headers=headers)
-
-
-def _json(content: object, status: int = 200) -> Response:
-    return Response(to_json(content), status, media_type="application/json")
-
-
-Answer = Callable[[bytes], Awaitable[object]]
-"""A handler from a body to the content of a JSON answer. May raise BodyError and HTTPException."""
-
-
-class FastPathApp(Starlette):
-    """An application that answers some POST paths before its middleware and its routes see them."""
-
-    def serve_fast(self, fast_paths: Mapping[str, Answer], limits: Limits, counters: Counters, access: Access) -> None:
-        """Sets the handlers of POST requests by path, and who may ask for any path."""
-        self._fast_paths = dict(fast_paths)
-        self._limits = limits
-        self._counters = counters
-        self._access = AccessControl(
-            self._admitted, access, _refusal, refused=lambda path, status: counters.record(path, status, 0.0)
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._access(scope, receive, send)
-
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._fast_paths.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if answer is None:
-            return await super().__call__(scope, receive, send)
-        started = time.perf_counter()
-        status, headers = 200, {}
-        try:
-            content = await answer(await receive_body(scope, receive, self._limits))
-        except BodyError as error:
-            status, content = 422, {"detail": str(error)}
-        except HTTPException as error:
-            status, content, headers = error.status_code, {"detail": error.detail}, error.headers or {}
-        body = to_json(content)
-        shown = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        shown += [(name.encode(), value.encode()) for name, value in headers.items()]
-        self._counters.record(scope["path"], status, time.perf_counter() - started)
-        await send({"type": "http.response.start", "status": status, "headers": shown})
-        await send({"type": "http.response.body", "body": body})
+def _refusal(error: HTTPException) -> Response:
+    return JSONResponse({"detail": str(error.detail)}, error.status_code, headers=error.headers)

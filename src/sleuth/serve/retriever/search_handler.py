@@ -1,26 +1,80 @@
-"""Searches of a server in its index, for every protocol that the server speaks."""
+"""The index of a server, opened in a thread so that its progress can be reported, and the searches in it, for every
+protocol that the server speaks."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 
-from sleuth.retrieval.open_index import Index
-from sleuth.serve.http.limits import Limits
-from sleuth.serve.retriever.index_loader import IndexLoader
+from sleuth.retrieval.index_card import read_card
+from sleuth.retrieval.open_index import Index, open_index, require_device
+from sleuth.retrieval.scanning import Device
+from sleuth.serve.http.access import Limits
 from sleuth.types import Passage
 
 QUERIES_PER_TURN = 8  # of one request, before other requests get a turn
 MIN_SECONDS_FOR_THREAD = 0.005  # CPU seconds per query; a thread costs half a millisecond on busy cores
 OPENING_POLL_SECONDS = 0.02
+BLOCK = 8 * 2**20  # bytes
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # of the machine
 
 Answer = TypeVar("Answer")
+
+
+class IndexLoader:
+    """Reads the files of an index once, so that the first queries do not wait for the disk, then opens it, in a thread.
+
+    `index` is None until then; `progress` goes from 0 to 1; `error` says why it could not be opened.
+    """
+
+    def __init__(self, folder: Path, device: Device = "cpu") -> None:
+        """Raises SleuthError if `folder` has no index, or none for this device."""
+        self.card = read_card(folder)
+        require_device(folder, device)
+        self.index: Index | None = None
+        self.progress = 0.0
+        self.error = ""
+        self._folder = folder
+        self._device: Device = device
+
+    def start(self, failed: Callable[[], None] = lambda: None) -> None:
+        """Starts the thread, a daemon, and calls `failed` if the index cannot be opened."""
+        Thread(target=self._open, args=(failed,), name="opening", daemon=True).start()
+
+    def _open(self, failed: Callable[[], None]) -> None:
+        try:
+            files = list(_files(self._folder))
+            total = min(sum(file.stat().st_size for file in files), MEMORY // 2) or 1
+            read = 0
+            for file in files:
+                with file.open("rb") as content:
+                    while read < total and (size := len(content.read(BLOCK))):  # more would evict what was read first
+                        read += size
+                        self.progress = min(0.99, read / total)
+            index = open_index(self._folder, self._device)
+            index.find(["warm up"], 1)
+            self.index, self.progress = index, 1.0
+        except Exception as error:  # of any kind: clients wait for the outcome
+            self.error = " ".join(str(error).split()) or type(error).__name__
+            failed()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of an index and its inner indexes, and the outside files that their cards name."""
+    for path in sorted(folder.rglob("*")):
+        if path.name == "card.json":
+            card = read_card(path.parent)
+            yield from (Path(name) for name in (card.vectors, card.passages) if name and Path(name).is_file())
+        if path.is_file():
+            yield path
 
 
 class RequestHandler:

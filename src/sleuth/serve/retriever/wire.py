@@ -17,6 +17,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from starlette.exceptions import HTTPException
 
 from sleuth.retrieval.corpus import contents_of
 from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
@@ -76,12 +77,8 @@ BATCH_SEARCH_BODY = TypeAdapter(BatchSearch)
 Body = TypeVar("Body")
 
 
-class BodyError(Exception):
-    """An invalid body; the message is one line."""
-
-
 def read_body(shape: TypeAdapter[Body], body: bytes) -> Body:
-    """The parsed body. Raises BodyError if it is not of this shape."""
+    """The parsed body. Raises HTTPException 422 if it is not of this shape."""
     try:
         try:
             return shape.validate_json(body)
@@ -90,9 +87,9 @@ def read_body(shape: TypeAdapter[Body], body: bytes) -> Body:
                 raise
             return shape.validate_python(json.loads(body))  # slower, but accepts unpaired surrogates
     except ValidationError as error:
-        raise BodyError(_first_problem(error)) from None
+        raise HTTPException(422, _first_problem(error)) from None
     except (ValueError, RecursionError) as error:
-        raise BodyError(" ".join(f"body: not JSON ({error})".split())[:300]) from None
+        raise HTTPException(422, " ".join(f"body: not JSON ({error})".split())[:300]) from None
 
 
 def _first_problem(error: ValidationError) -> str:
