@@ -14,8 +14,8 @@ from sleuth.cli.pipeline import run_recipe
 from sleuth.learn.policy import Policy
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
-from sleuth.runs.joined_folder import open_on
 from sleuth.runs.rollouts import read_rollouts
+from sleuth.runs.run_folder import open_on
 from sleuth.training import learning
 from sleuth.types import Group
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sleuth.runs.backlog import MAX_WAITING, Backlog
+from sleuth.runs.run_folder import MAX_WAITING, Backlog
 from sleuth.types import SleuthError
 
 

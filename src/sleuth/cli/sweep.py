@@ -111,7 +111,7 @@ def _train(recipe: Recipe, ranks: Ranks, places: Sequence[Path]) -> None:
     """Trains an arm in the first of the `places`; it reuses checkpoints of the other ones."""
     from sleuth.cli.pipeline import run_recipe
     from sleuth.runs.checkpoints import reuse_checkpoints
-    from sleuth.runs.joined_folder import open_on
+    from sleuth.runs.run_folder import open_on
 
     with open_on(ranks, places[0], recipe) as folder:
         folder.say(f"arm {recipe.name}, seed {recipe.seed}")

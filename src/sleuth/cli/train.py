@@ -84,9 +84,9 @@ def train(
     from sleuth.cli.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
     from sleuth.report.run_files import read_run
     from sleuth.report.summary import run_headline
-    from sleuth.runs.joined_folder import open_on
     from sleuth.runs.progress import quiet as silence
     from sleuth.runs.push import push, require_push
+    from sleuth.runs.run_folder import open_on
 
     if accepted_reward:
         require_accepted(resolved, accepted_reward)

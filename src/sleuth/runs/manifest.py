@@ -81,15 +81,11 @@ class Manifest:
 
     def set_retriever(self, stage: str, identity: RetrieverIdentity) -> None:
         """Stores what found the passages of a stage."""
-        manifest = self.read()
-        manifest.setdefault("retrievers", {})[stage] = identity.as_json()
-        self._write(manifest)
+        self._set(stage, "retrievers", identity.as_json())
 
     def set_sources(self, stage: str, sources: Mapping[str, str]) -> None:
         """Stores the sha256 of the files of the user's own code that a stage runs, by their paths."""
-        manifest = self.read()
-        manifest.setdefault("sources", {})[stage] = dict(sources)
-        self._write(manifest)
+        self._set(stage, "sources", dict(sources))
 
     @property
     def run(self) -> str | None:
@@ -116,33 +112,23 @@ class Manifest:
 
     def set_cache_pages(self, stage: str, pages: int) -> None:
         """Stores the size of the KV cache of a stage, on which the last bits of results can depend."""
-        manifest = self.read()
-        manifest.setdefault("cache_pages", {})[stage] = pages
-        self._write(manifest)
+        self._set(stage, "cache_pages", pages)
 
     def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
         """Stores how many questions of each evaluation are also trained on, and in which stage."""
-        manifest = self.read()
-        manifest["overlap"] = list(overlaps)
-        self._write(manifest)
+        self._write(self.read() | {"overlap": list(overlaps)})
 
     def set_gate(self, stage: str, gate: Mapping[str, Any]) -> None:
         """Stores the verdict of a gate: whether it `passes`, the `claim` in words, and the `limits` of its rule."""
-        manifest = self.read()
-        manifest.setdefault("gates", {})[stage] = dict(gate)
-        self._write(manifest)
+        self._set(stage, "gates", dict(gate))
 
     def set_skipped(self, stage: str, ids: Sequence[str], total: int) -> None:
         """Stores how many of a stage's rows are too long and are skipped, and the ids of the first hundred."""
-        manifest = self.read()
-        manifest.setdefault("skipped", {})[stage] = {"rows": len(ids), "of": total, "first": list(ids[:100])}
-        self._write(manifest)
+        self._set(stage, "skipped", {"rows": len(ids), "of": total, "first": list(ids[:100])})
 
     def set_pool(self, stage: str, servers: Sequence[Mapping[str, Any]]) -> None:
         """Stores the servers that write a stage's episodes, and their capabilities."""
-        manifest = self.read()
-        manifest.setdefault("pools", {})[stage] = list(servers)
-        self._write(manifest)
+        self._set(stage, "pools", list(servers))
 
     def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
         """Records that a stage was rolled back from step `left` to step `begun_at`, to continue with other draws."""
@@ -202,6 +188,12 @@ class Manifest:
                 "costs and roll-backs so far)"
             )
         return manifest
+
+    def _set(self, stage: str, key: str, value: Any) -> None:
+        """Stores a value of a stage under a key."""
+        manifest = self.read()
+        manifest.setdefault(key, {})[stage] = value
+        self._write(manifest)
 
     def _write(self, manifest: dict[str, Any]) -> None:
         with recorded(self.path):

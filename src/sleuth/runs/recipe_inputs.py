@@ -61,8 +61,7 @@ def require_named(table: StrictModel, where: str, key: Key = ()) -> None:
 
 def require_file(path: Path) -> None:
     """Raises SleuthError if there is no such file. Files on the hub are checked when they are downloaded."""
-    if HubLocation.read(path) is None and not path.is_file():
-        raise SleuthError(f"{path}: no such file")
+    require_files([path])
 
 
 def require_files(paths: Sequence[Path]) -> None:

@@ -166,7 +166,7 @@ def _rows_of_group(index: int, group: Group, advantages: Sequence[float | None])
                 "stop": trajectory.stop,
                 **_score_row(score),
                 "advantage": advantage,
-                "segments": [_segment_row(segment) for segment in trajectory.segments],
+                "segments": [_row(segment, _SEGMENT) for segment in trajectory.segments],
                 "actions": [_action_row(action) for action in trajectory.actions],
             }
 
@@ -199,30 +199,15 @@ def _score_row(score: Score | None) -> dict[str, Any]:
     }
 
 
-def _segment_row(segment: Segment) -> dict[str, Any]:
-    return {
-        "author": segment.author,
-        "text": segment.text,
-        "tokens": segment.tokens,
-        "logprobs": segment.logprobs,
-        "policy_version": segment.policy_version,
-        "cut": segment.cut,
-    }
-
-
 def _action_row(action: Action) -> dict[str, Any]:
-    return {
-        "kind": action.kind,
-        "text": action.text,
-        "passages": [_passage_row(item) for item in action.passages],
-        "failure": action.failure or None,
-        "result": action.result,
-        "same_turn": action.same_turn or None,
-    }
+    passages = [_row(passage, _PASSAGE) for passage in action.passages]
+    absent = {"failure": action.failure or None, "same_turn": action.same_turn or None}
+    return _row(action, _ACTION) | {"passages": passages} | absent
 
 
-def _passage_row(passage: Passage) -> dict[str, Any]:
-    return {"id": passage.id, "title": passage.title, "text": passage.text, "score": passage.score}
+def _row(record: object, columns: pa.StructType) -> dict[str, Any]:
+    """The fields of a record, which has those of the columns: `asdict` would also copy every token."""
+    return {column.name: getattr(record, column.name) for column in columns}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from sleuth.host.atomic import PARTIAL, write_text
-from sleuth.host.disk import Shortages
+from sleuth.host.disk import Shortages, is_full, lack
 from sleuth.host.memory import peak_memory
+from sleuth.ranks import Ranks
 from sleuth.recipe import Recipe, dump_toml, load_recipe
-from sleuth.runs.backlog import Backlog
 from sleuth.runs.chain import CHAIN, begin_chain, recorded, require_regular, require_unbroken, settle
 from sleuth.runs.eval_file import set_aside_damaged
 from sleuth.runs.manifest import Manifest, identity
@@ -37,6 +38,54 @@ LOCKS = Path("/proc/locks")
 """Every lock that a process of this machine holds, on Linux."""
 START_FILES = ("log.txt", "metrics.jsonl", "manifest.json", "recipe.toml", CHAIN, "lock")
 """What a run writes before its first result, in the order in which a failed start is removed."""
+MAX_WAITING = 64
+"""Writes that may wait. With more, the run would go on without saving anything."""
+
+
+class Backlog:
+    """Performs writes in order. A write that finds no room waits, and is retried before the next one.
+
+    `say` gets a line when the disk becomes full and when there is room again. Each write must be atomic.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self._waiting: deque[tuple[str, Callable[[], object]]] = deque()
+        self._reported_full = False
+
+    def write(self, what: str, action: Callable[[], object]) -> None:
+        """Calls `action`, or keeps it until there is room. `what` names it: "metrics of step 12".
+
+        Raises SleuthError if more than MAX_WAITING writes wait: the run can resume from its last checkpoint.
+        """
+        self._waiting.append((what, action))
+        if not self.flush() and len(self._waiting) > MAX_WAITING:
+            raise SleuthError(
+                f"the disk has been full for long: {len(self._waiting)} writes wait, the first of them "
+                f"{self._waiting[0][0]}; make room and run the same command again: it continues from the last save"
+            )
+
+    def flush(self) -> bool:
+        """Retries the waiting writes; returns whether all succeeded."""
+        while self._waiting:
+            what, action = self._waiting[0]
+            try:
+                action()
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._report_full(f"{lack(error)} for {what}: it waits, and the run goes on")
+                return False
+            self._waiting.popleft()
+        if self._reported_full:
+            self._reported_full = False
+            self.say("there is room on the disk again: all waiting files are written")
+        return True
+
+    def _report_full(self, line: str) -> None:
+        if not self._reported_full:
+            self._reported_full = True
+            self.say(line)
 
 
 class RunFolder:
@@ -311,3 +360,47 @@ def is_held(folder: Path) -> bool | None:
     if owner is None or owner[2] != platform.node():
         return None
     return re.search(rf"FLOCK .* {owner[1]} \w+:\w+:{inode} ", held) is not None
+
+
+def open_on(
+    ranks: Ranks, path: Path, recipe: Recipe, *, accepted_reward: str | None = None, changed: bool = False
+) -> RunFolder:
+    """`RunFolder.open` on rank 0; the other ranks wait for it and get a folder that only reads."""
+    opened: list[RunFolder] = []
+    ranks.broadcast(
+        lambda: opened.append(RunFolder.open(path, recipe, accepted_reward=accepted_reward, changed=changed))
+    )
+    return opened[0] if opened else JoinedFolder(path, recipe, accepted_reward=accepted_reward)
+
+
+class JoinedFolder(RunFolder):
+    """A run folder that is read only: rank 0 prints and writes."""
+
+    def __init__(self, path: Path, recipe: Recipe, *, accepted_reward: str | None = None) -> None:
+        super().__init__(path, recipe, accepted_reward=accepted_reward)
+        self.metrics = _ReadMetrics(self.metrics.path)
+        self.manifest = _ReadManifest(self.manifest.path)
+        self.backlog = _NoBacklog(self.say)
+
+    def say(self, line: str) -> None:
+        """Does nothing: rank 0 prints."""
+
+    def write_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """Does nothing: rank 0 writes."""
+
+    @contextmanager
+    def costing(self, stage: str, what: str) -> Iterator[None]:
+        """Measures nothing: the manifest has the costs of rank 0."""
+        yield
+
+
+class _ReadMetrics(MetricsFile):
+    def _write(self, rows: list[dict[str, Any]]) -> None: ...
+
+
+class _ReadManifest(Manifest):
+    def _write(self, manifest: dict[str, Any]) -> None: ...
+
+
+class _NoBacklog(Backlog):
+    def write(self, what: str, action: Callable[[], object]) -> None: ...
