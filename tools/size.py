@@ -39,7 +39,7 @@ ROOMS = {
     "report": 2_914,
     "retrieval": 2_742,
     "rollout.py": 241,
-    "runs": 3_612,
+    "runs": 3_581,
     "search": 2_665,
     "serve": 3_451,
     "terminal": 496,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 495
+FILES = 494
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
