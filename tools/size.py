@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_334,
     "data": 2_476,
     "dialect.py": 252,
-    "engines": 5_515,
+    "engines": 5_502,
     "episodes": 2_514,
     "evaluation": 1_942,
     "family.py": 159,
