@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_743,
     "render.py": 370,
     "report": 2_914,
-    "retrieval": 2_742,
+    "retrieval": 2_736,
     "rollout.py": 241,
     "runs": 3_581,
     "search": 2_665,
