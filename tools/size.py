@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_286,
     "data": 2_476,
     "dialect.py": 252,
-    "engines": 5_515,
+    "engines": 5_502,
     "episodes": 2_520,
     "evaluation": 1_894,
     "family.py": 237,
@@ -37,9 +37,9 @@ ROOMS = {
     "recipe": 3_760,
     "render.py": 370,
     "report": 2_678,
-    "retrieval": 2_742,
+    "retrieval": 2_736,
     "rollout.py": 241,
-    "runs": 3_671,
+    "runs": 3_640,
     "search": 2_719,
     "serve": 3_199,
     "terminal": 482,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 474
+FILES = 473
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

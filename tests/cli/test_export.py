@@ -12,7 +12,7 @@ from sleuth.cli.export import INSTALL
 from sleuth.convert.protocol import protocol_of_names
 from sleuth.host.disk import shown
 from sleuth.learn.models import load_outline
-from sleuth.runs.gguf_card import LOOP
+from sleuth.runs.model_card import LOOP
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from sleuth.convert.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED 
 from sleuth.convert.protocol import protocol_of_names  # noqa: E402
 from sleuth.host.checksums import write_checksums  # noqa: E402
 from sleuth.learn.models import load_outline  # noqa: E402
-from sleuth.runs.gguf_card import LOOP  # noqa: E402
+from sleuth.runs.model_card import LOOP  # noqa: E402
 from sleuth.types import SleuthError  # noqa: E402
 
 TINY_BASE = Path(__file__).parents[2] / "models" / "tiny-base"

@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -83,7 +84,7 @@ def test_figures_without_a_number_are_left_out_and_the_stage_is_part_of_the_name
 def test_every_tracker_gets_every_row_in_order_and_is_closed(tmp_path: Path, made: Made) -> None:
     said: list[str] = []
     figures = {"loss": 0.5}
-    with open_trackers(["written"], tmp_path, "demo", CONFIG, said.append) as opened:
+    with closing(open_trackers(["written"], tmp_path, "demo", CONFIG, said.append)) as opened:
         for step in (1, 2, 3):
             opened.log("grpo", step, figures)
             figures["loss"] += 1
@@ -93,14 +94,14 @@ def test_every_tracker_gets_every_row_in_order_and_is_closed(tmp_path: Path, mad
 
 
 def test_no_trackers_make_no_folder(tmp_path: Path) -> None:
-    with open_trackers([], tmp_path, "demo", CONFIG, pytest.fail) as opened:
+    with closing(open_trackers([], tmp_path, "demo", CONFIG, pytest.fail)) as opened:
         opened.log("grpo", 1, {"loss": 0.5})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tracker_that_fails_is_said_once_and_the_others_go_on(tmp_path: Path, made: Made) -> None:
     said: list[str] = []
-    with open_trackers(["broken", "written"], tmp_path, "demo", CONFIG, said.append) as opened:
+    with closing(open_trackers(["broken", "written"], tmp_path, "demo", CONFIG, said.append)) as opened:
         for step in (1, 2, 3, 4):
             opened.log("grpo", step, {"loss": 0.5})
             time.sleep(0.02)
@@ -111,7 +112,7 @@ def test_a_tracker_that_fails_is_said_once_and_the_others_go_on(tmp_path: Path, 
 
 def test_a_failure_at_the_last_step_is_said_too(tmp_path: Path, made: Made) -> None:
     said: list[str] = []
-    with open_trackers(["broken"], tmp_path, "demo", CONFIG, said.append) as opened:
+    with closing(open_trackers(["broken"], tmp_path, "demo", CONFIG, said.append)) as opened:
         opened.log("grpo", 2, {"loss": 0.5})
     assert len(said) == 1
 
@@ -122,7 +123,7 @@ def test_a_tracker_that_hangs_slows_neither_the_steps_nor_the_end(
     monkeypatch.setattr(trackers, "FINISH_SECONDS", 0.05)
     said: list[str] = []
     begun = time.monotonic()
-    with open_trackers(["hanging"], tmp_path, "demo", CONFIG, said.append) as opened:
+    with closing(open_trackers(["hanging"], tmp_path, "demo", CONFIG, said.append)) as opened:
         for step in range(100):
             opened.log("grpo", step, {"loss": 0.5})
     assert time.monotonic() - begun < 5
@@ -134,7 +135,7 @@ def test_what_waits_for_a_slow_tracker_is_bounded(tmp_path: Path, made: Made, mo
     monkeypatch.setattr(trackers, "BEHIND", 3)
     monkeypatch.setattr(Hanging, "free", Event())
     said: list[str] = []
-    with open_trackers(["hanging"], tmp_path, "demo", CONFIG, said.append) as opened:
+    with closing(open_trackers(["hanging"], tmp_path, "demo", CONFIG, said.append)) as opened:
         for step in range(100):
             opened.log("grpo", step, {"loss": 0.5})
     Hanging.free.set()
@@ -199,7 +200,7 @@ def two_sessions(name: str, run_folder: Path, pause: float = 0.0) -> None:
     """Steps 1 to 3, a kill that the checkpoint of step 2 survives, and steps 3 and 4."""
     said: list[str] = []
     for steps, reward in (((1, 2, 3), 0.25), ((3, 4), 0.5)):
-        with open_trackers([name], run_folder, "demo", CONFIG, said.append) as opened:
+        with closing(open_trackers([name], run_folder, "demo", CONFIG, said.append)) as opened:
             for step in steps:
                 opened.log("grpo", step, {"reward_mean": reward, "entropy": None, "alarms": ["mismatch"]})
         time.sleep(pause)

@@ -45,7 +45,7 @@ def export(
 
     from sleuth.convert.gguf_file import export_gguf
     from sleuth.host.disk import shown
-    from sleuth.runs.gguf_card import LOOP
+    from sleuth.runs.model_card import LOOP
     from sleuth.terminal.progress import progress_bar
 
     with progress_bar("export") as progress:

@@ -26,7 +26,7 @@ from sleuth.host.atomic import replacing_file, write_text
 from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.disk import SLACK, recognising_full_disk, require_free
 from sleuth.learn.models import load_outline
-from sleuth.runs.gguf_card import LOOP, gguf_card
+from sleuth.runs.model_card import LOOP, gguf_card
 from sleuth.types import SleuthError
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -17,6 +17,7 @@ from typing import cast
 import tantivy
 
 from sleuth.retrieval.bm25_writer import LAYOUT, OFFSETS, PASSAGES, Bm25Writer, analyser, library
+from sleuth.retrieval.corpus import replace_surrogates
 from sleuth.retrieval.index_card import IndexCard, damaged_index, require_card
 from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import Progress, write_index
@@ -73,7 +74,7 @@ class Bm25:
         return None if row is None else self._passages.passage(row)
 
     def _search(self, query: str, k: int) -> tuple[Passage, ...]:
-        text = query.encode(errors="replace").decode()  # tantivy rejects unpaired surrogates
+        text = replace_surrogates(query)
         words = self._content_words.analyze(text) or self._all_words.analyze(text)
         if not words or k < 1:
             return ()

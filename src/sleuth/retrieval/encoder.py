@@ -13,6 +13,7 @@ import numpy as np
 from sleuth.host.checksums import file_sha256
 from sleuth.host.model_path import require_model
 from sleuth.host.threads import PROCESS
+from sleuth.retrieval.corpus import replace_surrogates
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.types import Passage, SleuthError
 
@@ -65,7 +66,7 @@ class Encoder:
     def queries(self, texts: Sequence[str]) -> np.ndarray:
         """(n, width). The bits of a vector do not depend on the other queries: they are encoded one by one on a CPU,
         where that costs least, else in batches of fixed shapes (`fixed_shapes`)."""
-        prefixed = [self.card.query_prefix + _replace_surrogates(text) for text in texts]
+        prefixed = [self.card.query_prefix + replace_surrogates(text) for text in texts]
         return self._in_fixed_shapes(prefixed) if self.fixed_shapes and prefixed else self._encode(prefixed, 1)
 
     def passages(self, passages: Sequence[Passage]) -> np.ndarray:
@@ -146,10 +147,6 @@ def _padded(rows: Sequence[dict[str, Any]], length: int, tokenizer: Any) -> dict
         name: torch.cat([filled(name, row[name]) for row in rows]) if isinstance(value, torch.Tensor) else value
         for name, value in rows[0].items()
     }
-
-
-def _replace_surrogates(text: str) -> str:
-    return text.encode(errors="replace").decode()  # tokenizers reject unpaired surrogates
 
 
 def _own_pooling(loaded: Any) -> str | None:

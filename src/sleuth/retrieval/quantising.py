@@ -35,7 +35,7 @@ def quantise(flat: Path, target: Path, storage: Storage = "ivf-sq8") -> None:
         raise SleuthError(
             f"--vectors ivf-pq needs {PQ_CENTROIDS} passages to train on, and there are {count}; use ivf-sq8 or flat"
         )
-    lists = _lists_for(count)
+    lists = min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))  # a power of two
     index = _empty(faiss, width, lists, storage)
     sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
@@ -100,8 +100,3 @@ def _empty(faiss: Any, width: int, lists: int, storage: Storage) -> Any:
         return faiss.IndexIVFScalarQuantizer(lists_by, width, lists, faiss.ScalarQuantizer.QT_8bit, metric)
     parts = next(parts for parts in range(max(1, width // NUMBERS_PER_PART), 0, -1) if width % parts == 0)
     return faiss.IndexIVFPQ(lists_by, width, lists, parts, PQ_CENTROIDS.bit_length() - 1, metric)
-
-
-def _lists_for(count: int) -> int:
-    """The number of lists: a power of two near count / `ROWS_PER_LIST`, at most `MAX_LISTS`."""
-    return min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))

@@ -6,12 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 from sleuth.host.connections import RequestFailedError, ask, ask_within, key_headers
 from sleuth.host.replicas import Replica, Replicas, RetryBudget
-from sleuth.retrieval.corpus import parse_contents
+from sleuth.retrieval.corpus import parse_contents, replace_surrogates
 from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, Retriever, RetrieverIdentity, SleuthError
@@ -98,7 +99,7 @@ class Remote:
         return replica
 
     async def _post(self, replica: Replica, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        body = {"queries": list(map(_text, queries)), "topk": k, "return_scores": True}
+        body = {"queries": list(map(replace_surrogates, queries)), "topk": k, "return_scores": True}
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await ask("POST", f"{replica.url}/retrieve", body=body, headers=self._headers)
@@ -242,10 +243,5 @@ def _passage(row: dict[str, Any]) -> Passage:
     document, score = row["document"], float(row["score"])
     if not math.isfinite(score):
         raise ValueError("a score that is not finite")
-    plain = parse_contents(_text(str(document["id"])), _text(document["contents"]))
-    return Passage(id=plain.id, title=plain.title, text=plain.text, score=score)
-
-
-def _text(text: str) -> str:
-    """`text` with a question mark for each unpaired surrogate, which no request, tokenizer and file can hold."""
-    return text.encode(errors="replace").decode()
+    plain = parse_contents(replace_surrogates(str(document["id"])), replace_surrogates(document["contents"]))
+    return replace(plain, score=score)

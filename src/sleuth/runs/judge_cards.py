@@ -23,21 +23,14 @@ def read_cards(folder: Path) -> dict[str, dict[str, Any]]:
 def mark_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """A row of `COLUMNS` for each skill of each judge. A card of an earlier version knows only how often claims were
     judged right."""
-    return [row for card in cards for row in _rows(card)]
-
-
-def _rows(card: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
-    if "skills" not in card:
-        yield card["judge"], "claims", f"{card['accuracy']:.3f}", UNKNOWN, UNKNOWN, UNKNOWN
-    for skill, mark in card.get("skills", {}).items():
-        right, worst = mark["accuracy"], mark["worst"]
-        share = mark["kinds"][worst]["value"]
-        interval = f"{right['low']:.3f} to {right['high']:.3f}"
-        yield (
-            card["judge"],
-            skill.replace("_", " "),
-            f"{right['value']:.3f}",
-            interval,
-            str(right["n"]),
-            f"{worst.replace('_', ' ')}: {share:.2f}",
-        )
+    rows = []
+    for card in cards:
+        if "skills" not in card:
+            rows.append((card["judge"], "claims", f"{card['accuracy']:.3f}", UNKNOWN, UNKNOWN, UNKNOWN))
+        for skill, mark in card.get("skills", {}).items():
+            right, worst = mark["accuracy"], mark["worst"]
+            interval = f"{right['low']:.3f} to {right['high']:.3f}"
+            kind = f"{worst.replace('_', ' ')}: {mark['kinds'][worst]['value']:.2f}"
+            figures = (f"{right['value']:.3f}", interval, str(right["n"]), kind)
+            rows.append((card["judge"], skill.replace("_", " "), *figures))
+    return rows

@@ -17,8 +17,12 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.published import QUESTION
 from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.toml_writer import emit_value
+from sleuth.runs.checkpoints import CARD
 from sleuth.runs.judge_cards import COLUMNS, mark_rows
 from sleuth.runs.methods import method_citations, method_tags, trained_stages
+
+LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
+RIGHTS = "## Licence and citations"
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Evaluation -> figure -> {"value", "low", "high", "n"}: `results["trained"]["em"]["value"]`."""
@@ -45,20 +49,20 @@ def model_card(
     stages = trained_stages(recipe, stage)
     data = [HubLocation.read(place) for place in _data_of(stages)]
     datasets = [location.repository for location in data if location is not None]
-    tags = ("sleuth", trained.kind, *method_tags(stages))
+    tags, marks = ("sleuth", trained.kind, *method_tags(stages)), mark_rows(judges)
     lines = [
         *_front_matter(_base_on_the_hub(recipe), base, tags, datasets),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
         *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
-        *_judges(mark_rows(judges)),
+        *(["## Judges, by their exam", "", *_table(COLUMNS, marks), ""] if marks else ()),
         *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
     ]
     if protocol is not None:
         lines += ["## Protocol", "", *protocol_section(protocol), ""]
     lines += ["## Data", "", *_data_table(recipe, stages), ""]
-    return "\n".join([*lines, "## Licence and citations", "", *_rights(recipe, base, method_citations(stages)), ""])
+    return "\n".join([*lines, RIGHTS, "", *_rights(recipe, base, method_citations(stages)), ""])
 
 
 def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, recipe: Recipe | None) -> str:
@@ -79,9 +83,62 @@ def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, re
         f"given then, {given}. Its training was not observed, and nothing has been measured.",
         *("", "## How to run it", "", *_how_to_run(checkpoint, protocol, None), ""),
         *("## Protocol", "", *protocol_section(protocol), ""),
-        *("## Licence and citations", "", *rights, ""),
+        *(RIGHTS, "", *rights, ""),
     ]
     return "\n".join(lines)
+
+
+def gguf_card(file: Path, *, source: Path, dtype: str, protocol: ProtocolCard | None, context: int) -> str:
+    """The text of the card of `file`, which was written from the checkpoint `source`; a text is `context` tokens at
+    most. Licence and citations are those of the checkpoint's own card."""
+    lines = [
+        *(f"# {file.stem}", ""),
+        f"`{file.name}`: the model of `{source}` as a GGUF file, with weights in {dtype}, written with Sleuth "
+        f"{__version__}.",
+        *("", LOOP, "", "## How to run it", "", "llama.cpp:", ""),
+        *("```", f"llama-server -m {file.name} -c {context}", "```", ""),
+        *("Ollama, with a `Modelfile` and `ollama create NAME -f Modelfile`:", ""),
+        *("```", *modelfile(file, protocol, context), "```", ""),
+        *_client_of_gguf(protocol),
+    ]
+    if protocol is not None:
+        lines += ["", "## Protocol", "", *protocol_section(protocol)]
+    return "\n".join([*lines, "", RIGHTS, "", *_rights_beside(source), ""])
+
+
+def modelfile(file: Path, protocol: ProtocolCard | None, context: int) -> list[str]:
+    """A Modelfile of Ollama: the protocol's stops, and its prompt as it is sent where the protocol has no chat
+    template."""
+    raw = protocol is not None and protocol.prompt_role == "raw"
+    stops = protocol.dialect.stops if protocol is not None and protocol.env is None else ()
+    quoted = (stop.replace("\\", "\\\\").replace('"', '\\"') for stop in stops)
+    return [
+        f"FROM ./{file.name}",
+        *(["TEMPLATE {{ .Prompt }}"] if raw else []),
+        f"PARAMETER num_ctx {context}",
+        *(f'PARAMETER stop "{stop}"' for stop in quoted),
+    ]
+
+
+def _client_of_gguf(protocol: ProtocolCard | None) -> list[str]:
+    if protocol is None:
+        return ["The checkpoint has no `protocol.json`: how it was asked in training is not known here."]
+    if protocol.env is not None:
+        functions = " and ".join(f"`{name}`" for name in protocol.env.functions)
+        return [f"It acts with {functions}, code that is no part of this file."]
+    return [
+        client_part(protocol),
+        "",
+        "Both servers leave the stop itself out of their reply: append it before what follows. A text that is sent "
+        "again may be split into other tokens than those that were sampled: `/completion` of llama.cpp takes token "
+        "ids, and returns them with `return_tokens`.",
+    ]
+
+
+def _rights_beside(source: Path) -> list[str]:
+    card = source / CARD
+    _, found, rights = card.read_text(encoding="utf-8").partition(RIGHTS) if card.is_file() else ("", "", "")
+    return [rights.strip()] if found else ["Not stated: the checkpoint has no card of Sleuth with a licence."]
 
 
 def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -159,11 +216,6 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
             "for other questions, corpora, languages or prompts."
         )
     return lines
-
-
-def _judges(marks: list[tuple[str, ...]]) -> list[str]:
-    """How often the judges were right in an exam, about each kind of task that they were asked for."""
-    return ["## Judges, by their exam", "", *_table(COLUMNS, [*marks]), ""] if marks else []
 
 
 def _mechanics(trained: StageFields) -> list[str]:

@@ -15,7 +15,7 @@ from numbers import Real
 from pathlib import Path
 from queue import Full, Queue
 from threading import Thread
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from uuid import uuid4
 
 from sleuth.host.atomic import write_text
@@ -183,7 +183,7 @@ def open_trackers(
     trackers = Trackers(say)
     try:
         for name in dict.fromkeys(names):
-            trackers.add(name, _opened(name, folder, run_name, config))
+            trackers.feeds.append(_Feed(name, _opened(name, folder, run_name, config)))
     except SleuthError:
         trackers.close()
         raise
@@ -217,42 +217,32 @@ def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -
 
 
 class Trackers:
-    """All trackers of a run; never raises and never waits. Use it as a context manager, or `close` it."""
+    """All trackers of a run; never raises and never waits. Call `close` at the end."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._feeds: list[_Feed] = []
-
-    def add(self, name: str, tracker: Tracker) -> None:
-        """Adds a tracker."""
-        self._feeds.append(_Feed(name, tracker))
+        self.feeds: list[_Feed] = []
 
     def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         """Sends the row of a step to each tracker."""
-        for feed in self._feeds:
+        for feed in self.feeds:
             feed.put((stage, step, dict(figures)))
         self._drop_failed()
 
     def close(self) -> None:
         """Waits up to FINISH_SECONDS for each tracker to finish."""
-        for feed in self._feeds:
+        for feed in self.feeds:
             feed.put(None)
-        for feed in self._feeds:
+        for feed in self.feeds:
             feed.wait()
         self._drop_failed()
-        self._feeds.clear()
+        self.feeds.clear()
 
     def _drop_failed(self) -> None:
-        for feed in self._feeds:
+        for feed in self.feeds:
             if feed.failure is not None:
                 self._say(f"tracker {feed.name}: {feed.failure}; dropped; metrics.jsonl has every figure")
-        self._feeds = [feed for feed in self._feeds if feed.failure is None]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self.feeds = [feed for feed in self.feeds if feed.failure is None]
 
 
 class _Feed:

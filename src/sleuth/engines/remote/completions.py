@@ -26,7 +26,14 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.remote.wire import (
+    Aborted,
+    Body,
+    RawCompletion,
+    are_sampling_logprobs,
+    checked_tokens,
+    sampling_parameters,
+)
 from sleuth.engines.request import Request
 from sleuth.engines.sampling import request_seed
 from sleuth.engines.stops import stop_end
@@ -51,18 +58,8 @@ class CompletionsWire:
             "model": self.model,
             "prompt": list(prompt),
             "max_tokens": limit,
-            "temperature": sampling.temperature,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "frequency_penalty": 0.0,
-            "presence_penalty": 0.0,
-            "stop": list(sampling.stops),
-            "stop_token_ids": sorted(eos_ids),
+            **sampling_parameters(sampling, eos_ids),
             "include_stop_str_in_output": True,
-            "skip_special_tokens": False,
-            "spaces_between_special_tokens": False,
             "logprobs": 1,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,

@@ -21,7 +21,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.engines.remote.wire import Aborted, Body, RawCompletion, are_sampling_logprobs, checked_tokens
+from sleuth.engines.remote.wire import (
+    Aborted,
+    Body,
+    RawCompletion,
+    are_sampling_logprobs,
+    checked_tokens,
+    sampling_parameters,
+)
 from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
 
@@ -37,18 +44,8 @@ class SglangWire:
         """See `Wire`."""
         params: dict[str, Any] = {
             "max_new_tokens": limit,
-            "temperature": sampling.temperature,
-            "top_p": 1.0,
-            "top_k": -1,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "frequency_penalty": 0.0,
-            "presence_penalty": 0.0,
-            "stop": list(sampling.stops),
-            "stop_token_ids": sorted(eos_ids),
+            **sampling_parameters(sampling, eos_ids),
             "no_stop_trim": True,
-            "skip_special_tokens": False,
-            "spaces_between_special_tokens": False,
         }
         if sampling.temperature:
             params["sampling_seed"] = request_seed(sampling.key)

@@ -214,22 +214,22 @@ class WeightSync:
                 await control.receive(replica.client, published, shared)
 
     async def _check_weights(self, replica: EngineReplica) -> None:
-        """Compares the log-probabilities of a short completion with the learner's."""
+        """Compares the log-probabilities of a short completion with the learner's. Raises SleuthError if they differ
+        by too much for equal weights."""
         prompt, temperature, published = self._check_prompt, self._temperature, self.published
         sampling = Sampling(max_tokens=CHECK_TOKENS, temperature=temperature, key=(published.version, 0, 0))
         raw, label = await replica.write(prompt, sampling, limit=CHECK_TOKENS, eos_ids=self._eos_ids)
         self.require_current_weights(replica, label)
-        server = replica.discovered.server
-        require_same_weights(
-            self._model,
-            prompt,
-            raw.tokens or (),
-            raw.logprobs or (),
-            temperature=temperature,
-            url=replica.url,
-            label=published.label,
-            remedy=untie_hint(server.model) if server.kind == "vLLM" and self._model.config.tie_word_embeddings else "",
-        )
+        ours = learner_logprobs(self._model, prompt, raw.tokens or (), temperature)
+        gap = fmean(abs(one - other) for one, other in zip(ours, raw.logprobs or (), strict=True))
+        allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.discovered.server
+        if not gap <= allowed:
+            tied = server.kind == "vLLM" and self._model.config.tie_word_embeddings
+            raise SleuthError(
+                f"{replica.url}: says that it has the weights {published.label}, and writes with others: its "
+                f"log-probabilities differ by {gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of "
+                f"it was trained on{untie_hint(server.model) if tied else ''}"
+            )
 
     def _foreign_weights(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
         return WeightsDifferError(
@@ -268,27 +268,3 @@ def learner_logprobs(
     finally:
         model.train(training)
     return logprobs[:, 0].tolist()
-
-
-def require_same_weights(
-    model: PreTrainedModel,
-    prompt: Sequence[int],
-    completion: Sequence[int],
-    logprobs: Sequence[float],
-    *,
-    temperature: float,
-    url: str,
-    label: str,
-    remedy: str = "",
-) -> float:
-    """The mean gap to the learner's log-probabilities, in nats. Raises SleuthError, whose message ends with `remedy`,
-    if too large for equal weights."""
-    ours = learner_logprobs(model, prompt, completion, temperature)
-    gap = fmean(abs(one - other) for one, other in zip(ours, logprobs, strict=True))
-    allowed = MAX_LOGPROB_GAP.get(model.dtype, MAX_HALF_PRECISION_GAP)
-    if not gap <= allowed:
-        raise SleuthError(
-            f"{url}: says that it has the weights {label}, and writes with others: its log-probabilities differ by "
-            f"{gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of it was trained on{remedy}"
-        )
-    return gap

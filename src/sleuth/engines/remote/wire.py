@@ -54,6 +54,23 @@ class Wire(Protocol):
         ...
 
 
+def sampling_parameters(sampling: Sampling, eos_ids: Collection[int]) -> Body:
+    """The parameters of a request that both kinds of server name alike, for the full support of the policy."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "stop": list(sampling.stops),
+        "stop_token_ids": sorted(eos_ids),
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+
+
 def checked_tokens(
     tokens: Sequence[Any], logprobs: Sequence[Any] | None
 ) -> tuple[tuple[int, ...], tuple[float, ...] | None]:
