@@ -71,7 +71,7 @@ class Draft:
             node = node[step]
         last: Any = self._step(node, at, key[-1], writer)
         at = (*at, last)
-        self._forget(at, node[last] if isinstance(node, list) else node.get(last))
+        self._forget(at, node.get(last) if isinstance(node, dict) else node[last])
         node[last] = value
         self._writers[at] = writer
 
