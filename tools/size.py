@@ -28,8 +28,8 @@ ROOMS = {
     "family.py": 237,
     "host": 1_530,
     "judges": 2_080,
-    "kernels": 1_885,
-    "learn": 3_546,
+    "kernels": 1_878,
+    "learn": 3_541,
     "own": 899,
     "plan": 2_168,
     "ranks.py": 55,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 482,
     "think": 5_713,
     "trainers": 667,
-    "training": 3_860,
+    "training": 3_856,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 473
+FILES = 472
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

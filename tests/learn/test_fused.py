@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from sleuth.kernels import fused, fused_layers, fused_softmax, vocabulary
+from sleuth.kernels import fused, fused_layers, vocabulary
 from sleuth.kernels.fused import Fused
 from sleuth.kernels.vocabulary import Chunking, logprobs_with_grad, target_logprobs, top_logprobs
 from sleuth.learn.batch import collate
@@ -208,7 +208,7 @@ def no_compiler(on_card, monkeypatch) -> Iterator[None]:
         return call
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for function in (*vars(fused_layers).values(), *vars(fused_softmax).values()):
+    for function in (*vars(fused_layers).values(), *vars(fused).values()):
         if isinstance(function, Fused):
             monkeypatch.setattr(function, "_compiled", None)
     yield

@@ -19,8 +19,7 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from sleuth.kernels.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
-from sleuth.kernels.fused import is_on, on_card
-from sleuth.kernels.fused_softmax import softmax_figures, write_logits_grad
+from sleuth.kernels.fused import is_on, on_card, softmax_figures, write_logits_grad
 from sleuth.kernels.matmul import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
 
 CHUNK_LOGITS = 2**21

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -141,18 +141,13 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(
-            tokens=change(self.tokens),
-            lengths=change(self.lengths),
-            trained=change(self.trained),
-            advantages=change(self.advantages),
-            weights=change(self.weights),
-            sampler_logprobs=None if self.sampler_logprobs is None else change(self.sampler_logprobs),
-            guidance=None if self.guidance is None else change(self.guidance),
-            teacher_logprobs=None if self.teacher_logprobs is None else change(self.teacher_logprobs),
-            teacher_top=None if self.teacher_top is None else self.teacher_top.map(change),
-            sources=None if self.sources is None else change(self.sources),
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = {
+            name: value.map(change) if isinstance(value, Top) else change(value)
+            for name, value in values.items()
+            if value is not None
+        }
+        return replace(self, **changed)
 
     @property
     def tokens_trained(self) -> int:

@@ -20,6 +20,9 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.loss import LossRecipe
 from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
+SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
+"""The keys of `[stage.loss]` that the policy loss has by the same names."""
+
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
     """The optimiser settings of a stage that trains."""
@@ -87,13 +90,6 @@ def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
     loss = stage.loss
     return PolicyLoss(
         function=None if loss.function is None else function_loss_of(loss),
-        policy_loss=loss.policy_loss,
-        ratio=loss.ratio,
-        old_logprobs=loss.old_logprobs,
-        clip_low=loss.clip_low,
-        clip_high=loss.clip_high,
-        kl=loss.kl,
-        beta=loss.beta,
-        tis_cap=loss.tis_cap,
         temperature=stage.sampling.temperature,
+        **{name: getattr(loss, name) for name in SAME_KEYS},
     )
