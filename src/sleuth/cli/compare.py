@@ -15,7 +15,6 @@ from sleuth.types import SleuthError
 if TYPE_CHECKING:
     from sleuth.answers.failures import Mode
     from sleuth.evaluation.arms import Difference
-    from sleuth.evaluation.intervals import Measured
     from sleuth.report.comparison import Comparison, Pair
 
 WIDE = 100
@@ -99,9 +98,10 @@ def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, 
     rows: list[list[str]] = []
     for key, levels in comparison.levels.items():
         digits = figure(key).digits
-        cells = [_interval(levels[name], f".{digits}f") for name in names]
+        form, bound = (f".{number}f" for number in (digits, min(digits, 2)))  # bounds short, so that two arms fit
+        cells = [levels[name].bracketed(form, bound) for name in names]
         if pair:
-            cells += _difference(comparison.differences[key][pair], f"+.{digits}f")
+            cells += _difference(comparison.differences[key][pair], f"+{form}", f"+{bound}")
         rows.append([cell.replace(" [", "\n[") if narrow else cell for cell in cells])
     over = f"{pair[1]} minus {pair[0]}" if pair else None
     headings = [*names, *((over if names else "difference", "p", "n") if over else ())]
@@ -121,15 +121,11 @@ def _print_outcomes(comparison: Comparison) -> None:
     print_columns([MODES[mode] for mode in modes], columns, heading="what became of the questions")
 
 
-def _difference(found: Difference | None, form: str) -> list[str]:
+def _difference(found: Difference | None, form: str, bound: str) -> list[str]:
     if found is None:
         return ["none", "", "0"]
-    return [_interval(found.measured, form), "<0.001" if found.p < 0.001 else f"{found.p:.3f}", f"{found.measured.n:,}"]
-
-
-def _interval(measured: Measured, form: str) -> str:
-    """The bounds with two decimals, so that two arms fit beside their difference."""
-    if measured.value is None or measured.low is None or measured.high is None:
-        return "missing"
-    bound = form.replace("3", "2")
-    return f"{measured.value:{form}} [{measured.low:{bound}}, {measured.high:{bound}}]"
+    return [
+        found.measured.bracketed(form, bound),
+        "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
+        f"{found.measured.n:,}",
+    ]

@@ -48,6 +48,12 @@ class Measured:
         value, low, high = (format(figure, number) for figure in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})"
 
+    def bracketed(self, number: str = ".3f", bound: str = ".2f") -> str:
+        """`0.175 [0.15, 0.21]`, or "missing"."""
+        if self.value is None or self.low is None or self.high is None:
+            return "missing"
+        return f"{self.value:{number}} [{self.low:{bound}}, {self.high:{bound}}]"
+
 
 UNMEASURED = Measured(value=None, low=None, high=None, n=0)
 

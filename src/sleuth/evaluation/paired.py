@@ -117,7 +117,7 @@ def evaluation_line(name: str, evaluation: Evaluation) -> str:
     measured = {key: Measured(**figure) for key, figure in evaluation.items() if _is_measured(figure)}
     keys = _own([key for key in evaluation.get("headline", ()) if key in measured], measured)
     keys = keys or [key for key in _with_short_name() if key in measured] or [*measured][:FIRST]
-    shown = [f"{figure(key).short or key} {_with_interval(measured[key])}" for key in keys[:LEADING]]
+    shown = [f"{figure(key).short or key} {measured[key].bracketed()}" for key in keys[:LEADING]]
     more = [f"{len(keys) - LEADING} more figures"] if len(keys) > LEADING else []
     counts = [f"n {measured[keys[0]].n:,}"] if keys else []
     return f"{name}: {', '.join([*shown, *more, *counts]) or 'nothing measured'}"
@@ -149,9 +149,3 @@ def _with_short_name() -> list[str]:
 
 def _is_measured(figure: object) -> bool:
     return isinstance(figure, Mapping) and figure.keys() == {"value", "low", "high", "n"}
-
-
-def _with_interval(measured: Measured) -> str:
-    if measured.value is None:
-        return "missing"
-    return f"{measured.value:.3f} [{measured.low:.2f}, {measured.high:.2f}]"

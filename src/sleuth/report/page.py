@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sleuth.evaluation.figures import figure
-from sleuth.evaluation.intervals import Measured
 from sleuth.evaluation.paired import (
     Evaluation,
     leading_figures,
@@ -200,7 +199,7 @@ def verdict(evaluations: Mapping[str, Evaluation]) -> str:
     label = figure(key).label
     return (
         f"{f'Greedy {label.lower()}' if greedy else label} on {trained.n} questions{over} {move} "
-        f"from {interval(base)} to {interval(trained)}."
+        f"from {base.bracketed(bound='.3f')} to {trained.bracketed(bound='.3f')}."
     )
 
 
@@ -225,8 +224,3 @@ def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
             f"Careful: {seen} of these {len(asked)} questions are also among the {len(trained)} in the stored rollouts."
         )
     return f"None of these {len(asked)} questions is among the {len(trained)} in the stored rollouts."
-
-
-def interval(measured: Measured) -> str:
-    """`0.812 [0.779, 0.841]`, with the decimals of the table."""
-    return f"{measured.value:.3f} [{measured.low:.3f}, {measured.high:.3f}]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 PURPOSES = {"rollouts": "seconds_rollout", "updates": "seconds_update"}
 """Purposes whose seconds are those of the steps, with their figure in `metrics.jsonl`."""
@@ -14,8 +14,7 @@ COSTS = {"asking": "questions", "saving": "saves"}
 """Purposes by their names in the manifest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """The seconds of one purpose. `share` is that of the longest stage, the length of its bar."""
 
     name: str
@@ -37,26 +36,22 @@ class StageTime:
 
 def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[StageTime]:
     """The times of the stages in the manifest, in their order; `stages` are their rows of metrics."""
-    spent = {
+    by_stage = {
         stage: _by_purpose(cost.get("seconds", {}), stages.get(stage, ()))
         for stage, cost in manifest.get("costs", {}).items()
     }
-    totals = {stage: sum(purposes.values()) for stage, purposes in spent.items()}
+    totals = {stage: sum(purposes.values()) for stage, purposes in by_stage.items()}
     longest = max(totals.values(), default=0.0)
     costs, planned = manifest.get("costs", {}), manifest.get("planned", {})
     return [
         StageTime(
             stage=stage,
             seconds=totals[stage],
-            parts=tuple(
-                Part(name=name, seconds=purposes[name], share=purposes[name] / longest)
-                for name in NAMES
-                if purposes[name] > 0
-            ),
+            parts=tuple(Part(name, spent, spent / longest) for name in NAMES if (spent := purposes[name]) > 0),
             memory=costs[stage].get("gpu_memory_bytes") or costs[stage].get("host_memory_bytes") or 0,
             planned=planned.get(stage, {}),
         )
-        for stage, purposes in spent.items()
+        for stage, purposes in by_stage.items()
         if totals[stage] > 0
     ]
 
