@@ -51,9 +51,9 @@ Stamp = tuple[tuple[str, int, int], ...]
 def live_reports(folders: Sequence[Path]) -> list[LiveReport]:
     """The reports of these folders, which may be empty still. Raises SleuthError for what is no folder of a run, for
     one that is given twice, and for too many."""
+    require_distinct(folders)
     for folder in folders:
         _require_run_or_empty(folder)
-    require_distinct(folders)
     if len(folders) > MAX_ARMS:
         raise SleuthError(f"{len(folders)} runs are too many to read: give at most {MAX_ARMS}")
     names = distinct_names(list(map(str, folders)))
