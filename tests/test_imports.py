@@ -31,19 +31,8 @@ MAY_USE = {("cite", "search"), ("read", "search")}
 """The families that build on another one."""
 PENDING = frozenset(
     {
-        "answers/answer.py search",
-        "answers/factory.py cite",
-        "answers/factory.py think",
-        "answers/format.py cite",
-        "answers/format.py read",
-        "convert/protocol.py cite",
-        "episodes/environments.py cite",
-        "episodes/environments.py search",
-        "episodes/environments.py think",
-        "evaluation/eval_session.py cite",
         "evaluation/evaluate.py cite",
         "evaluation/paired.py cite",
-        "runs/model_card.py cite",
         "search/probe.py cite",
         "search/probe_verb.py think",
         "terminal/inputs.py think",

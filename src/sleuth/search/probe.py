@@ -13,13 +13,14 @@ from transformers import PreTrainedModel
 from sleuth.answers.answer import given_answer
 from sleuth.answers.match import exact_match
 from sleuth.cite.citation_gain import citation_gains
-from sleuth.episodes.environments import RefineSetting, SearchSetting
+from sleuth.cite.env import RefineSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.search.control import DISTRACTION_FORMS, DistractedRetriever, EmptyRetriever, ShuffledRetriever
 from sleuth.search.search_gain import Removed, SearchGain, require_text_dialect, search_gains
+from sleuth.search.setting import SearchSetting
 from sleuth.types import Episode, Score, SleuthError, Task
 
 BASE_ARM = "as it is"

@@ -66,12 +66,13 @@ def probe(
 
     import_heavy()
     from sleuth.data.questions import load_questions
-    from sleuth.episodes.environments import RefineSetting, SearchSetting
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.learn.models import load_model
+    from sleuth.recipe.envs import compares_answers
     from sleuth.runs.eval_file import with_digests, write_eval
     from sleuth.search.probe import MARGIN
     from sleuth.search.probe import probe as probe_session
+    from sleuth.search.setting import SearchSetting
 
     tasks = load_questions(questions)[:limit]
     session, notes = open_eval_session(
@@ -94,7 +95,7 @@ def probe(
     if as_json:
         typer.echo(json.dumps({key: value for key, value in contents.items() if key != "records"}))
         return
-    if isinstance(session.setting, RefineSetting):
+    if not compares_answers(session.setting.dialect):
         _print_table("gain of a snippet to a claim, in nats", SNIPPET_COLUMNS, found.snippets)
         typer.echo("Ahead: share of claims to which a snippet that they cite was worth more than any other.")
         return

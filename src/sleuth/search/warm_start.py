@@ -14,15 +14,15 @@ from transformers import PreTrainedModel
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.engines.remote.pool import PoolEngine
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.fitting import fitting_tasks
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.models import require_teacher
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe
-from sleuth.recipe.envs import EnvFields, SearchEnvRecipe
+from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.translation import translated
 from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
@@ -109,8 +109,8 @@ class Lesson:
         self.model, self.tokenizer = context.load(context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
-        self.real = setting_of(env, self.tokenizer, read)
-        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
+        self.real = env.setting(self.tokenizer, read)
+        self.hinted = hinted_env(env, stage.hint).setting(self.tokenizer, read)
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
         fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
