@@ -27,7 +27,7 @@ ROOMS = {
     "evaluation": 1_872,
     "family.py": 158,
     "host": 1_533,
-    "judges": 2_080,
+    "judges": 2_073,
     "kernels": 1_885,
     "learn": 3_546,
     "own": 785,
@@ -40,17 +40,17 @@ ROOMS = {
     "retrieval": 2_742,
     "rollout.py": 241,
     "runs": 3_658,
-    "search": 3_123,
+    "search": 3_118,
     "serve": 3_451,
     "terminal": 496,
-    "think": 5_679,
+    "think": 5_667,
     "trainers": 690,
     "training": 3_854,
     "types.py": 614,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 500
+FILES = 497
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
