@@ -22,9 +22,9 @@ from typing import Any
 import httpx
 
 from benchmarks.loopback_judge import MODEL, truth
+from sleuth.judges.factory import wait_until_served
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.judge_prompts import question_of
-from sleuth.judges.served import wait_until_served
 from sleuth.types import Case, SleuthError
 
 AT_ONCE = 256

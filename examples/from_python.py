@@ -10,7 +10,6 @@ from pathlib import Path
 from sleuth.answers.factory import reward_of
 from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.environments import setting_of
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
@@ -34,7 +33,7 @@ def play(recipe: str, checkpoint: Path, *, samples: int = 4) -> Group:
     index = next(at for at, stage in enumerate(resolved.stage) if stage.kind == "grpo")
     stage, task = resolved.stage[index], require_inputs(resolved)[index][0]
     model, tokenizer = load_model(str(checkpoint), dtype="float32", device="cpu")
-    setting = setting_of(stage.env, tokenizer, [task])
+    setting = stage.env.setting(tokenizer, [task])
     rollout = Rollout(
         engine=LocalEngine(model, tokenizer, slots=samples, context=stage.context),
         renderer=Renderer(tokenizer, setting.dialect.tags),

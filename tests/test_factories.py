@@ -13,18 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sleuth import family
 from sleuth.answers.factory import scorer_warnings
 from sleuth.answers.scorers import SCORERS
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.environments import ENV_KINDS, retriever_of, search_setting
 from sleuth.episodes.setting import Setting
 from sleuth.learn.models import add_tokens, context_of, load_model, load_outline, random_model
-from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.recipe.rewards import ScorerName
 from sleuth.recipe.training import InitRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import build_index
+from sleuth.search.setting import retriever_of, search_setting
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import SleuthError, Task
 
 BASE = Path(__file__).parents[1] / "models" / "tiny-base"
@@ -74,8 +73,7 @@ def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
     assert str(folder) in complaint(folder)
 
 
-def test_a_recipe_can_name_every_environment_and_every_scorer() -> None:
-    assert family.kinds("environments").keys() == ENV_KINDS.keys()
+def test_a_recipe_can_name_every_scorer() -> None:
     assert get_args(ScorerName) == tuple(SCORERS)
 
 

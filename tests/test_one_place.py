@@ -17,7 +17,6 @@ from sleuth import family
 from sleuth.answers.factory import judges_in, require_gradable, reward_of, reward_spec_of
 from sleuth.answers.tables import EpisodeRewardRecipe
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.episodes.environments import ENV_KINDS, EnvKind, setting_of
 from sleuth.episodes.own_code import own_code_in
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.family import Family
@@ -100,18 +99,17 @@ class EchoEnvRecipe(EnvFields):
 
     kind: Literal["echo"] = "echo"
 
+    def setting(self, tokenizer: object, tasks: Sequence[Task]) -> EchoSetting:
+        return EchoSetting(dialect=DIALECTS["sleuth"], prompt_name="", prompt="", prompt_role="raw", template=None)
+
+    def plain_dialect(self) -> Dialect:
+        return DIALECTS["sleuth"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EchoSetting(Setting):
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return EchoEnv(task)
-
-
-def echo_setting(env: EchoEnvRecipe, tokenizer: object, tasks: Sequence[Task]) -> EchoSetting:
-    return EchoSetting(dialect=DIALECTS["sleuth"], prompt_name="", prompt="", prompt_role="raw", template=None)
-
-
-ECHO = {"echo": EnvKind(echo_setting, lambda env: DIALECTS["sleuth"])}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -160,7 +158,7 @@ def test_a_reward_of_a_new_kind_is_its_function_its_table_and_one_line(tmp_path:
     require_gradable([reward], [TASK])
 
     tokenizer = load_tokenizer(MODEL)
-    setting = setting_of(stage.env.model_copy(update={"retriever": "empty"}), tokenizer, [TASK])
+    setting = stage.env.model_copy(update={"retriever": "empty"}).setting(tokenizer, [TASK])
     group = trial_group(setting, TASK, tokenizer, 512)
     scores = asyncio.run(reward_of([reward], setting.dialect, tokenizer, JudgePool(tmp_path / "none"))(group))
     assert [(score.value, score.parts["brief"]) for score in scores] == [(0.5, 1.0), (0.5, 1.0)]
@@ -186,10 +184,7 @@ def test_a_reward_of_a_new_kind_does_not_fit_a_refiner_unless_it_says_so() -> No
     )
 
 
-def test_an_environment_of_a_new_kind_is_its_class_its_table_its_setting_and_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sleuth.episodes.environments.ENV_KINDS", ENV_KINDS | ECHO)
+def test_an_environment_of_a_new_kind_is_its_class_its_table_and_its_setting() -> None:
     env = EchoEnvRecipe()
     recipe, stage = changed(env=env)
     assert problems_of(stage) == []
@@ -198,7 +193,7 @@ def test_an_environment_of_a_new_kind_is_its_class_its_table_its_setting_and_one
     assert (method_tags([stage]), bool(method_citations([stage]))) == (["reinforcement-learning"], True)
     assert planned(recipe)
     tokenizer = load_tokenizer(MODEL)
-    group = trial_group(setting_of(stage.env, tokenizer, [TASK]), TASK, tokenizer, 512)
+    group = trial_group(stage.env.setting(tokenizer, [TASK]), TASK, tokenizer, 512)
     assert [episode.trajectory.stop for episode in group.episodes] == ["answered", "answered"]
     assert group.episodes[1].trajectory.text == "Which town???"
 

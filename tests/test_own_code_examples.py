@@ -15,7 +15,6 @@ from verb import sleuth
 
 from sleuth.answers.factory import reward_of
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.episodes.environments import setting_of
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.losses import clipped_policy_loss
 from sleuth.recipe import load_recipe
@@ -47,7 +46,7 @@ def played(recipe: Path, question: str, golden: str, turns: list[str]) -> Group:
     stage = next(stage for stage in load_recipe(recipe).stage if stage.kind == "grpo")
     tokenizer = load_tokenizer("models/tiny-base")
     task = Task(id="q", question=question, golden_answers=(golden,))
-    setting = setting_of(stage.env, tokenizer, [task])
+    setting = stage.env.setting(tokenizer, [task])
     script = iter(turns)
 
     def turn(text: str, sampling: Sampling) -> str:

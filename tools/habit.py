@@ -17,14 +17,15 @@ from pathlib import Path
 
 from sleuth.data.questions import load_questions
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.episodes.environments import search_setting
 from sleuth.learn.batch import collate, trajectory_row
 from sleuth.learn.models import load_model
 from sleuth.learn.policy import Policy
-from sleuth.recipe import SearchEnvRecipe, TrainingRecipe
+from sleuth.recipe import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.search_gain import search_spans
+from sleuth.search.setting import search_setting
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.training.learning import optimisation_of
 from sleuth.types import Group, SleuthError, Trajectory
 

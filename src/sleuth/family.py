@@ -177,8 +177,7 @@ CORE = Family(
         "evaluate": "sleuth.recipe.evaluation:EvaluateRecipe",
     },
     environments={
-        "tools": "sleuth.recipe.envs:ToolEnvRecipe",
-        "python": "sleuth.recipe.envs:FunctionEnvRecipe",
+        "python": "sleuth.episodes.tables:FunctionEnvRecipe",
     },
     rewards={
         "answer": "sleuth.answers.tables:AnswerRewardRecipe",

@@ -16,7 +16,6 @@ from verb import sleuth
 
 from sleuth.data.questions import normalised_question
 from sleuth.dialect import DIALECTS
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.recipe import GrpoRecipe, load_recipe
 
@@ -118,7 +117,7 @@ def trained(recipe: Path) -> GrpoRecipe:
 def checkpoint_of(folder: Path, recipe: Path, **changes: Any) -> None:
     """A tiny model in `folder` that carries the protocol of a recipe's grpo stage, with changes."""
     stage = trained(recipe)
-    card = setting_of(stage.env, None, []).protocol("strict", stage.context)
+    card = stage.env.setting(None, []).protocol("strict", stage.context)
     shutil.copytree(BASE, folder)
     card.model_copy(update=changes).write(folder)
 
@@ -143,7 +142,7 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
     stage = trained(own / "mine/recipe.toml")
     assert stage.context == 500
     assert stage.reward[0].answer_scorer == "slime"
-    setting = setting_of(stage.env, None, [])
+    setting = stage.env.setting(None, [])
     assert (setting.dialect, setting.prompt) == (dialect, prompt["prompt_text"])
     checked = sleuth("check", "recipe", "mine/recipe.toml")
     assert not [line for line in checked.stdout.splitlines() if "another protocol" in line and "dialect" in line]
@@ -158,14 +157,14 @@ def test_the_shipped_reader_is_asked_in_its_dialect_and_a_refiner_in_its_mode(ow
     stage = trained(own / "mine/recipe.toml")
     card = ProtocolCard.read(Path(model))
     assert card is not None
-    assert setting_of(stage.env, None, []).dialect == card.dialect
-    assert (setting_of(stage.env, None, []).prompt, stage.context) == (card.prompt_text, 1024)
+    assert stage.env.setting(None, []).dialect == card.dialect
+    assert (stage.env.setting(None, []).prompt, stage.context) == (card.prompt_text, 1024)
     assert sleuth("init", "rows", "--task", "refine").exit_code == 0
-    refiner = setting_of(trained(own / "rows/recipe.toml").env, None, []).dialect
+    refiner = trained(own / "rows/recipe.toml").env.setting(None, []).dialect
     checkpoint_of(own / "refiner", own / "rows/recipe.toml", dialect=replace(refiner, turn_tokens=50), context=900)
     assert sleuth("init", "again", "--task", "refine", "--model", "refiner").exit_code == 0
     stage = trained(own / "again/recipe.toml")
-    dialect = setting_of(stage.env, None, []).dialect
+    dialect = stage.env.setting(None, []).dialect
     assert (dialect, stage.context) == (replace(refiner, turn_tokens=50), 900)
     done = sleuth("init", "other", "--corpus", "texts", "--questions", "asked.csv", "--model", "refiner")
     assert done.exit_code == 0

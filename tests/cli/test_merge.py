@@ -16,8 +16,9 @@ from sleuth.cli.app import Verbs
 from sleuth.cli.merge import merge
 from sleuth.data import cards
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.evaluation.eval_session import EvalOverrides, resolve_protocol
+from sleuth.evaluation.eval_session import EvalOverrides
 from sleuth.host.checksums import of_model, require_intact
+from sleuth.recipe.envs import environment_of
 from sleuth.types import RetrieverIdentity, Task
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +150,9 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
     require_intact(out, of_model)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
     tasks = [Task(id="1", question="Who?", golden_answers=("Ada",), prompt="Who was it?")]
-    setting, differences = resolve_protocol(protocol, EvalOverrides(), tokenizer, tasks)
+    setting, differences = environment_of(protocol.dialect, tasks).setting_to_evaluate(
+        protocol, EvalOverrides(), tokenizer, tasks
+    )
     assert (setting.dialect, setting.prompt, differences) == (protocol.dialect, protocol.prompt_text, [])
 
 

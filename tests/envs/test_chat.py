@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS, TIDIES, chat_tokenizer
 
+from sleuth.answers.search_results import shown_passages
 from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes import chat_template
@@ -17,7 +18,6 @@ from sleuth.episodes.frames import frame_of
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.env import SearchEnv
-from sleuth.search.search_results import shown_passages
 from sleuth.types import Episode, Passage, Piece, RetrievalFailed, Sampling, SleuthError, Task
 
 TASK = Task(id="q", question="Where was Ada born?", golden_answers=("Tarn",))

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.function import FunctionEnv
+from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import Caller
 from sleuth.own.functions import load_function
-from sleuth.recipe.envs import FunctionEnvRecipe
 from sleuth.types import Action, Piece, Reply, Task
 
 TASK = Task(id="q", question="how far?", golden_answers=("7",))
@@ -141,7 +140,7 @@ def test_so_does_an_environment_that_cannot_be_opened(folder: Path, name: str, r
 
 def test_environments_without_async_do_not_wait_for_each_other(folder: Path) -> None:
     """Eight episodes meet in the same turn, which none could if another had to return first."""
-    setting = setting_of(FunctionEnvRecipe(kind="python", function="played.py:Meets"), None, [TASK])
+    setting = FunctionEnvRecipe(kind="python", function="played.py:Meets").setting(None, [TASK])
 
     async def played() -> list[Reply]:
         envs = [setting.env(TASK) for _ in range(8)]

@@ -16,11 +16,11 @@ from tool_episodes import call, played
 
 from sleuth.episodes import mcp_server
 from sleuth.episodes.calls import EpisodeCalls
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.mcp_server import ServerTool, tool_server, tools_sha256
 from sleuth.episodes.own_code import env_code_in
-from sleuth.recipe import ToolEnvRecipe, load_recipe
+from sleuth.recipe import load_recipe
 from sleuth.render import load_tokenizer
+from sleuth.search.tables import ToolEnvRecipe
 from sleuth.types import SleuthError, Task
 
 SERVER = Path(__file__).with_name("number_server.py")
@@ -153,10 +153,10 @@ def test_episodes_share_the_one_process_of_a_command_and_a_line_says_so_once(
 ) -> None:
     command = f"{COMMAND}  "
     table, tokenizer = {"mcp": command, "only": ["counts"]}, load_tokenizer("models/tiny-base")
-    setting_of(recipe(table | {"shared": True}), tokenizer, [TASK])
+    recipe(table | {"shared": True}).setting(tokenizer, [TASK])
     assert "one process" not in capsys.readouterr().err
     for _ in range(2):
-        setting_of(recipe(table), tokenizer, [TASK])
+        recipe(table).setting(tokenizer, [TASK])
     assert capsys.readouterr().err == (
         f"{command}: one process of this tool server serves all episodes, which share what it remembers: set shared = "
         "true if it remembers nothing, or serve it at a URL: each episode has a session of its own\n"
@@ -177,7 +177,7 @@ def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: P
         'def halve(x: float) -> float:\n    """Halves.\n\n    Args:\n        x: It.\n    """\n'
     )
     env = recipe(f"{tmp_path}/more.py:halve", {"mcp": COMMAND, "only": ["add"]})
-    setting = setting_of(env, load_tokenizer("models/tiny-base"), [TASK])
+    setting = env.setting(load_tokenizer("models/tiny-base"), [TASK])
     assert list(setting.tools) == ["halve", "add"]
     code = env_code_in(env)
     assert code is not None
@@ -197,14 +197,14 @@ def test_a_recipe_offers_functions_and_tools_of_servers_side_by_side(tmp_path: P
 )
 def test_a_server_without_the_tools_is_refused_in_a_line(tools: dict[str, object], reason: str) -> None:
     with pytest.raises(SleuthError) as refusal:
-        setting_of(recipe(tools), load_tokenizer("models/tiny-base"), [TASK])
+        recipe(tools).setting(load_tokenizer("models/tiny-base"), [TASK])
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(SleuthError, match="tools has add twice"):
-        setting_of(recipe({"mcp": COMMAND}, {"mcp": COMMAND, "only": ["add"]}), None, [TASK])
+        recipe({"mcp": COMMAND}, {"mcp": COMMAND, "only": ["add"]}).setting(None, [TASK])
 
 
 def test_a_folder_for_a_url_and_a_table_without_a_server_are_refused(tmp_path: Path) -> None:
@@ -236,5 +236,5 @@ def test_a_function_in_a_table_may_be_shared(tmp_path: Path) -> None:
     (tmp_path / "asked.py").write_text('def now() -> str:\n    """Tells the time."""\n')
     name = f"{tmp_path}/asked.py:now"
     assert recipe({"function": name}).functions() == recipe(name).functions() == (name,)
-    setting = setting_of(recipe({"function": name, "shared": True}), load_tokenizer("models/tiny-base"), [TASK])
+    setting = recipe({"function": name, "shared": True}).setting(load_tokenizer("models/tiny-base"), [TASK])
     assert setting.tools["now"].shared

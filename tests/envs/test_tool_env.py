@@ -13,12 +13,11 @@ from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.calls import CallRecord, EpisodeCalls
-from sleuth.episodes.environments import setting_of
 from sleuth.own.functions import UserCodeError, load_function
-from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.tables import ToolEnvRecipe
 from sleuth.search.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
 from sleuth.types import (
     Action,
@@ -333,7 +332,7 @@ def chat_episode(template: str, folder: Path, *turns: str) -> Episode:
         prompt=str(folder / "prompt.txt"),
         prompt_role="user",
     )
-    setting = setting_of(env, tokenizer, [TASK])
+    setting = env.setting(tokenizer, [TASK])
     script = iter(turns)
     rollout = Rollout(
         engine=ScriptedEngine(tokenizer, lambda text, sampling: next(script)),

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.dialect import DIALECTS, Dialect
 from sleuth.episodes.calls import queries_of
-from sleuth.search.translation import translated
+from sleuth.search.warm_start import translated
 
 SLEUTH = DIALECTS["sleuth"]
 SEARCH = "<think> birthplace of Ada Voss</think><search> Ada Voss</search>"

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from sleuth.cite.citation_gain import CitationCredit, citation_gains
 from sleuth.cite.claims import tag_spans
+from sleuth.cite.env import RefineSetting, refine_setting
 from sleuth.cite.rewards import CitationGainRecipe
+from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.cli.app import app
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.episodes.environments import RefineSetting, refine_setting
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.ranks import ALONE
-from sleuth.recipe import RefineEnvRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.probe import probe

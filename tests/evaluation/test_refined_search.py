@@ -12,14 +12,15 @@ import pytest
 from measured import episode_figures
 
 from sleuth.cite.dialect import ANSWER_ONLY
+from sleuth.cite.env import RefineSetting
 from sleuth.cite.refined_search import RefinedSetting, Refiner, with_refiner
 from sleuth.dialect import DIALECTS
 from sleuth.engines.scripted import ScriptedEngine
-from sleuth.episodes.environments import RefineSetting, SearchSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import mean_over_sets, question_record
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
+from sleuth.search.setting import SearchSetting
 from sleuth.types import Action, Passage, Piece, Sampling, Score, SleuthError, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
 

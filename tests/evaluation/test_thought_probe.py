@@ -20,11 +20,11 @@ from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.models import load_model
-from sleuth.recipe import ThoughtEnvRecipe, load_recipe
+from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.certificate import verdict
-from sleuth.think.stage_tables import PlacesRecipe, ProbeRecipe
+from sleuth.think.stage_tables import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe
 from sleuth.think.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
 from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.thoughts import spots_of, thought_setting, thought_tokens

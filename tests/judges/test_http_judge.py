@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from chat_server import MODEL, Answer, ChatServer, part, right, says, scored
 
-from sleuth.judges.factory import JudgePool
+from sleuth.judges.factory import JudgePool, wait_until_served
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.pool import base_url, same_model
-from sleuth.judges.served import wait_until_served
 from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.types import Case, Pair, SleuthError, Verdict
 

@@ -12,11 +12,9 @@ import pytest
 from corpora import PASSAGES, WriteCorpus
 from starlette.testclient import TestClient
 
-from sleuth.episodes.environments import search_setting
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.protocol_differences import differences
 from sleuth.episodes.setting import Setting, changes_of_card
-from sleuth.recipe.envs import SearchEnvRecipe
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.dense import adopt_vectors, build_dense
 from sleuth.retrieval.encoder import encoder_card
@@ -24,6 +22,8 @@ from sleuth.retrieval.hybrid import build_hybrid
 from sleuth.retrieval.index_card import EncoderCard, read_card
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.recipe_inputs import missing_inputs
+from sleuth.search.setting import search_setting
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.search_handler import IndexLoader
@@ -172,7 +172,7 @@ def test_a_recipe_that_requires_an_encoder_refuses_an_index_of_words(
 
 def test_a_server_that_does_not_say_what_it_is_is_refused_where_a_recipe_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     served = lambda urls, log: ("8c1f", UNKNOWN_RETRIEVER)  # noqa: E731
-    monkeypatch.setattr("sleuth.episodes.environments.wait_until_ready", served)
+    monkeypatch.setattr("sleuth.search.setting.wait_until_ready", served)
     env = env_of(None, retriever="remote", urls=["http://127.0.0.1:1"])
     assert search_setting(env, None, TASKS).protocol("strict", 512).retriever == UNKNOWN_RETRIEVER
     asking = env_of(None, retriever="remote", urls=["http://127.0.0.1:1"], required_retriever=E5)

@@ -12,13 +12,13 @@ from measured import Finished, episode_figures
 
 from sleuth.answers.answer import CITING, AnswerReward, EpisodeReward, cited_passage, quotation
 from sleuth.answers.factory import reward_of
+from sleuth.answers.search_results import appears_in, shown_part
 from sleuth.answers.tables import AnswerRewardRecipe, TokenF1Recipe
 from sleuth.cite.hostile import ATTACKS, CASES
 from sleuth.dialect import DIALECTS
 from sleuth.evaluation.intervals import UNMEASURED, wilson
 from sleuth.judges.factory import JudgePool
 from sleuth.search.rewards import CitedAnswerRecipe, cited_answer
-from sleuth.search.search_results import appears_in, shown_part
 from sleuth.types import Action, Episode, Passage, Task
 
 READING = DIALECTS["reading"]

@@ -9,11 +9,11 @@ from episodes import episode_of, looked_up, results, score_of
 
 from sleuth import family
 from sleuth.answers.factory import answer_scorer_of, reward_of, reward_spec_of
+from sleuth.answers.search_results import appears_in, passages_with
 from sleuth.answers.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
 from sleuth.dialect import DIALECTS
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe.rewards import RewardInputs
-from sleuth.search.search_results import appears_in, passages_with
 from sleuth.types import Action, Episode, Passage, Reward
 
 DIALECT = DIALECTS["sleuth"]

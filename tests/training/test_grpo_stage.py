@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.dialect import DIALECTS
-from sleuth.episodes.environments import retriever_of
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.runs.run_folder import RunFolder
+from sleuth.search.setting import retriever_of
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.training.stage_context import StageContext
@@ -135,9 +135,7 @@ def test_a_run_that_goes_on_with_another_retriever_says_so(
 ) -> None:
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
-    monkeypatch.setattr(
-        "sleuth.episodes.environments.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense)
-    )
+    monkeypatch.setattr("sleuth.search.setting.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense))
     run(recipe_file, tmp_path / "parts")
     said = "another protocol: retriever: the steps before bm25, this stage dense (e5-base-v2)"
     assert [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line] == [said]
@@ -157,8 +155,8 @@ def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
             asked.extend(queries)
             return [[Passage(id=f"{len(asked)}", title="Ada", text=f"born {len(asked)}")] for _ in queries]
 
-    monkeypatch.setattr("sleuth.episodes.environments.Remote", Fickle)
-    monkeypatch.setattr("sleuth.episodes.environments.wait_until_ready", lambda urls, log: (None, UNKNOWN_RETRIEVER))
+    monkeypatch.setattr("sleuth.search.setting.Remote", Fickle)
+    monkeypatch.setattr("sleuth.search.setting.wait_until_ready", lambda urls, log: (None, UNKNOWN_RETRIEVER))
     env = "kind='search', dialect='sleuth', prompt='plain', retriever='remote', turn_tokens=20"
     env += ", urls=['http://127.0.0.1:1']"
     overrides = [f"stage.1.env={{ {env} }}", "stage.1.steps=2", "stage.1.save_every=1", *FEW]

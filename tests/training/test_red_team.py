@@ -13,11 +13,10 @@ import pytest
 from sleuth.answers.factory import reward_of
 from sleuth.cite.red_team import TASKS, Attack, attack
 from sleuth.cite.rewards import CitationRecipe
+from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.cite.tricks import TRICKS
 from sleuth.data.questions import load_questions
-from sleuth.episodes.environments import setting_of
 from sleuth.judges.factory import JudgePool
-from sleuth.recipe.envs import RefineEnvRecipe
 from sleuth.types import Group, Score, Task
 
 Run = Callable[..., Path]
@@ -50,7 +49,7 @@ def tasks(world: Path) -> list[Task]:
 
 def attacked(tasks: list[Task], mode: str = "answer_only", **terms: object) -> Attack:
     env = RefineEnvRecipe.model_validate({"kind": "refine", "prompt": "bare", "mode": mode})
-    setting = setting_of(env, None, tasks)
+    setting = env.setting(None, tasks)
     recipe = CitationRecipe.model_validate({"kind": "citation"} | terms)
     with JudgePool(Path("verdicts.sqlite")) as judge_pool:  # a lexical judge's are kept nowhere
         return asyncio.run(attack(tasks, setting, reward_of([recipe], setting.dialect, None, judge_pool)))
@@ -83,7 +82,7 @@ def test_a_missing_score_is_left_out_with_the_honest_one_beside_it(tasks: list[T
     async def only_half(group: Group) -> list[Score]:
         return [Score(value=None if at % 2 else 1.0) for at in range(len(group.episodes))]
 
-    setting = setting_of(RefineEnvRecipe(kind="refine", prompt="bare"), None, tasks)
+    setting = RefineEnvRecipe(kind="refine", prompt="bare").setting(None, tasks)
     found = asyncio.run(attack(tasks[:2], setting, only_half))
     assert 0 < len(found.rewards) < len(TRICKS)
     assert set(found.rewards.values()) == {(1.0, 1.0)}

@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.think.world_chained import CHAINS, ChainedText, ChainedTexts
 from sleuth.think.world_endings import GENERIC_THOUGHTS, THOUGHTS
-from sleuth.think.world_noisy_thoughts import MISTAKEN, RIGHT, HastyTexts
+from sleuth.think.world_files import MISTAKEN, RIGHT, HastyTexts
 
 COUNT = 1200
 

@@ -10,8 +10,8 @@ from sleuth.answers import match
 from sleuth.answers.match import exact_match, normalise
 from sleuth.answers.scorers import Scorer, scorer_of
 from sleuth.answers.scorers.scorer import STRICT, Extracted, extract, transcript_of
+from sleuth.answers.search_results import appears_in, shown_part, shown_passages
 from sleuth.dialect import Dialect
-from sleuth.search.search_results import appears_in, shown_part, shown_passages
 from sleuth.types import Episode, Group, Passage, Score, Trajectory, failed_score
 
 if TYPE_CHECKING:

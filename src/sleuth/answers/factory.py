@@ -14,29 +14,25 @@ from sleuth.answers.function import function_reward_of
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import STRICT, correct_answer_score
 from sleuth.answers.total import TotalReward, WithParts
-from sleuth.cite.citation_reward import CitationReward
-from sleuth.cite.dialect import refines
 from sleuth.dialect import Dialect
-from sleuth.episodes.environments import EVAL_JUDGE
 from sleuth.episodes.protocol import RewardPart, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool, JudgeUse, identity_of, require_judge
+from sleuth.recipe.envs import compares_answers, environment_of
 from sleuth.recipe.judges import JudgeFields
-from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
+from sleuth.recipe.rewards import FunctionFields, Identify, Judged, Recorded, RewardFields, RewardInputs
 from sleuth.recipe.strict import StrictModel
-from sleuth.think.preference_tables import PreferenceFields, WinRateRecipe
-from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
 
-def reward_spec_of(rewards: Sequence[RewardFields | PreferenceFields], identify: Identify = identity_of) -> RewardSpec:
+def reward_spec_of(rewards: Sequence[Recorded], identify: Identify = identity_of) -> RewardSpec:
     """The record of the sum of rewards that checkpoints carry."""
     return RewardSpec(
         parts=tuple(
             RewardPart(
                 kind=reward.kind,
                 weight=reward.weight,
-                shuffle=reward.shuffle,
+                shuffle=getattr(reward, "shuffle", False),
                 **reward.record(identify),
             )
             for reward in rewards
@@ -69,26 +65,31 @@ def eval_reward_of(
     dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
     rewards: Sequence[RewardFields] = (),
-    judge: Judge = EVAL_JUDGE,
+    judge: Judge | None = None,
 ) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
-    whether they are well formed; or, of a refiner, its citations by `judge`; and, as further parts, what the user's
-    functions among the `rewards` give. If it `computes_score`, the value and the part `score` are the sum of
+    whether they are well formed; or what the environment measures instead, by `judge`; and, as further parts, what the
+    user's functions among the `rewards` give. If it `computes_score`, the value and the part `score` are the sum of
     the rewards."""
     others: list[Reward] = []
+    compares = compares_answers(dialect)
     if paid := computes_score(rewards, dialect):
         measured = reward_of(rewards, dialect, tokenizer)
     else:
         others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
-        measured = CitationReward(dialect, judge) if refines(dialect) else answer_reward_of(scorer, dialect, tokenizer)
-    if dialect.tool is None and not refines(dialect):
+        measured = (
+            answer_reward_of(scorer, dialect, tokenizer)
+            if compares
+            else environment_of(dialect).measure(dialect, judge)
+        )
+    if dialect.tool is None and compares:
         others.append(EpisodeReward("well_formed", well_formed, dialect))
     return WithParts(measured, others, name=SCORE if paid else None)
 
 
 def leads_with_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     """Whether a stage pays something else than right answers; then the score and its parts lead its evaluations."""
-    return bool(rewards) and not refines(dialect) and all(reward.answer_scorer is None for reward in rewards)
+    return bool(rewards) and compares_answers(dialect) and all(reward.answer_scorer is None for reward in rewards)
 
 
 def computes_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
@@ -108,7 +109,7 @@ def reward_of(
     answer to match. A gain is added later, by `sleuth.think.thought_gain`."""
     inputs = RewardInputs(dialect=dialect, tokenizer=tokenizer, judge_pool=cast("JudgePool", judge_pool))
     made = [(built, reward.weight) for reward in rewards if (built := reward.build(inputs)) is not None]
-    if not refines(dialect) and not any(reward.is_measured_alone for reward in rewards):
+    if compares_answers(dialect) and not any(reward.is_measured_alone for reward in rewards):
         made.insert(0, (answer_reward_of(STRICT.name, dialect, tokenizer), 0.0))
     return TotalReward([reward for reward, _ in made], [weight for _, weight in made])
 
@@ -119,9 +120,7 @@ def require_judges(rewards: Sequence[RewardFields]) -> None:
         require_judge(use)
 
 
-def judges_in(
-    rewards: Sequence[RewardFields | PreferenceFields | ProbeRecipe | WinRateRecipe], what: str = "reward"
-) -> Iterator[JudgeUse]:
+def judges_in(rewards: Sequence[Judged], what: str = "reward") -> Iterator[JudgeUse]:
     """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
         for number, judge in enumerate(reward.judges()):
@@ -158,7 +157,7 @@ def require_endings(judges: Iterable[JudgeFields], tasks: Sequence[Task]) -> Non
 def scorer_warnings(scorers: Iterable[str | None], setting: Setting) -> list[str]:
     """A sentence for each scorer that gives a right answer less than 1 under this prompt and dialect. Refiners and
     thoughts have no golden answer that a scorer could compare."""
-    if refines(setting.dialect):
+    if not compares_answers(setting.dialect):
         return []
     return misfit_lines(scorers, setting.dialect, lambda: setting.opening, setting.prompt_name)
 

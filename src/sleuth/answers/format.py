@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from sleuth import family
 from sleuth.answers.answer import opened_answer
-from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.dialect import Dialect
-from sleuth.read.dialect import READING
 from sleuth.types import Episode
 
 
@@ -40,7 +39,7 @@ def _patterns(dialect: Dialect) -> tuple[re.Pattern[str], ...]:
     def element(tags_open: str, tags_close: str) -> str:
         return rf"{re.escape(tags_open)}{no_tag}{re.escape(tags_close)}\s*"
 
-    thinks = dialect.name not in (ANSWER_ONLY.name, READING.name)
+    thinks = dialect.name not in family.thoughtless()
     thought = rf"\s*{element(dialect.think.open, dialect.think.close) if thinks else ''}"
     search, answer = (thought + element(tags.open, tags.close) for tags in (dialect.search, dialect.answer))
     query, rest = (no_tag + re.escape(tags.close) + r"\s*" for tags in (dialect.search, dialect.answer))

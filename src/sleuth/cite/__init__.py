@@ -8,7 +8,7 @@ FAMILY = Family(
     name="cite",
     about="Refiners: the evidence of a search, rewritten as one answer whose claims cite it.",
     environments={
-        "refine": "sleuth.recipe.envs:RefineEnvRecipe",
+        "refine": "sleuth.cite.tables:RefineEnvRecipe",
     },
     skills={
         "claims": "sleuth.cite.exam:claims",

@@ -9,6 +9,7 @@ from typing import Literal
 
 from sleuth.answers.answer import given_answer
 from sleuth.answers.format import well_formed
+from sleuth.answers.search_results import appears_in
 from sleuth.cite.claims import CitedAnswer
 from sleuth.cite.evidence import abstains, citable, read_answer
 from sleuth.cite.measure import (
@@ -23,7 +24,6 @@ from sleuth.cite.measure import (
 )
 from sleuth.dialect import Dialect
 from sleuth.judges.rubric_sheets import verdicts_on
-from sleuth.search.search_results import appears_in
 from sleuth.types import Case, Episode, Group, Judge, Score, SheetJudge, Verdict, failed_score
 
 Formula = Literal["f1", "dr_tulu"]

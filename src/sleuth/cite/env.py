@@ -1,12 +1,24 @@
-"""The refiner's environment: one prompt with a search agent's reasoning and tool output, one answer."""
+"""The refiner's environment: one prompt with a search agent's reasoning and tool output, one answer; and its
+setting."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
+from transformers import PreTrainedTokenizerFast
+
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.tables import EVAL_JUDGE, RefineEnvRecipe
 from sleuth.dialect import Dialect
 from sleuth.episodes.frames import Frame, TextFrame
-from sleuth.types import Action, Evidence, Piece, Reply, StopReason, Task
+from sleuth.episodes.library import read_prompt, require_askable
+from sleuth.episodes.protocol import ProtocolCard, RewardSpec
+from sleuth.episodes.setting import Setting, asked_with, template_of
+from sleuth.types import Action, Env, EpisodeKey, Evidence, Piece, Reply, SleuthError, StopReason, Task
 
 SNIPPET_MARKUP = re.compile(r"(</?(?:snippet|webpage)\b[^<>]*>)", re.IGNORECASE)
 
@@ -49,3 +61,55 @@ class RefineEnv:
         output = [Piece(text=part, quoted=not at % 2) for at, part in enumerate(parts) if part]
         tags = self.dialect.information
         return [*pieces, Piece(text=f"{tags.open}\n"), *output, Piece(text=f"\n{tags.close}")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefineSetting(Setting):
+    """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
+
+    probe: ClassVar[str] = "sleuth.cite.probe:probe_citations"
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.cite.red_team import RedTeam
+
+        return [RedTeam(inputs.worker)] if inputs.worker.stage.red_team_every else []
+
+    def protocol(
+        self, scorer: str, context: int, reward: RewardSpec | None = None, questions_sha256: str | None = None
+    ) -> ProtocolCard:
+        """The card names the judge of claims in place of `scorer`: no answer is compared with a golden one."""
+        return Setting.protocol(self, EVAL_JUDGE.identity, context, reward, questions_sha256)
+
+
+def refine_setting(
+    env: RefineEnvRecipe,
+    tokenizer: PreTrainedTokenizerFast | None,
+    tasks: Sequence[Task],
+    card: ProtocolCard | None = None,
+) -> RefineSetting:
+    """The mode's dialect with the recipe's limits, and the prompt: that of a checkpoint's `card` if `env` names no
+    other. Raises SleuthError for a task without tool output."""
+    bare = next((task for task in tasks if task.evidence is None), None)
+    if bare is not None:
+        raise SleuthError(
+            f"question {bare.id!r} has no tool output to refine: give rows with reasoning and tool_output, or set "
+            'kind = "search"'
+        )
+    dialect = REFINERS[env.mode]
+    if env.turn_tokens is not None:
+        dialect = replace(dialect, turn_tokens=env.turn_tokens)
+    carried = card is not None and env.prompt == card.prompt
+    prompt = card.prompt_text if card is not None and carried else read_prompt(env.prompt)
+    name = Path(env.prompt).stem
+    require_askable(prompt, env.prompt_role, name)
+    return RefineSetting(
+        dialect=dialect,
+        prompt_name=name,
+        prompt=prompt,
+        ask_with=card.ask_with if card is not None and not tasks else asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template_of(env, dialect, tokenizer),
+    )

@@ -10,11 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from sleuth import __version__
+from sleuth.answers.search_results import appears_in
 from sleuth.cite.rows import row_of, snippets_of, tool_output_of
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.intervals import share
-from sleuth.search.search_results import appears_in
 from sleuth.types import Action, Episode, Score
 
 Row = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from sleuth.answers.search_results import shown_passages
 from sleuth.cite.claims import CitedAnswer, bracketed, tagged
 from sleuth.cite.measure import EvidenceTexts
-from sleuth.search.search_results import shown_passages
 from sleuth.types import Episode, Passage
 
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from sleuth.cite.claims import tagged
+from sleuth.cite.env import RefineSetting
 from sleuth.cite.episode_rows import reasoning_before
 from sleuth.cite.rows import snippets_of, tool_output_of
-from sleuth.episodes.environments import RefineSetting, SearchSetting
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.render import Renderer
 from sleuth.rollout import PromptTooLong, Rollout
+from sleuth.search.setting import SearchSetting
 from sleuth.types import (
     Action,
     Env,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from sleuth import family
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.answers.scorers import scorer_of
-from sleuth.cite.dialect import REFINERS, Mode
 from sleuth.dialect import DIALECTS
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import DEFAULT_CONTEXT
 from sleuth.learn.models import Outline
-from sleuth.recipe import GrpoRecipe, QuestionsRecipe, Recipe, RefineEnvRecipe, SearchEnvRecipe
-from sleuth.recipe.envs import Role
+from sleuth.recipe import GrpoRecipe, QuestionsRecipe, Recipe
+from sleuth.recipe.envs import EnvFields, Role, environment_of
 from sleuth.types import SleuthError
 
 
@@ -22,17 +22,18 @@ def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
     is recorded if the recipe's index is here, else what it requires of a retriever. Raises SleuthError without such a
     stage."""
     stages = reversed(recipe.stages_of(GrpoRecipe).values())
-    stage = next((stage for stage in stages if isinstance(stage.env, SearchEnvRecipe | RefineEnvRecipe)), None)
+    stage = next((stage for stage in stages if stage.env.adopts(stage.env.plain_dialect(), ())), None)
     if stage is None:
         raise SleuthError(
             f"--like {recipe.name}: has no stage of kind grpo that searches or refines; name a recipe that has one, or "
             "give --dialect and --prompt"
         )
     env = stage.env
-    if isinstance(env, SearchEnvRecipe) and (env.index is None or not env.index.is_dir()):
+    index: Path | None = getattr(env, "index", None)
+    if index is None or not index.is_dir():
         env = env.without_retriever()
     ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
-    setting = replace(setting_of(env, model.tokenizer, []), ask_with=ask_with)
+    setting = replace(env.setting(model.tokenizer, []), ask_with=ask_with)
     if setting.retriever_identity is None:
         setting = replace(setting, retriever_identity=env.required_identity)
     return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))
@@ -51,15 +52,12 @@ def protocol_of_names(
     model's own, as far as evaluations go by default. Raises SleuthError for an unknown name, or a prompt that does not
     fit its role."""
     answers = scorer_of(scorer)
-    modes: dict[str, Mode] = {refiner.name: mode for mode, refiner in REFINERS.items()}
-    if dialect not in (known := (*DIALECTS, *modes)):
+    tables: list[type[EnvFields]] = family.tables("environments")
+    known = {**DIALECTS, **{name: own for table in tables for name, own in table.own_dialects().items()}}
+    if dialect not in known:
         raise SleuthError(f"--dialect {dialect}: there is no such dialect; there are {', '.join(known)}")
-    env = (
-        RefineEnvRecipe(kind="refine", mode=modes[dialect], prompt=prompt, prompt_role=prompt_role)
-        if dialect in modes
-        else SearchEnvRecipe(kind="search", dialect=dialect, prompt=prompt, prompt_role=prompt_role, retriever="empty")
-    )
+    env = environment_of(known[dialect]).speaking(dialect, prompt, prompt_role)
     if context is not None and context > model.context:
         raise SleuthError(f"--context {context}: the model holds {model.context} tokens; give that or fewer")
-    setting = setting_of(env, model.tokenizer, [])
+    setting = env.setting(model.tokenizer, [])
     return setting.protocol(answers.name, context or min(model.context, DEFAULT_CONTEXT))

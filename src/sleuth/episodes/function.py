@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from sleuth.own.calls import Caller
-from sleuth.own.functions import UserCodeError
-from sleuth.types import Action, Piece, Reply, StopReason, Task
+from sleuth.dialect import dialect_of
+from sleuth.episodes.own_code import env_code_in
+from sleuth.episodes.setting import Setting
+from sleuth.episodes.tables import FunctionEnvRecipe
+from sleuth.own.calls import THREADS, Caller
+from sleuth.own.functions import UserCodeError, load_function, require_arguments
+from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
 """What `Reply.done` may be."""
@@ -70,3 +75,44 @@ class FunctionEnv:
 
 def _failed(error: UserCodeError) -> Reply:
     return Reply(action=Action(kind="invalid", text="", failure=str(error)), done="failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSetting(Setting):
+    """What the episodes in an environment of the user share. Of its dialect only the tags that rewards read are used:
+    the environment has its own prompt."""
+
+    parameters: Mapping[str, Any]
+    make: Caller
+
+    longest_answer_is: ClassVar[str] = "an answer of at least "
+    longest_answer_key: ClassVar[str] = "what the environment's `open` writes"
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return FunctionEnv(task, self.make, self.parameters)
+
+    @property
+    def longest_answer(self) -> int:
+        """Any token: each reply has its own limit."""
+        return 1
+
+    @property
+    def opening(self) -> str:
+        """Unknown without a task."""
+        return ""
+
+
+def function_setting(env: FunctionEnvRecipe) -> FunctionSetting:
+    """The user's class. Raises UserCodeError if there is none, or if it cannot be called with a task."""
+    function = load_function(env.function, env.files)
+    require_arguments(function, 1, env.parameters, f"{function.short_name}(task)")
+    return FunctionSetting(
+        dialect=dialect_of(env.dialect),
+        prompt_name="",
+        prompt="",
+        prompt_role="raw",
+        template=None,
+        own_code=env_code_in(env),
+        parameters=env.parameters,
+        make=Caller(function, seconds=env.seconds, delays_engine=True, at_once=THREADS),
+    )

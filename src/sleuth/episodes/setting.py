@@ -18,7 +18,7 @@ from sleuth.episodes.frames import Frame, frame_of
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
 from sleuth.episodes.published import QUESTION, place_of
 from sleuth.recipe.data import AskWith
-from sleuth.recipe.envs import RenderedEnvRecipe, Role
+from sleuth.recipe.envs import RenderedEnvFields, Role
 from sleuth.render import Renderer, check_writable
 from sleuth.rollout import Rollout
 from sleuth.types import (
@@ -91,6 +91,10 @@ class Setting(ABC):
         """The hooks of `sleuth.training.hooks` that a GRPO stage has because of its environment."""
         return []
 
+    def notes(self) -> list[str]:
+        """What one should know before a model is asked here."""
+        return []
+
     def frame(self) -> Frame:
         """The frame that puts an environment's texts into the policy's context, for one episode."""
         return frame_of(self.dialect, self.prompt_role, self.template)
@@ -122,7 +126,7 @@ class Setting(ABC):
 
 
 def template_of(
-    env: RenderedEnvRecipe,
+    env: RenderedEnvFields,
     dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
     tools: Sequence[Mapping[str, Any]] = (),

@@ -13,21 +13,19 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.answers.factory import eval_reward_of, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
-from sleuth.cite.dialect import REFINERS, Mode, refines
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
-from sleuth.episodes.environments import EVAL_JUDGE, SearchSetting, refine_setting, search_setting, setting_of_card
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.episodes.setting import Setting, changes_of_card
+from sleuth.episodes.setting import Setting
 from sleuth.host.checksums import SUMS, has_checksums
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.judges.cache import NamedJudge
 from sleuth.kernels.allocator import is_out_of_memory
 from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
-from sleuth.recipe.envs import RefineEnvRecipe, Role, SearchEnvRecipe
+from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import RewardFields
 from sleuth.recipe.training import SampledRecipe
 from sleuth.render import Renderer
@@ -36,11 +34,6 @@ from sleuth.runs.progress import ProgressBar
 from sleuth.types import Engine, Episode, Score, SleuthError, Task
 
 DEFAULT_CONTEXT = 4096
-DEFAULT_DIALECT = "sleuth"
-DEFAULT_PROMPT = "plain"
-DEFAULT_REFINER = REFINERS["answer_only"].name
-DEFAULT_REFINE_PROMPT = "refine"
-
 
 OpenPool = Callable[[PreTrainedModel, PreTrainedTokenizerFast, int], PoolEngine | None]
 """The servers that generate in the place of a model, with its weights, sequences of at most so many tokens; None if
@@ -141,7 +134,7 @@ class EvalSession:
 
     def judged_by(self, judge: NamedJudge) -> EvalSession:
         """The same session, whose claims `judge` judges. Raises SleuthError if its model does not refine."""
-        if not refines(self.setting.dialect):
+        if compares_answers(self.setting.dialect):
             raise SleuthError(
                 "--judge is for the claims of a MODEL that refines; this one is asked in the dialect "
                 f"{self.setting.dialect.name!r}, and its answers are compared with the golden ones"
@@ -171,8 +164,7 @@ class EvalSession:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        judge = self.judge or EVAL_JUDGE
-        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards, judge)
+        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards, self.judge)
         scored_groups = await scored(groups, reward)
         return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 
@@ -223,7 +215,7 @@ def open_eval_session(
             f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
             "start; evaluate it in a recipe with an `evaluate` stage whose env names it"
         )
-    answer_scorer = scorer_of(scorer or (card.scorer if card and not refines(card.dialect) else STRICT.name))
+    answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
     else:
@@ -240,8 +232,10 @@ def open_eval_session(
         forced_search=forced_search,
         closed_book=closed_book,
     )
-    setting, differences = resolve_protocol(card, overrides, tokenizer, tasks)
-    if scorer is not None and refines(setting.dialect):
+    adopted = environment_of(card.dialect if card is not None else None, tasks)
+    setting: Setting
+    setting, differences = adopted.setting_to_evaluate(card, overrides, tokenizer, tasks)
+    if scorer is not None and not compares_answers(setting.dialect):
         raise SleuthError(
             f"--scorer {scorer} compares answers with golden ones, and {model} refines: leave it out; its claims are "
             "judged, by the judge of --judge FILE"
@@ -262,9 +256,9 @@ def open_eval_session(
         samples=samples,
         scorer=answer_scorer.name,
     )
-    if isinstance(setting, SearchSetting) and not (index or urls or closed_book or setting.dialect.searches == 0):
-        differences.append("there is no index and no retrieval server: every search finds nothing")
-    return session, notes + differences + context_notes + scorer_warnings([answer_scorer.name], setting)
+    return session, notes + differences + setting.notes() + context_notes + scorer_warnings(
+        [answer_scorer.name], setting
+    )
 
 
 def _find_served(model: str, url: str, served_as: str | None) -> tuple[Served, PreTrainedTokenizerFast, int, list[str]]:
@@ -316,67 +310,3 @@ class EvalOverrides:
     prompt_role: Role | None = None
     forced_search: bool | None = None
     closed_book: bool = False
-
-
-def resolve_protocol(
-    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
-) -> tuple[Setting, list[str] | None]:
-    """The setting, and its differences from the checkpoint's training; None for another dialect or without a card. A
-    model without a card searches, unless all tasks have a tool output to refine."""
-    have_evidence = bool(tasks) and all(task.evidence is not None for task in tasks)
-    if refines(card.dialect) if card else have_evidence:
-        return _refine_setting(card, overrides, tokenizer, tasks)
-    return _search_setting(card, overrides, tokenizer, tasks)
-
-
-def _search_setting(
-    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
-) -> tuple[Setting, list[str] | None]:
-    role = overrides.prompt_role or (card.prompt_role if card else "raw")
-    trained = card is not None and card.forced_search and not overrides.closed_book
-    forced = trained if overrides.forced_search is None else overrides.forced_search
-    env = SearchEnvRecipe(
-        kind="search",
-        dialect=overrides.dialect or (card.dialect.name if card else DEFAULT_DIALECT),
-        prompt=overrides.prompt or (card.prompt if card else DEFAULT_PROMPT),
-        prompt_role=role,
-        template_flags=card.template_flags if card and role != "raw" else {},
-        index=overrides.index,
-        urls=overrides.urls,
-        retriever="remote" if overrides.urls else "index" if overrides.index or overrides.closed_book else "empty",
-        forced_search=forced,
-        closed_book=overrides.closed_book,
-    )
-    if card is not None and env.dialect == card.dialect.name:
-        return setting_of_card(card, env, tokenizer, tasks)
-    return search_setting(env, tokenizer, tasks), None
-
-
-def _refine_setting(
-    card: ProtocolCard | None, overrides: EvalOverrides, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
-) -> tuple[Setting, list[str] | None]:
-    search_options = {
-        "--index": overrides.index,
-        "--retriever": overrides.urls,
-        "--forced-search": overrides.forced_search,
-        "--closed-book": overrides.closed_book,
-    }
-    for option, value in search_options.items():
-        if value:
-            raise SleuthError(f"{option} is for models that search; this one refines the tool output of the rows")
-    modes: dict[str, Mode] = {dialect.name: mode for mode, dialect in REFINERS.items()}
-    name = overrides.dialect or (card.dialect.name if card else DEFAULT_REFINER)
-    if name not in modes:
-        raise SleuthError(f"--dialect {name}: a refiner needs {' or '.join(modes)}")
-    role = overrides.prompt_role or (card.prompt_role if card else "raw")
-    same = card is not None and card.dialect.name == name
-    env = RefineEnvRecipe(
-        kind="refine",
-        mode=modes[name],
-        prompt=overrides.prompt or (card.prompt if card else DEFAULT_REFINE_PROMPT),
-        prompt_role=role,
-        template_flags=card.template_flags if card and role != "raw" else {},
-        turn_tokens=card.dialect.turn_tokens if card and same else None,
-    )
-    setting = refine_setting(env, tokenizer, tasks, card)
-    return setting, changes_of_card(card, setting) if card and same else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sleuth.answers.suites import SUITES
+from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.dialect import dialect_of
 from sleuth.engines.local.pages import PAGE
 from sleuth.plan.memory import Passes
@@ -17,19 +18,24 @@ from sleuth.recipe import (
     EvaluateRecipe,
     GrpoRecipe,
     Recipe,
-    RefineEnvRecipe,
-    SearchEnvRecipe,
     SupervisedRecipe,
     TextRecipe,
-    ThoughtEnvRecipe,
 )
 from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.warm_start_table import WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
-from sleuth.think.stage_tables import AnnotateRecipe, GateRecipe, ProbeRecipe, ReasonRecipe, ThoughtTextRecipe
+from sleuth.think.stage_tables import (
+    AnnotateRecipe,
+    GateRecipe,
+    ProbeRecipe,
+    ReasonRecipe,
+    ThoughtEnvRecipe,
+    ThoughtTextRecipe,
+)
 
 PROMPT, TURN, PASSAGE, SEARCHES = 300, 120, 150, 2
 """Tokens of a search prompt, of a turn and of a passage, and searches of a typical episode, where limits allow them.
@@ -218,6 +224,7 @@ def _rows(recipe: Recipe, index: int, stage: SupervisedRecipe) -> Lengths:
             return Lengths(limit=row, prompt=0, response=row, sampled=row)
         case AnsweredRowsRecipe():
             env, context = recipe.refine_env_and_context(index)
+            assert isinstance(env, RefineEnvRecipe)
             return _refined(env, context or ROW)
         case _:
             return Lengths(limit=ROW, prompt=0, response=ROW, sampled=ROW)

@@ -9,12 +9,11 @@ from typing import Any
 from sleuth.answers.answer import answer_reward_of
 from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import Dialect
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles
 from sleuth.recipe import Recipe
-from sleuth.recipe.envs import RenderedEnvRecipe
+from sleuth.recipe.envs import RenderedEnvFields
 from sleuth.types import Evidence, Group, Passage, SleuthError, Task
 
 QUESTION = "Where was Ada Voss born?"
@@ -34,7 +33,7 @@ TASK = Task(
 
 def rendering_stages(recipe: Recipe) -> list[int]:
     """The indices of the stages whose environment renders prompts. Raises SleuthError if there are none."""
-    stages = [at for at, stage in enumerate(recipe.stage) if isinstance(getattr(stage, "env", None), RenderedEnvRecipe)]
+    stages = [at for at, stage in enumerate(recipe.stage) if isinstance(getattr(stage, "env", None), RenderedEnvFields)]
     if not stages:
         raise SleuthError(f"{recipe.name}: no stage has an environment that renders prompts; leave --recipe out")
     return stages
@@ -52,7 +51,7 @@ def _stage_findings(files: ModelFiles, recipe: Recipe, index: int) -> Iterator[F
     env = stage.env.without_retriever()
     context = stage.context or files.context
     try:
-        setting = setting_of(env, files.tokenizer, [TASK] if env.plays == "refiner" else [])
+        setting = env.setting(files.tokenizer, [TASK] if env.plays == "refiner" else [])
         trial = trial_group(setting, TASK, files.tokenizer, context or 1 << 20)
     except CodeRefusedError:
         raise

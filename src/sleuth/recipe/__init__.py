@@ -1,7 +1,6 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
 from sleuth.recipe.data import AnsweredRowsRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.envs import RefineEnvRecipe, SearchEnvRecipe, ThoughtEnvRecipe, ToolEnvRecipe
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
@@ -19,13 +18,9 @@ __all__ = [
     "InitRecipe",
     "QuestionsRecipe",
     "Recipe",
-    "RefineEnvRecipe",
-    "SearchEnvRecipe",
     "StageFields",
     "SupervisedRecipe",
     "TextRecipe",
-    "ThoughtEnvRecipe",
-    "ToolEnvRecipe",
     "TrainingRecipe",
     "WorldTextRecipe",
     "dump_toml",

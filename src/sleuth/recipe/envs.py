@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
+from sleuth import family
+from sleuth.dialect import Dialect
+from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
+from sleuth.types import Judge, RetrieverIdentity, Reward, Task
 
-from sleuth.host.model_path import model_name
-from sleuth.recipe.strict import TABLE, TEXT, FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
-from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 Role = Literal["raw", "user", "system"]
 EpisodeKind = Literal["agent", "refiner", "thought"]
@@ -24,6 +27,53 @@ class EnvFields(KindTable):
     """Kind of its episodes, which decides the rewards and the data that fit it."""
     turn_key: ClassVar[str] = "turn_tokens"
     """The key that limits what the policy writes in one turn."""
+
+    compares_answers: ClassVar[bool] = True
+    """Whether evaluations compare answers with golden ones; else they have a measure of their own."""
+    needs_index: ClassVar[bool] = True
+    """Whether a model that plays here needs an index."""
+
+    @abstractmethod
+    def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> Any:
+        """What its episodes share, a `sleuth.episodes.setting.Setting`. Raises SleuthError for tasks of another
+        kind."""
+
+    @abstractmethod
+    def plain_dialect(self) -> Dialect:
+        """Its dialect, without the recipe's limits."""
+
+    @classmethod
+    def adopts(cls, dialect: Dialect | None, tasks: Sequence[Task]) -> bool:
+        """Whether models of this dialect, or, without one, models that are asked these tasks, are evaluated here."""
+        return False
+
+    @classmethod
+    def own_dialects(cls) -> Mapping[str, Dialect]:
+        """The dialects, by name, that belong to this environment alone."""
+        return {}
+
+    @classmethod
+    def speaking(cls, dialect: str, prompt: str, prompt_role: Role) -> Self:
+        """The environment of a dialect that it adopts, without a retriever."""
+        raise NotImplementedError
+
+    @classmethod
+    def setting_to_evaluate(
+        cls, card: Any, changes: Any, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
+    ) -> tuple[Any, list[str] | None]:
+        """The setting in which a model with this `ProtocolCard`, or None, is evaluated, with the changes of an
+        `EvalOverrides`; and its differences from the model's training, None for another dialect or without a card."""
+        raise NotImplementedError
+
+    @classmethod
+    def measure(cls, dialect: Dialect, judge: Judge | None) -> Reward:
+        """The measure of evaluations that compare no answers."""
+        raise NotImplementedError
+
+    @classmethod
+    def filled_with(cls, dialect: Dialect) -> str:
+        """A sentence on what fills a prompt; empty if it is the question alone."""
+        return ""
 
     def without_retriever(self) -> Self:
         """The environment for a machine without the index or the servers that it searches."""
@@ -46,205 +96,19 @@ class EnvFields(KindTable):
         return ()
 
 
-class RequiredRetriever(StrictModel):
-    """What the retriever of a stage has to be, for results to be those that the recipe describes."""
+class RenderedEnvFields(EnvFields):
+    """An environment whose prompt may be a chat message."""
 
-    kind: Literal["bm25", "dense", "hybrid"] | None = None
-    """Kind of its index; absent: any."""
-    encoder: str | None = None
-    """The encoder of its vectors, by the last part of its name: "intfloat/e5-base-v2" is also a folder `e5-base-v2`;
-    absent: any."""
-
-    @property
-    def identity(self) -> RetrieverIdentity | None:
-        """What is required, as a retriever of which nothing else is known; None if any will do."""
-        encoder = model_name(self.encoder) if self.encoder else None
-        return RetrieverIdentity(kind=self.kind, encoder=encoder) if self.kind else None
-
-    @combination
-    def _encoder_is_of_vectors(self) -> Iterator[str]:
-        if self.encoder is not None and self.kind not in ("dense", "hybrid"):
-            yield 'encoder needs kind = "dense" or "hybrid"; other retrievers have none'
-
-
-class SearchEnvRecipe(EnvFields):
-    """A question, a search tool and a budget of searches."""
-
-    named: ClassVar[Mapping[str, str]] = {
-        "dialect": "spoken_dialect",
-        "prompt": "prompt",
-        "hint": "text",
-        "index": "index",
-    }
-    kind: Literal["search"]
-    dialect: str
-    """The search protocol: its tags, wrappers and stop rule."""
-    prompt: str
-    """Name of a prompt that `sleuth prompts` lists, such as "plain", or the path of a text file."""
-    prompt_role: Role = "raw"
-    """How the prompt is rendered: "raw": as plain text; "user" or "system": as a message of the model's chat template.
-    After a system message, the question follows as the user's."""
-    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
-    index: FilePath | None = None
-    """Folder of an index, written by `sleuth index`."""
-    urls: Row[str] = ()
-    """Retrieval servers with the same index, such as those of `sleuth retriever`, instead of a local index."""
-    retriever: Literal["index", "remote", "empty", "shuffled", "gold"] = "index"
-    """Source of passages: the index, the `urls` ("remote"), or a control arm: "empty" returns nothing, "shuffled" the
-    passages of another query, and "gold" those that the row names (`gold_ids`), whatever the query: an upper bound."""
-    required_retriever: RequiredRetriever | None = None
-    """What the retriever has to be, such as `{ kind = "dense", encoder = "intfloat/e5-base-v2" }`: a stage with another
-    one, or with a server that does not say what it is, does not begin. `{}` lifts what a recipe requires."""
-    top_k: PositiveInt | None = None
-    """Passages for each search. Absent, here and for the next six keys: the dialect's default."""
-    searches: NonNegativeInt | None = None
-    """Maximum number of searches in an episode; after the last, the policy gets one more turn."""
-    turns: PositiveInt | None = None
-    """Maximum number of turns in an episode, whatever their action; the last may not search."""
-    turn_tokens: PositiveInt | None = None
-    """Maximum number of tokens that the policy writes in one turn."""
-    response_tokens: PositiveInt | None = None
-    """Maximum number of tokens after the prompt, results included."""
-    passage_tokens: PositiveInt | None = None
-    """Passages are truncated to this number of tokens each."""
-    results_tokens: PositiveInt | None = None
-    """All results of a search together are truncated to this number of tokens, instead of each passage."""
-    hint: str | None = None
-    """Reply to an invalid action: name of a prompt, or path of a text file; absent: the dialect's default."""
-    forced_search: bool = False
-    """Whether the environment opens the first search itself, so that the policy starts inside a query."""
-    closed_book: bool = False
-    """Control arm of an evaluation: the environment opens the answer itself, and there is no search. Needs no index."""
-
-    def without_retriever(self) -> Self:
-        """Every search returns nothing."""
-        return self.model_copy(update={"retriever": "empty", "index": None, "urls": ()})
-
-    @property
-    def required_identity(self) -> RetrieverIdentity | None:
-        return self.required_retriever.identity if self.required_retriever else None
-
-    def require_retriever(self, identity: RetrieverIdentity) -> None:
-        if (required := self.required_identity) is None:
-            return
-        problem = "does not say what it is" if identity == UNKNOWN_RETRIEVER else identity.difference(required)
-        if problem:
-            raise SleuthError(
-                f"{self.index or ', '.join(self.urls)}: {problem}; required_retriever asks for {required}: give such a "
-                "one, or set required_retriever = {} if others will do"
-            )
-
-    @combination
-    def _can_search(self) -> Iterator[str]:
-        needs_index = self.retriever != "empty" and not self.closed_book
-        if self.retriever == "remote" and not self.urls:
-            yield 'urls is missing: retriever = "remote" needs servers, such as urls = ["http://127.0.0.1:8000"]'
-        elif self.retriever == "gold" and self.urls:
-            yield 'urls cannot be asked for the passages of a row: retriever = "gold" needs index'
-        elif self.urls and self.index is not None:
-            yield "urls and index are both given; remove one of them"
-        elif self.urls and self.retriever == "index":
-            yield 'urls needs retriever = "remote" (or a control arm)'
-        elif self.index is None and not self.urls and needs_index:
-            yield (
-                f'index is missing: retriever = "{self.retriever}" reads one; name a folder written by `sleuth index`'
-            )
-        for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                yield f"urls holds {url!r}: expected http://HOST:PORT"
-        if self.forced_search and self.searches == 0:
-            yield "forced_search = true needs searches of 1 or more"
-        if self.closed_book and self.forced_search:
-            yield "closed_book and forced_search are both true; remove one of them"
-        if self.closed_book and self.retriever in ("empty", "shuffled", "gold"):
-            yield f'retriever = "{self.retriever}" has no effect with closed_book = true; remove one of them'
-        if self.passage_tokens is not None and self.results_tokens is not None:
-            yield "results_tokens and passage_tokens are both given; remove one of them"
-        if self.template_flags and self.prompt_role == "raw":
-            yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
-
-
-class RefineEnvRecipe(EnvFields):
-    """The reasoning and the tool output of a search agent, to be rewritten as one answer with citations."""
-
-    named: ClassVar[Mapping[str, str]] = {"prompt": "prompt"}
-    plays: ClassVar[EpisodeKind] = "refiner"
-    kind: Literal["refine"]
-    mode: Literal["answer_only", "thinking"] = "answer_only"
-    """What the policy writes: the answer alone, or a thought and the answer."""
-    prompt: str = "refine"
-    """Name of a prompt that `sleuth prompts` lists, or the path of a text file. Its {question} is replaced by question,
-    reasoning and tool output, or, with data.ask_with = "prompt", by the row's own message (prompt = "bare" consists of
-    {question} alone)."""
-    prompt_role: Role = "raw"
-    """How the prompt is rendered: as plain text ("raw"), or as a message of the model's chat template."""
-    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
-    turn_tokens: PositiveInt | None = None
-    """Maximum number of tokens of the response; absent: 1024."""
+    if TYPE_CHECKING:
+        prompt: Any
+        prompt_role: Any
+        template_flags: Any
+        """Set by each class."""
 
     @combination
     def _flags_have_a_template(self) -> Iterator[str]:
         if self.template_flags and self.prompt_role == "raw":
             yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
-
-
-class ThoughtEnvRecipe(EnvFields):
-    """A text up to some point and an opening tag. The policy writes a thought there and, for rewards that judge it, the
-    suffix after the thought."""
-
-    plays: ClassVar[EpisodeKind] = "thought"
-    turn_key: ClassVar[str] = "thought_tokens"
-    kind: Literal["thought"]
-    thought_tokens: PositiveInt = 48
-    """Maximum number of tokens of a thought."""
-    least_thought_tokens: PositiveInt | None = None
-    """The maximum at the last step of a `grpo` stage: it shrinks exponentially from `thought_tokens` (RMT,
-    arXiv:2509.24375). Absent: it stays."""
-    close: Literal["inserted", "earned"] = "inserted"
-    """What happens to a thought that fills its budget. "inserted": the environment closes it; "earned": it stays open
-    and scores 0, or the lowest gain of its group if that is below 0."""
-    suffix_tokens: NonNegativeInt = 0
-    """Tokens of the suffix that the policy writes after the thought; 0: none, as for kind = "gain", which scores the
-    true suffix."""
-    stops: Row[str] = ()
-    """Texts that end the written suffix early, such as "."; empty: only its length does."""
-
-    @combination
-    def _stops_have_effect(self) -> Iterator[str]:
-        if self.stops and not self.suffix_tokens:
-            yield "stops have no effect with suffix_tokens = 0, where no suffix is written; set suffix_tokens"
-
-    @combination
-    def _budget_shrinks(self) -> Iterator[str]:
-        if self.least_thought_tokens is not None and self.least_thought_tokens >= self.thought_tokens:
-            yield (
-                f"least_thought_tokens = {self.least_thought_tokens} should be less than thought_tokens = "
-                f"{self.thought_tokens}, from which the budget shrinks"
-            )
-
-
-class FunctionEnvRecipe(EnvFields):
-    """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
-    (docs/how-to/own_code.md)."""
-
-    named: ClassVar[Mapping[str, str]] = {"function": "function", "files": "files", "dialect": "dialect"}
-    kind: Literal["python"]
-    function: FunctionName
-    """The class, or a function that makes an environment, `MODULE:NAME`; it is called with the `task` of an episode.
-    The module is looked for beside the recipe, in the current folder and among the installed packages."""
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the class, by name: `[stage.env.parameters]`."""
-    files: Row[FilePath] = ()
-    """Files that the class reads, hashed like code: a run does not continue when one has changed."""
-    dialect: str = "sleuth"
-    """The dialect whose tags rewards such as "answer" read; the environment itself may use any."""
-    seconds: PositiveFloat = 60.0
-    """Timeout of each of its methods in seconds; then the score of the episode is missing."""
-
-    def functions(self) -> tuple[str, ...]:
-        return (self.function,)
 
 
 class ToolTableRecipe(StrictModel):
@@ -277,72 +141,20 @@ class ToolTableRecipe(StrictModel):
             yield "folder and only are for a server; remove them"
 
 
-def _tag_of(tool: Any) -> str:
-    return TABLE if isinstance(tool, Mapping | StrictModel) else TEXT
-
-
-ToolRecipe = Annotated[
-    Annotated[FunctionName, Tag(TEXT)] | Annotated[ToolTableRecipe, Tag(TABLE)], Discriminator(_tag_of)
-]
-"""A function, `MODULE:NAME`, or a table of one or of a server of tools."""
-
-
-class ToolEnvRecipe(EnvFields):
-    """A question, and tools of your own that the policy may call (docs/how-to/own_code.md)."""
-
-    named: ClassVar[Mapping[str, str]] = {"tools": "tools", "files": "files", "prompt": "prompt", "index": "index"}
-    kind: Literal["tools"]
-    tools: Annotated[Row[ToolRecipe], Field(min_length=1)]
-    """Functions, `MODULE:NAME`, with type hints and a docstring that describes each argument; a module is looked for
-    beside the recipe, in the current folder and among the installed packages. Of a method, `MODULE:CLASS.NAME`, each
-    episode has an object of its own. And servers of tools: `{ mcp = "python -m my_server" }`, `{ mcp =
-    "http://127.0.0.1:8000/mcp" }`. With `shared = true` episodes share results: `{ function = "MODULE:NAME", shared =
-    true }`."""
-    files: Row[FilePath] = ()
-    """Files that the functions read, hashed like code: a run does not continue when one has changed."""
-    index: FilePath | None = None
-    """Folder of an index; adds the tool `search`, which takes a `query`."""
-    top_k: PositiveInt = 3
-    """Passages for each search."""
-    prompt: str
-    """Name of a prompt that `sleuth prompts` lists, or the path of a text file. Its {question} is replaced by the
-    question, and its {tools} by the descriptions of the tools; a chat template shows the tools by itself."""
-    prompt_role: Role = "raw"
-    """How the prompt is rendered: as plain text ("raw"), or as a message of the model's chat template."""
-    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
-    calls: NonNegativeInt = 4
-    """Maximum number of calls in an episode; after the last, the policy gets one more turn."""
-    seconds: PositiveFloat = 10.0
-    """Timeout of a call in seconds; then the policy reads that there is no result."""
-    turn_tokens: PositiveInt = 512
-    """Maximum number of tokens that the policy writes in one turn."""
-    result_tokens: PositiveInt = 512
-    """Results are truncated to this number of tokens each."""
-
-    def functions(self) -> tuple[str, ...]:
-        return tuple(name for tool in self.tools if (name := tool if isinstance(tool, str) else tool.function))
-
-    def tool_servers(self) -> tuple[ToolTableRecipe, ...]:
-        return tuple(tool for tool in self.tools if not isinstance(tool, str) and tool.mcp is not None)
-
-    @combination
-    def _flags_have_a_template(self) -> Iterator[str]:
-        if self.template_flags and self.prompt_role == "raw":
-            yield 'template_flags need a chat template: set prompt_role = "user" or "system"'
-
-    @combination
-    def _tools_differ(self) -> Iterator[str]:
-        names = [tool.rpartition(":")[2].rpartition(".")[2] for tool in self.functions()]
-        names += ["search"] if self.index is not None else []
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            yield f"tools has {twice} twice; the policy could call only one of them"
-
-
 QuestionEnvTable = Annotated[EnvFields, OneOf("environments", lambda env: env.plays != "thought")]
 """`[stage.env]` of a stage that asks questions."""
 EnvTable = Annotated[EnvFields, OneOf("environments")]
 """`[stage.env]` of a stage that trains."""
-RenderedEnvRecipe = SearchEnvRecipe | RefineEnvRecipe | ToolEnvRecipe
-"""An environment whose prompt may be a chat message."""
+RefinerEnvTable = Annotated[EnvFields, OneOf("environments", lambda env: env.plays == "refiner")]
+"""`[stage.env]` of a stage that is taught answered rows."""
+
+
+def environment_of(dialect: Dialect | None, tasks: Sequence[Task] = ()) -> type[EnvFields]:
+    """The environment in which a model of this dialect is evaluated, or, without one, a model that is asked these
+    tasks: that of the last family that `adopts` it."""
+    return next(table for table in reversed(family.tables("environments")) if table.adopts(dialect, tasks))
+
+
+def compares_answers(dialect: Dialect) -> bool:
+    """Whether evaluations compare the answers of models of this dialect with golden ones."""
+    return environment_of(dialect).compares_answers

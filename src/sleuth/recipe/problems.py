@@ -173,7 +173,8 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
             expected = context["expected_tags"].replace("'", '"')
             own = f'; for a function of your own, set kind = "python" and function = {_shown(context["tag"])}'
             hint = own if ":" in str(context["tag"]) and '"python"' in expected else ""
-            return f"{name} = {_shown(context['tag'])}: should be one of {expected}{hint}"
+            one_of = "one of " if "," in expected else ""
+            return f"{name} = {_shown(context['tag'])}: should be {one_of}{expected}{hint}"
         case "value_error":
             return f"{name} {str(context['error']).partition(' ')[2]}"
         case "too_short":

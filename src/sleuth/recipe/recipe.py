@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field, NonNegativeInt
 
 from sleuth.host.hardware import read_cards
-from sleuth.recipe.envs import EnvFields, RefineEnvRecipe, ThoughtEnvRecipe
+from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.rewards import RewardFields
@@ -99,13 +99,13 @@ class Recipe(StrictModel):
         env, context, _ = trained[_nearest(trained, index)]
         return stage.env or env, stage.context or context
 
-    def refine_env_and_context(self, index: int) -> tuple[RefineEnvRecipe, int | None]:
+    def refine_env_and_context(self, index: int) -> tuple[EnvFields, int | None]:
         """Environment and context of a supervised stage on answered rows: its own environment, or that of the nearest
         `grpo` stage, whose context it takes. None as context: only the model's own limit."""
         stage, trained = self.stages_of(SupervisedRecipe)[index], self.question_stages()
         near = trained[_nearest(trained, index)] if trained else None
         env = stage.env or (near[0] if near else None)
-        if not isinstance(env, RefineEnvRecipe):
+        if env is None or env.plays != "refiner":
             raise ValueError(
                 f'stage.{index}.env is missing: data.kind = "rows" needs an env of kind = "refine", and there is no '
                 "grpo stage with one"
@@ -138,7 +138,7 @@ class Recipe(StrictModel):
         return {
             at: (stage.env, stage.context, stage.reward)
             for at, stage in self.stages_of(GrpoRecipe).items()
-            if not isinstance(stage.env, ThoughtEnvRecipe)
+            if stage.env.plays != "thought"
         }
 
     def awaited(self, index: int) -> Path | None:

@@ -39,6 +39,26 @@ class Judges(Protocol):
     def pair_judge(self, recipe: JudgeFields) -> PairJudge: ...
 
 
+class Judged(Protocol):
+    """A table of a recipe that asks judges: a reward, or a stage that measures."""
+
+    @property
+    def kind(self) -> Any: ...
+
+    def judges(self) -> tuple[JudgeFields, ...]: ...
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]: ...
+
+
+class Recorded(Judged, Protocol):
+    """A reward as checkpoints carry it."""
+
+    @property
+    def weight(self) -> Any: ...
+
+    def record(self, identify: Identify) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInputs:
     """What rewards are made with: the dialect of the episodes, the tokenizer and the judges."""

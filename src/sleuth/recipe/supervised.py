@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from sleuth.recipe.data import DataFields
-from sleuth.recipe.envs import RefineEnvRecipe
+from sleuth.recipe.envs import RefinerEnvTable
 from sleuth.recipe.strict import KindTable, Name, OneOf, Row, combination
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
 
@@ -45,7 +45,7 @@ class SupervisedRecipe(TrainingRecipe):
     held_out: Annotated[HeldOutFields, OneOf("held_out")] | None = None
     """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier
     they make the text after them; absent: no measurement."""
-    env: RefineEnvRecipe | None = None
+    env: RefinerEnvTable | None = None
     """The environment that renders the prompts for data.kind = "rows"; absent: that of the nearest `grpo` stage."""
     tokens: Row[Annotated[str, Field(min_length=1)]] = ()
     """Texts, such as tags, that are added to the tokenizer as one token each, unless they are one token already."""

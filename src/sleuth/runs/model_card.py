@@ -9,13 +9,12 @@ from shlex import quote
 from typing import Any
 
 from sleuth import __version__
-from sleuth.cite.dialect import refines
 from sleuth.data.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.episodes.published import QUESTION
 from sleuth.recipe import Recipe, StageFields
+from sleuth.recipe.envs import environment_of
 from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.judge_cards import COLUMNS, mark_rows
@@ -250,7 +249,7 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageF
             f"It acts with {functions}, code that is no part of this checkpoint: evaluate it in a recipe whose `env` "
             "names it."
         ]
-    index = "" if protocol is not None and refines(protocol.dialect) else " --index DIR"
+    index = " --index DIR" if protocol is None or environment_of(protocol.dialect).needs_index else ""
     lines = ["```", f"sleuth eval {place} --questions FILE{index}", "```"]
     if index:
         lines.insert(1, f"sleuth serve {place}{index}    # a page to talk to it, and OpenAI's API")
@@ -277,8 +276,7 @@ def client_part(protocol: ProtocolCard) -> str:
         sent = (
             f"Send the prompt below as the {protocol.prompt_role}'s message of the chat template, written out as text,"
         )
-    if refines(dialect):
-        given = f"At its {QUESTION} stand question, reasoning and, in {dialect.information.open}, the tool output."
+    if given := environment_of(dialect).filled_with(dialect):
         return f"{sent} and stop at {stops}. {given}"
     return (
         f"{sent} and stop at {stops}. After a search, append the {dialect.top_k} best passages as the protocol wraps "

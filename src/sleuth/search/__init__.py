@@ -11,7 +11,8 @@ FAMILY = Family(
         "warm_start": "sleuth.search.warm_start_table:WarmStartRecipe",
     },
     environments={
-        "search": "sleuth.recipe.envs:SearchEnvRecipe",
+        "tools": "sleuth.search.tables:ToolEnvRecipe",
+        "search": "sleuth.search.tables:SearchEnvRecipe",
     },
     dialects={
         "sleuth": "sleuth.search.dialects.sleuth:SLEUTH",

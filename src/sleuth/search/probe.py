@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from sleuth.answers.answer import given_answer
 from sleuth.answers.match import exact_match
-from sleuth.episodes.environments import SearchSetting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.family import load_named
@@ -19,6 +18,7 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.search.control import DISTRACTION_FORMS, DistractedRetriever, EmptyRetriever, ShuffledRetriever
 from sleuth.search.search_gain import Removed, SearchGain, require_text_dialect, search_gains
+from sleuth.search.setting import SearchSetting
 from sleuth.types import Episode, Score, SleuthError, Task
 
 BASE_ARM = "as it is"

@@ -1,4 +1,5 @@
-"""The tool environment: the policy calls functions of the user, reads what they return, and ends with an answer."""
+"""The tool environment: the policy calls functions of the user, reads what they return, and ends with an answer; and
+its setting."""
 
 from __future__ import annotations
 
@@ -6,22 +7,31 @@ import inspect
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialect import Dialect
-from sleuth.episodes.calls import ERROR, EpisodeCalls, parsed
+from sleuth.dialect import Dialect, Tool
+from sleuth.episodes.calls import ERROR, CallRecord, EpisodeCalls, parsed
 from sleuth.episodes.frames import Frame
-from sleuth.episodes.mcp_server import ToolServerFailed
+from sleuth.episodes.library import read_prompt, require_askable
+from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
+from sleuth.episodes.own_code import env_code_in
+from sleuth.episodes.setting import Setting, asked_with, template_of
 from sleuth.judges.judge_prompts import replace_surrogates
 from sleuth.own.calls import THREADS, Caller
-from sleuth.own.functions import NAMED, UserCodeError, UserFunction, require_arguments
+from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function, require_arguments
+from sleuth.recipe.envs import ToolTableRecipe
+from sleuth.retrieval.open_index import open_index
 from sleuth.search.control import EmptyRetriever
+from sleuth.search.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
 from sleuth.search.env import NONE_LEFT, SearchEnv
-from sleuth.types import Action, Piece, Retriever, Task
+from sleuth.search.tables import ToolEnvRecipe
+from sleuth.types import Action, Env, EpisodeKey, Group, Piece, Retriever, SleuthError, Task
 
 SEARCH = "search"
 """The name of the tool that searches an index."""
@@ -199,3 +209,91 @@ def _adapters_of(function: UserFunction) -> dict[str, TypeAdapter[Any]]:
 
 def _as_text(result: Any) -> str:
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+
+
+TOOLS = "{tools}"
+"""The placeholder for the descriptions of tools in a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSetting(Setting):
+    """What the episodes with the user's tools share; `record` has the results of one step's calls."""
+
+    tools: Mapping[str, AnyTool]
+    retriever: Retriever | None = None
+    record: CallRecord | None = None
+
+    def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        return ToolEnv(
+            task,
+            self.dialect,
+            self.asked_prompt(),
+            self.tools,
+            retriever=self.retriever,
+            calls=EpisodeCalls(task, key, self.record),
+            frame=self.frame(),
+        )
+
+    def asked_prompt(self) -> str:
+        """The prompt with the schemas of the tools, one a line."""
+        schemas = [tool.schema["function"] for tool in self.tools.values()]
+        schemas += [SEARCH_SCHEMA["function"]] if self.retriever is not None else []
+        shown = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
+        return Setting.asked_prompt(self).replace(TOOLS, shown)
+
+    def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ToolSetting:
+        """The setting with a record of the results that the groups `played` before got."""
+        return replace(self, record=CallRecord(played()))
+
+
+SEARCH_SCHEMA = Tool(
+    name=SEARCH,
+    argument="query",
+    several=False,
+    description="Looks up passages of an encyclopaedia.",
+    argument_description="What to look up, in a few words.",
+).schema
+
+
+def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:
+    """The user's tools, the prompt, and the index if there is one. Raises UserCodeError if a function is no tool, and
+    SleuthError for a server without its tools or two tools of one name."""
+    made = [tool for named in env.tools for tool in _tools_of(named, env)]
+    index = open_index(env.index) if env.index is not None else None
+    names = [tool.name for tool in made] + ([SEARCH] if index is not None else [])
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise SleuthError(f"tools has {twice} twice; the policy could call only one of them")
+    dialect = replace(
+        TOOLS_TEXT if env.prompt_role == "raw" else TOOLS_CHAT,
+        top_k=env.top_k,
+        searches=env.calls,
+        turn_tokens=env.turn_tokens,
+        results_tokens=env.result_tokens,
+    )
+    prompt, name = read_prompt(env.prompt), Path(env.prompt).stem
+    require_askable(prompt, env.prompt_role, name)
+    return ToolSetting(
+        dialect=dialect,
+        prompt_name=name,
+        prompt=prompt,
+        ask_with=asked_with(tasks),
+        prompt_role=env.prompt_role,
+        template=template_of(
+            env, dialect, tokenizer, [tool.schema for tool in made] + ([SEARCH_SCHEMA] if index is not None else [])
+        ),
+        corpus_sha256=index.card.corpus_sha256 if index is not None else None,
+        retriever_identity=index.card.retriever if index is not None else None,
+        own_code=env_code_in(env),
+        tools={tool.name: tool for tool in made},
+        retriever=index,
+    )
+
+
+def _tools_of(named: str | ToolTableRecipe, env: ToolEnvRecipe) -> list[FunctionTool | ServerTool]:
+    table = ToolTableRecipe(function=named) if isinstance(named, str) else named
+    if table.function is not None:
+        return [FunctionTool(load_function(table.function, env.files), seconds=env.seconds, shared=table.shared)]
+    server = tool_server(table.mcp or "", table.folder)
+    if not table.shared:
+        server.say_what_is_shared()
+    return [ServerTool(server, tool, seconds=env.seconds, shared=table.shared) for tool in server.offered(table.only)]

@@ -64,12 +64,12 @@ def probe(
 
     import_heavy()
     from sleuth.data.questions import load_questions
-    from sleuth.episodes.environments import SearchSetting
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.learn.models import load_model
     from sleuth.runs.eval_file import with_digests, write_eval
     from sleuth.search.probe import MARGIN
     from sleuth.search.probe import probe as probe_session
+    from sleuth.search.setting import SearchSetting
 
     tasks = load_questions(questions)[:limit]
     session, notes = open_eval_session(

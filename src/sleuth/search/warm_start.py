@@ -13,17 +13,18 @@ from transformers import PreTrainedModel
 
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.data.questions import questions_hash, select_tasks
+from sleuth.dialect import Dialect
 from sleuth.engines.remote.pool import PoolEngine
-from sleuth.episodes.environments import setting_of
+from sleuth.episodes.calls import call_of, calls_in, queries_of
 from sleuth.episodes.fitting import fitting_tasks
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.models import require_teacher
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe
-from sleuth.recipe.envs import EnvFields, SearchEnvRecipe
+from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
-from sleuth.search.translation import translated
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, train
@@ -109,8 +110,8 @@ class Lesson:
         self.model, self.tokenizer = context.load(context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
-        self.real = setting_of(env, self.tokenizer, read)
-        self.hinted = setting_of(hinted_env(env, stage.hint), self.tokenizer, read)
+        self.real = env.setting(self.tokenizer, read)
+        self.hinted = hinted_env(env, stage.hint).setting(self.tokenizer, read)
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
         fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
@@ -273,3 +274,37 @@ def is_answered(episode: Episode, score: Score) -> bool:
 
 KEPT = {"right": is_right, "answered": is_answered}
 WORDS = {"right": "searched and were right", "answered": "ended with an answer"}
+
+
+def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
+    """A turn of `source` written in `into`: its thoughts, then its search or answer, with the same white space.
+
+    None if it has no action, a call that cannot be parsed, several calls, or several queries where `into` allows one.
+    """
+    match = source.find_action(turn)
+    if match is None:
+        return None
+    answers = match["kind"] == "answer"
+    if not answers and len(calls_in(turn, match, source)) > 1:
+        return None
+    opened = turn.rindex((source.answer if answers else source.search).open, 0, match.start("text"))
+    thoughts = turn[:opened].replace(source.think.open, into.think.open).replace(source.think.close, into.think.close)
+    action = _answer(match["text"], source, into) if answers else _search(match["text"], source, into)
+    return None if action is None else thoughts + action
+
+
+def _answer(text: str, source: Dialect, into: Dialect) -> str | None:
+    if source.answer_inner is not None:
+        inner = source.find_answer(text)
+        if inner is None:
+            return None
+        text = inner["text"]
+    return into.answer.around(into.answer_form.format(text=text))
+
+
+def _search(text: str, source: Dialect, into: Dialect) -> str | None:
+    queries = queries_of(text, source.tool)
+    several = into.tool is not None and into.tool.several
+    if not queries or (len(queries) > 1 and not several):
+        return None
+    return into.search.around(call_of(queries, into.tool))

@@ -16,7 +16,7 @@ FAMILY = Family(
         "reason": "sleuth.think.stage_tables:ReasonRecipe",
     },
     environments={
-        "thought": "sleuth.recipe.envs:ThoughtEnvRecipe",
+        "thought": "sleuth.think.stage_tables:ThoughtEnvRecipe",
     },
     rewards={
         "suffix": "sleuth.think.rewards:SuffixRecipe",

@@ -45,8 +45,6 @@ class PreferenceFields(KindTable):
     """Whether it only shows that the pipeline works."""
     version: ClassVar[int] = 1
     """Increased whenever the same candidates could get another score under this reward."""
-    shuffle: ClassVar[bool] = False
-    """There is no control arm of these."""
 
     @abstractmethod
     def build(self, judge_pool: Judges) -> Reward:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.dialect import DIALECTS, Dialect
 from sleuth.recipe.data import DataFields, Fed
-from sleuth.recipe.envs import ThoughtEnvRecipe
+from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, Skill, TeacherRecipe
 from sleuth.recipe.rewards import RewardFields
@@ -19,6 +20,54 @@ from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combin
 from sleuth.recipe.supervised import HeldOutFields
 from sleuth.recipe.text import DocumentsRecipe, ThoughtPlaces
 from sleuth.types import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from sleuth.think.thoughts import ThoughtSetting
+
+
+class ThoughtEnvRecipe(EnvFields):
+    """A text up to some point and an opening tag. The policy writes a thought there and, for rewards that judge it, the
+    suffix after the thought."""
+
+    plays: ClassVar[EpisodeKind] = "thought"
+    turn_key: ClassVar[str] = "thought_tokens"
+    kind: Literal["thought"]
+    thought_tokens: PositiveInt = 48
+    """Maximum number of tokens of a thought."""
+    least_thought_tokens: PositiveInt | None = None
+    """The maximum at the last step of a `grpo` stage: it shrinks exponentially from `thought_tokens` (RMT,
+    arXiv:2509.24375). Absent: it stays."""
+    close: Literal["inserted", "earned"] = "inserted"
+    """What happens to a thought that fills its budget. "inserted": the environment closes it; "earned": it stays open
+    and scores 0, or the lowest gain of its group if that is below 0."""
+    suffix_tokens: NonNegativeInt = 0
+    """Tokens of the suffix that the policy writes after the thought; 0: none, as for kind = "gain", which scores the
+    true suffix."""
+    stops: Row[str] = ()
+    """Texts that end the written suffix early, such as "."; empty: only its length does."""
+
+    def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ThoughtSetting:
+        from sleuth.think.thoughts import thought_setting
+
+        return thought_setting(self, tokenizer)
+
+    def plain_dialect(self) -> Dialect:
+        return DIALECTS["sleuth"]
+
+    @combination
+    def _stops_have_effect(self) -> Iterator[str]:
+        if self.stops and not self.suffix_tokens:
+            yield "stops have no effect with suffix_tokens = 0, where no suffix is written; set suffix_tokens"
+
+    @combination
+    def _budget_shrinks(self) -> Iterator[str]:
+        if self.least_thought_tokens is not None and self.least_thought_tokens >= self.thought_tokens:
+            yield (
+                f"least_thought_tokens = {self.least_thought_tokens} should be less than thought_tokens = "
+                f"{self.thought_tokens}, from which the budget shrinks"
+            )
 
 
 class ThoughtTextRecipe(DocumentsRecipe, DataFields):

@@ -8,13 +8,43 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from sleuth.think.world_chained import INFERENCES, ChainedText, ChainedTexts, entropies
+from sleuth.think.world_chained import INFERENCES, ChainedText, ChainedTexts, ending_of, entropies, thought_of
+from sleuth.think.world_endings import GENERIC_THOUGHTS
 from sleuth.think.world_noisy_text import CarelessText, CarelessTexts
-from sleuth.think.world_noisy_thoughts import HastyTexts
 from sleuth.world.names import Split
 from sleuth.world.write_world import FilesOfWorld, Rows, WorldFiles
+
+RIGHT, MISTAKEN = 0.5, 0.25
+"""Shares of thoughts that are right, and that mistake one subject for another; the rest are generic."""
+
+
+class HastyTexts:
+    """The texts of `chained` with thoughts that are right half of the time, so that reinforcement learning can improve
+    on imitation: a quarter start from the fact of another subject, a quarter fit any text, and the ending follows from
+    the thought. Each is a function of (key, index) alone."""
+
+    def __init__(self, people: int, split: Split, key: tuple[object, ...]) -> None:
+        self.texts = ChainedTexts(people, split, ("hasty", *key))
+        self.split: Split = split
+        self.key = key
+
+    def text(self, index: int) -> ChainedText:
+        """Text number `index`; its `hops` and its `answer` are the right ones."""
+        text, rng = self.texts.text(index), random.Random(f"hasty {self.split} {self.key} {index}")
+        kind = rng.random()
+        if kind < RIGHT:
+            return text
+        if kind < RIGHT + MISTAKEN:
+            other, *rest = rng.choice(text.others)
+            mistaken = (replace(text.hops[0], value=other.value), *rest)
+            return replace(text, thought=thought_of(rng, mistaken), ending=ending_of(mistaken))
+        return replace(
+            text, thought=rng.choice(GENERIC_THOUGHTS), ending=ending_of(rng.choice([text.hops, *text.others]))
+        )
+
 
 TEXTS: dict[Split, str] = {"train": "text_train.jsonl", "test": "text_test.jsonl"}
 CARELESS: dict[Split, str] = {"train": "careless_train.jsonl", "test": "careless_test.jsonl"}

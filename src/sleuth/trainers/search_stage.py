@@ -22,16 +22,17 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.answers.factory import judges_in, require_gradable, reward_of
 from sleuth.dialect import Tool, dialect_of
 from sleuth.episodes.calls import ERROR, queries_of
-from sleuth.episodes.environments import SearchSetting, search_setting
 from sleuth.episodes.fitting import fitting_tasks, require_room
 from sleuth.episodes.frames import first_messages
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.models import load_outline
-from sleuth.recipe import GrpoRecipe, Recipe, SearchEnvRecipe, load_recipe
+from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.search.control import EmptyRetriever
 from sleuth.search.env import SearchEnv, result_pieces
+from sleuth.search.setting import SearchSetting, search_setting
+from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import (
     Action,
     Author,

@@ -7,7 +7,6 @@ from pathlib import Path
 from sleuth.answers.factory import answer_scorer_of
 from sleuth.answers.suites import eval_tasks, load_suite
 from sleuth.data.questions import select_tasks
-from sleuth.episodes.environments import setting_of
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
@@ -44,7 +43,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         session = EvalSession(
             model=model,
             tokenizer=tokenizer,
-            setting=setting_of(arm, tokenizer, tasks),
+            setting=arm.setting(tokenizer, tasks),
             context=longest,
             slots=stage.slots,
             cache_memory=stage.cache_memory,

@@ -22,7 +22,6 @@ from sleuth.answers.factory import (
 )
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.own_code import own_code_in, sources_of
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences
@@ -99,7 +98,7 @@ def _scorer_warnings(stage: GrpoRecipe, setting: Setting) -> list[str]:
 def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str]:
     """Scorers that do not fit the prompt, and how the protocol of the run's first training stage differs from that of
     the model it starts from."""
-    model, setting = Path(inputs.recipe.model), setting_of(stage.env, inputs.tokenizer, tasks)
+    model, setting = Path(inputs.recipe.model), stage.env.setting(inputs.tokenizer, tasks)
     lines = _scorer_warnings(stage, setting)
     if inputs.tokenizer is None or inputs.index != min(inputs.recipe.stages_of(TrainingRecipe)):
         return lines
@@ -128,7 +127,7 @@ class GRPOTrainer(Trainer):
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = context.model_to_train(saved)
         read = stage.data.tasks(self.tokenizer)
-        setting = setting_of(stage.env, self.tokenizer, read)
+        setting = stage.env.setting(self.tokenizer, read)
         tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
         run_servers = context.servers
         started = ranks.broadcast(

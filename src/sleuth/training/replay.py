@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from sleuth.answers.factory import reward_of
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.environments import dialect_in
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages, Verdicts
 from sleuth.learn.policy import Policy, frozen_copy
@@ -106,7 +105,7 @@ def replay(
     if not any(reward.shuffle for reward in changed.reward) and not scored_late(changed.reward):
         tokenizer = load_tokenizer(str(context.model))
         with JudgePool(context.folder.verdicts, asks=changed.reward != stage.reward) as judge_pool:
-            reward = reward_of(changed.reward, dialect_in(changed.env), tokenizer, judge_pool)
+            reward = reward_of(changed.reward, changed.env.plain_dialect(), tokenizer, judge_pool)
             rescored = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
     new_advantages = [

@@ -12,7 +12,6 @@ from typing import Any
 
 from sleuth.answers.factory import misfit_lines, require_gradable, reward_of, reward_spec_of
 from sleuth.answers.scorers.scorer import transcript_of
-from sleuth.episodes.environments import dialect_in
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
@@ -89,12 +88,12 @@ def rescore(
     if not files:
         raise SleuthError(f"{context.folder.rollouts}: holds no rollouts of stage {stage.name}")
     scorers, prompt = [one.answer_scorer for one in rewards], getattr(stage.env, "prompt", stage.env.kind)
-    for line in misfit_lines(scorers, dialect_in(stage.env), partial(_opening, files[0]), prompt):
+    for line in misfit_lines(scorers, stage.env.plain_dialect(), partial(_opening, files[0]), prompt):
         warn(f"{stage.name}: {line}")
     before: list[Group] = []
     after: list[Group] = []
     with JudgePool(context.folder.verdicts, asks=not _only_weights_differ(rewards, stage.reward)) as judge_pool:
-        reward = reward_of(rewards, dialect_in(stage.env), load_tokenizer(str(context.model)), judge_pool)
+        reward = reward_of(rewards, stage.env.plain_dialect(), load_tokenizer(str(context.model)), judge_pool)
         for done, file in enumerate(files, start=1):
             groups = read_rollouts(file)
             require_gradable(rewards, [group.task for group in groups])

@@ -15,7 +15,6 @@ from sleuth import family
 from sleuth.answers.scorers.scorer import STRICT
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import named_rows, questions_hash, select_tasks
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, WorldTextRecipe
@@ -71,7 +70,7 @@ def training_rows(
     data = cast(AnsweredRowsRecipe, stage.data)  # the other kinds have a module of their own
     read = answered_tasks(data)
     env, longest = context.recipe.refine_env_and_context(context.index)
-    setting = setting_of(env, tokenizer, read)
+    setting = env.setting(tokenizer, read)
     tasks = context.fitting(data, setting, tokenizer, read, longest or positions)
     protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, context.key), protocol

@@ -19,7 +19,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.fitting import fitting_tasks, require_room, skipped_line
 from sleuth.episodes.own_code import accepted_hash, code_differences
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
@@ -557,7 +556,7 @@ class StageInputs:
         of the user fails."""
         if context > self.positions:
             raise SleuthError(f"context = {context} is more than the {self.positions} positions of the model")
-        setting = setting_of(env, self.tokenizer, tasks)
+        setting = env.setting(self.tokenizer, tasks)
         if self.tokenizer is None:
             return setting, list(tasks)
         require_room(data, setting, self.tokenizer, tasks, context)

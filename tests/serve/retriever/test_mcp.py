@@ -24,11 +24,10 @@ from mcp.types import CallToolResult
 from tool_episodes import call, played
 from verb import sleuth
 
-from sleuth.episodes.environments import setting_of
 from sleuth.episodes.mcp_server import ServerTool, _loop, tool_server
-from sleuth.recipe import ToolEnvRecipe
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import Bm25, build_index
+from sleuth.search.tables import ToolEnvRecipe
 from sleuth.serve.http.access import Limits
 from sleuth.serve.retriever.mcp_server import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
 from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
@@ -384,7 +383,7 @@ TASK = Task(id="q", question="By which lake lies Town 17?", golden_answers=("lak
 def test_an_episode_of_a_recipe_searches_and_opens_with_our_own_client(towns: Path) -> None:
     command = shlex.join([*COMMAND, str(towns), "--mcp"])
     env = ToolEnvRecipe.model_validate({"kind": "tools", "tools": [{"mcp": command}], "prompt": "plain"})
-    tools = dict(setting_of(env, load_tokenizer("models/tiny-base"), [TASK]).tools)
+    tools = dict(env.setting(load_tokenizer("models/tiny-base"), [TASK]).tools)
     assert list(tools) == ["search", "open"]
     turns = (call("search", query="Town 17", k=1), call("open", id="17"), call("open", id="x"))
     group = played(TASK, tools, *turns, "<answer>lake 3</answer>")

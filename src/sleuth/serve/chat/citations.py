@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sleuth.answers.answer import cited_passage, find_words, quotation
 from sleuth.answers.match import normalise
+from sleuth.answers.search_results import appears_in, passages_with
 from sleuth.cite.claims import tagged
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect
-from sleuth.search.search_results import appears_in, passages_with
 from sleuth.types import Passage, Task, Trajectory
 
 ABBREVIATED = re.compile(r"(?<![.\w])(?:[A-Z]|Dr|Mrs?|Ms|Prof|St|Gen|Col|Lt|Capt|Sen|Gov|Rev|Mt|No|vs)\.\Z")
