@@ -141,6 +141,6 @@ def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:
     out = sets.parent / "out.json"
     arguments = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 100, "--out", out]
     assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
-    keys = ["name", "model", "model_sha256", "em", "searched", "searches_mean", "response_tokens_mean"]
-    keys += ["results_tokens_mean", "missing", "well_formed", "outcomes"]
+    keys = ["name", "model", "model_sha256", "em", "searched", "searches_mean", "results_tokens_mean"]
+    keys += ["well_formed", "response_tokens_mean", "missing", "outcomes"]
     assert list(json.loads(out.read_text())) == [*keys, "temperature", "protocol", "records"]

@@ -240,6 +240,7 @@ FIGURES = (
         "Share of episodes in which every turn is one closed thought and one action, the last one the answer.",
         of=lambda record: "well_formed" in record,
         shared=True,
+        in_steps=True,
     ),
     _mean(
         "response_tokens_mean",
