@@ -42,8 +42,7 @@ there are none: `StageContext.pool_for_evaluation`."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedModel:
-    """A model in this process; `name` is the folder or hub id that it was read from. With `open_pool` servers generate
-    for it."""
+    """A model in this process, read from the folder or hub id `name`. With `open_pool` servers generate for it."""
 
     name: str
     model: PreTrainedModel
