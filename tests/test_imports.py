@@ -32,7 +32,7 @@ MAY_USE = {("cite", "search"), ("read", "search")}
 PENDING: frozenset[str] = frozenset()
 """What has not been mended since the families have rooms: a file, and the room that it imports from above, or a family
 that another one names. Lines may go and never come."""
-FLOORS = 19
+FLOORS = 18
 """The longest chain of imports from room to room; it falls with the rooms."""
 LIGHT = ("types", "dialect", "family", "recipe", "own", "report", "retrieval", "judges", "data", "answers")
 HEAVY = {"on_cards", "excerpts", "kept_tokens", "factory"}  # loaded where they are used, and only there
