@@ -355,6 +355,18 @@ def test_no_verb_imports_the_code_of_a_run(
         assert not trained.with_name("ran").exists(), command
 
 
+def test_rescore_refuses_a_family_that_a_run_names(trained: Path, tmp_path: Path) -> None:
+    recipe, reward = trained / "recipe.toml", tmp_path / "new.toml"
+    recipe.write_text(recipe.read_text().replace("families = []", 'families = ["canary:FAMILY"]'))
+    (trained / "chain.jsonl").unlink()
+    reward.write_text('[[reward]]\nkind = "answer"\n')
+    done = sleuth("rescore", trained, "--reward", reward)
+    assert done.exit_code == 2
+    assert "imports canary.py (module canary), and this command imports nothing that a run names" in done.stderr
+    assert "code:" not in done.stderr
+    assert not trained.with_name("ran").exists()
+
+
 def test_replay_imports_the_code_of_a_run_only_where_that_is_allowed(trained: Path) -> None:
     ran = trained.with_name("ran")
     done = sleuth("replay", trained, 1)

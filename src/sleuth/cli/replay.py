@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sleuth.host.threads import PROCESS
+from sleuth.own.permission import BY_RUN, CODE
 from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AllowCode, AsJson, NoCode
 from sleuth.terminal.tables import Column, print_columns
@@ -96,7 +97,8 @@ def rescore(
     from sleuth.runs.run_folder import RunFolder
 
     rewards = load_rewards(reward, missing_inputs)
-    folder = RunFolder.look(run)
+    with CODE.refusing(BY_RUN):  # a reward may bring code, a run not
+        folder = RunFolder.look(run)
 
     import_heavy()
     from sleuth.cli.pipeline import trained_stages

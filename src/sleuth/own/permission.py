@@ -14,6 +14,7 @@ from sleuth.types import SleuthError
 
 BY_NO_COMMAND = ", and this command runs no code that a recipe, a run or a checkpoint names"
 BY_NO_CODE = ", which --no-code refuses"
+BY_RUN = ", and this command imports nothing that a run names"
 BY_NO_ALLOW_CODE = ", and what a run names is imported only with --allow-code"
 
 
@@ -56,6 +57,15 @@ class CodePermission:
         except CodeRefusedError:
             if not self.skips:
                 raise
+
+    @contextmanager
+    def refusing(self, refusal: str) -> Iterator[None]:
+        """In this context nothing may run."""
+        before, self.refusal = self.refusal, refusal
+        try:
+            yield
+        finally:
+            self.refusal = before
 
     def skipped_line(self) -> str:
         """What a check went on without; empty if that is nothing."""
