@@ -157,13 +157,13 @@ def all_families() -> tuple[Family, ...]:
 
 
 def changed() -> None:
-    """Has to be called when `OTHERS` has changed."""
+    """Forgets what was found before `OTHERS` changed."""
     all_families.cache_clear()
     table.cache_clear()
 
 
 def load_named(name: str) -> Any:
-    """What `module:name` of ours names."""
+    """Imports what `module:name` names."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

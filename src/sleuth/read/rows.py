@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.learn.batch import Row
-from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.dialect import READING
+from sleuth.read.tables import ReadingRecipe
 from sleuth.read.texts import ReadingQuestion, ReadingTexts, by_source, read_reading_texts, require_indexed
 from sleuth.read.tokens import (
     ANSWER,

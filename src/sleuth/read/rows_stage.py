@@ -11,10 +11,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.learn.batch import Batch, collate
 from sleuth.read.copying import CopyingLoss, CopyingUpdate
-from sleuth.read.data_table import ReadingRecipe
 from sleuth.read.exam import ReadingExam, examine
 from sleuth.read.initial_weights import begin_with_reading
 from sleuth.read.rows import ReadingRows, SearchedRows
+from sleuth.read.tables import ReadingRecipe
 from sleuth.read.texts import read_reading_texts
 from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.recipe import InitRecipe, SupervisedRecipe

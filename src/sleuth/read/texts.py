@@ -11,7 +11,7 @@ from typing import Any
 
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, rows_and_faults, text_of, texts_of
-from sleuth.read.data_table import ReadingRecipe
+from sleuth.read.tables import ReadingRecipe
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.open_index import open_index
 from sleuth.types import Passage, SleuthError
