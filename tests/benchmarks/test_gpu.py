@@ -17,12 +17,12 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import card, checks, graphs, learner, sampler, step
+from benchmarks.gpu import card, checks, graphs, learner, profile, sampler, step
 from benchmarks.gpu.card import file_name, peak_flops
 from benchmarks.gpu.checks import CHECKS, Check
 from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
 from benchmarks.gpu.learner import random_tree
-from benchmarks.gpu.sampler import launches
+from benchmarks.gpu.profiled import launches
 from benchmarks.gpu.scales import REAL, TINY
 from sleuth.world.facts import make_world
 
@@ -183,6 +183,13 @@ def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
     sampler.even(check)
     assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
     assert figures(check)["asleep: left on the card, share"].value == 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_kernels_that_the_profiler_cannot_see_are_a_line(check):
+    profile.profile(check)
+    assert [line.partition(":")[0] for line in skipped(check)] == ["decode step", "update"]
+    assert figures(check)["update"].value > 0
 
 
 @pytest.mark.usefixtures("pretended")
@@ -373,7 +380,7 @@ def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
     assert found["held"] == 4
     assert found.keys() >= {"card", "held", "checks", "seconds"}
     [made] = found["checks"]
-    assert made["facts"].keys() == {"commit", "date", "versions", "machine"}
+    assert made["facts"].keys() == {"commit", "date", "versions", "machine", "driver"}
     assert made["figures"][0].keys() == {
         "check", "name", "value", "unit", "at_least", "at_most", "seconds", "held",
     }  # fmt: skip
