@@ -24,7 +24,7 @@ KINDS = {
     "compiled": re.compile(r"^triton_"),
 }
 """Kinds of kernels by their names; the first that fits."""
-NAME = 44
+NAME = 48
 """Characters of a shortened name, at most."""
 
 
@@ -96,7 +96,7 @@ def together(profiles: Sequence[Profiled]) -> Profiled:
 def short_name(kernel: str) -> str:
     """A kernel's name without types and parameters, and with what it applies: `void at::native::vectorized_elementwise_
     kernel<4, at::native::CUDAFunctor_add<float>, ...>(...)` -> `vectorized_elementwise_kernel CUDAFunctor_add`."""
-    plain = kernel.removeprefix("void ")
+    plain = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
     if plain.startswith(("aten::", "Memcpy", "Memset")) or "<" not in plain:
         return plain.partition("(")[0].strip()[:NAME]
     head, _, inside = plain.partition("<")
@@ -113,14 +113,14 @@ def launches(counts: Mapping[str, int]) -> int:
 
 
 def found_profile(check: Check, what: str, seen: Profiled, *, times: int = 1, top: int = 0) -> None:
-    """Records what was seen of `times` pieces of work, a piece: launches, milliseconds of kernels and of waiting, and
-    the `top` kernels."""
+    """Records what was seen of `times` pieces of work: of one, launches, the milliseconds of all kernels and of the
+    `top` ones; of all, the shares of waiting and of kinds of kernels."""
     if not seen.kernels:
         check.skip(f"{what}: torch's profiler sees no kernels here, as CUPTI is missing or not permitted")
         return
     if check.on_card:
         check.found(f"{what}: launches", seen.launches / times)
-        check.found(f"{what}: host waits", 1e3 * seen.waiting / times, "ms")
+        check.found(f"{what}: host waits, share of its time", seen.waiting / seen.seconds)
     check.found(f"{what}: kernels", 1e3 * seen.busy / times, "ms")
     for kind, share in sorted(seen.by_kind().items(), key=lambda found: -found[1]) if top else ():
         check.found(f"{what}: {kind}, share of kernels", share)
