@@ -168,22 +168,9 @@ def found_plan(check: Check, policy: Policy, rows: Sequence[Row], most: int) -> 
 
 def planned_update(check: Check, policy: Policy, rows: Sequence[Row]) -> int:
     """The bytes that the plan counts for an update of these rows in one pass, without what a process holds before."""
-    from sleuth.plan.memory import CUDA, LearnerMemory, Passes, total
-    from sleuth.plan.shapes import read_shape
-    from sleuth.recipe.training import LoraRecipe
+    from benchmarks.gpu.speeds import learner_of  # needs pydantic
+    from sleuth.plan.memory import total
 
-    trains_all = all(weight.requires_grad for weight in policy.model.parameters())
-    passes = Passes(shape=read_shape(check.scale.config().to_dict(), "model"), device=CUDA, size=2)
-    memory = LearnerMemory(
-        passes=passes,
-        lora=None if trains_all else LoraRecipe(rank=LORA.rank, alpha=LORA.alpha, targets=LORA.targets),
-        masters=True,
-        muon=False,
-        reference=False,
-        teacher=None,
-        checkpointed=True,
-        ranks=1,
-        offload=False,
-    )
+    learner = learner_of(check.scale, adapters=not all(weight.requires_grad for weight in policy.model.parameters()))
     tokens = min(sum(len(row.tokens) for row in rows), max(check.scale.budget // 2, len(rows[0].tokens)))
-    return max(total(memory.update(tokens, tokens)[0]), total(memory.optimiser_step()[0]))
+    return max(total(learner.update(tokens, tokens)[0]), total(learner.optimiser_step()[0]))

@@ -347,6 +347,7 @@ def report(check: Check, context: int, steps: Sequence[Played]) -> None:
     searches = fmean(episode.trajectory.searches for episode in episodes)
     check.found("searches, mean", searches, at_least=0.5)
     check.found("tokens of an episode, mean", fmean(lengths))
+    check.found("tokens of a prompt, mean", fmean(len(episode.trajectory.segments[0].tokens) for episode in episodes))
     check.found("tokens of an episode, most", max(lengths), at_most=context)
     figures = last.figures
     check.found("tokens computed", figures["tokens_computed"])

@@ -268,7 +268,7 @@ def test_real_sizes_have_the_weights_of_their_models_and_need_what_the_plan_coun
     needed = sizes.needed_bytes(model, check.scale.budget // 2)
     assert needed / 1e9 == pytest.approx(gigabytes, abs=1)
     planned = sizes.planned_update(check, SimpleNamespace(model=model), draw_rows(check.scale.size))
-    assert needed == pytest.approx(planned, rel=0.1)
+    assert planned * 0.95 < needed < planned * 1.2
 
 
 def test_the_driver_is_asked_and_never_told(monkeypatch):
