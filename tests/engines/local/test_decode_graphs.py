@@ -147,10 +147,10 @@ def test_a_step_in_a_bucket_is_the_step_of_its_rows_and_leaves_all_other_keys_al
         buffers.fill(table, slots, state, spare_page=cache.pages - 1)
         keys = cache.layers[0][0]
         before = keys.clone()
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         once, changed = buffers.sampled.clone(), (keys != before).any(dim=-1)[0, :-1]
         keys.copy_(before)
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         assert torch.equal(once[:, :rows], buffers.sampled[:, :rows])
         engine._forward_and_sample.__func__(without_graphs(engine), slots, [])
         plain = sampled.pending.arrival.read()
@@ -222,7 +222,7 @@ def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
         with engine._inference_mode():
             if before is not None:
                 engine.model.model.layers[0].register_forward_pre_hook(before)
-            decode_step(engine.model, engine._cache, buffers, engine._sampled.by_slot)
+            decode_step(engine._logits, engine._cache, buffers, engine._sampled.by_slot)
         return launches.count, waits.names
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.cache import PagedCache
@@ -80,13 +79,12 @@ class BufferedBatch(Batch):
         self._by_window = {}
 
 
-def decode_step(model: PreTrainedModel, cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
-    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`: the
-    same however often it is called. No host takes part."""
+def decode_step(forward: Callable[[Any], Tensor], cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
+    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`, by
+    `forward`, which gives the logits of a batch: the same however often it is called. No host takes part."""
     tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
-    batch: Any = BufferedBatch(buffers, tokens, cache)
-    output = model(input_ids=tokens[None], position_ids=buffers.positions[None], use_cache=False, batch=batch)
-    buffers.sampled.copy_(sample_rows(output.logits[0].float(), *buffers.settings.unbind()))
+    batch = BufferedBatch(buffers, tokens, cache)
+    buffers.sampled.copy_(sample_rows(forward(batch).float(), *buffers.settings.unbind()))
 
 
 def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -98,12 +96,13 @@ def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
 
 
 class DecodeGraphs:
-    """The captured decode steps of an engine. If one cannot be captured, or computes anything else than the step that
-    was launched kernel by kernel, none is used from then on, which `log` is told."""
+    """The captured decode steps of an engine, whose `forward` gives the logits of a batch. If one cannot be captured,
+    or computes anything else than the step that was launched kernel by kernel, none is used from then on, which `log`
+    is told."""
 
-    def __init__(self, model: PreTrainedModel, log: Callable[[str], None]) -> None:
+    def __init__(self, forward: Callable[[Any], Tensor], log: Callable[[str], None]) -> None:
         self.problem: str | None = None
-        self._model, self._log = model, log
+        self._forward, self._log = forward, log
         self._pool: Any = None
         self._steps: dict[int, int] = {}  # of each bucket, launched kernel by kernel
         self._replays: dict[int, tuple[DecodeBuffers, Callable[[], None]]] = {}
@@ -136,7 +135,7 @@ class DecodeGraphs:
         if replay is not None:
             replay()
         else:
-            self._capture(buffers, partial(decode_step, self._model, cache, buffers, by_slot))
+            self._capture(buffers, partial(decode_step, self._forward, cache, buffers, by_slot))
         return buffers.sampled[:, : len(slots)].clone()
 
     def _rows_for(self, count: int) -> int:
