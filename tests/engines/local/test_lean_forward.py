@@ -138,7 +138,7 @@ def launches_of_a_step(tokenizer, layers):
     monkeypatch.setattr(LeanForward, "on_card", lambda model, log: LeanForward(model, Counted))
     with monkeypatch.context(), FakeTensorMode(allow_non_fake_inputs=True), Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, layers)
-        decoding, chunks = engine._schedule() or pytest.fail()
+        decoding, chunks = engine._schedule() or pytest.fail("nothing to compute")
         where = {"device": engine.model.device, "dtype": engine.model.dtype, "kernels": Kernels(decoding=True)}
         batch = Batch(engine._table, decoding, chunks, engine._cache, **where)
         forward = engine._lean
