@@ -319,7 +319,7 @@ def paged(check: Check) -> None:
         if phase == "decode":
             ways["padded"] = GatheredAttention(table, lengths, PAGE, device)
             if problems["our kernel"] is None:
-                ways["our kernel"] = KernelAttention.of(table, lengths, device)
+                ways["our kernel"] = KernelAttention.of(table, lengths, PAGE, device)
         else:
             ways["one by one"] = ChunkwiseAttention(table, begin, lengths, PAGE, device)
             if problems["torch's kernel"] is None:

@@ -22,17 +22,16 @@ from sleuth.host.variables import GRAPHS_VARIABLE
 from sleuth.types import Sampling, SleuthError
 
 
-def plain_kernel(query, keys, values, pages, lengths, longest, scale, window):
+def plain_kernel(query, keys, values, table, jobs, scale, window):
     """Our kernel for pages, sequence by sequence."""
-    outputs = []
-    for number, stop in enumerate(lengths.tolist()):
-        assert stop <= longest
-        own = pages[number, : math.ceil(stop / PAGE)].long()
+    output = torch.empty_like(query)
+    for number, stop, *pages in table.tolist():
+        own = torch.tensor(pages[: math.ceil(stop / PAGE)])
         seen = slice(max(0, stop - window), stop)
         own_keys, own_values = (tensor[:, own].flatten(1, 2)[:, seen] for tensor in (keys, values))
         shares = (torch.einsum("hgd,hkd->hgk", query[number], own_keys) * scale).softmax(-1)
-        outputs.append(torch.einsum("hgk,hkd->hgd", shares, own_values))
-    return torch.stack(outputs)
+        output[number] = torch.einsum("hgk,hkd->hgd", shares, own_values)
+    return output
 
 
 @pytest.fixture(autouse=True)

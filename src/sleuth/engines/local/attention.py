@@ -149,7 +149,7 @@ def _decode_attention(
         return CompiledDecodeAttention(pages, slots, starts, lengths, levels)
     held = pages[slots, : table.pages.needed(int(lengths.max()) + 1)]
     if kernels.decoding:
-        return KernelAttention.of(held, lengths + 1, device)
+        return KernelAttention.of(held, lengths + 1, table.pages.page_size, device)
     return GatheredAttention(held, lengths + 1, table.pages.page_size, device)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.shared_spans import pack_parts
 from sleuth.kernels.transfers import sent
 
 try:
@@ -119,19 +120,19 @@ class _RowGroup:
 
 
 class KernelAttention:
-    """Attention of one new token per row by our kernel, which reads the keys where they are: row b has `lengths[b]` (B)
-    keys, none above `longest`, in its `pages[b]` (B, n), both int32 on the device."""
+    """Attention of one new token per row by our kernels, which read the keys where they are, and those of pages that
+    rows share once: `packed` is on the device what `pack_parts` returns for `rows` rows of `pages` pages."""
 
     window = NO_WINDOW
 
-    def __init__(self, pages: Tensor, lengths: Tensor, longest: int) -> None:
-        self.pages, self.lengths, self.longest = pages, lengths, longest
+    def __init__(self, packed: Tensor, rows: int, pages: int) -> None:
+        edge = rows * (2 + pages)
+        self.table, self.jobs = packed[:edge].view(rows, -1), packed[edge:].view(-1, 3)
 
     @staticmethod
-    def of(pages: np.ndarray, lengths: np.ndarray, device: torch.device) -> KernelAttention:
-        """The attention of rows that the host knows."""
-        packed = sent(np.concatenate([pages, lengths[:, None]], axis=1).astype(np.int32), device)
-        return KernelAttention(packed[:, :-1], packed[:, -1], int(lengths.max()))
+    def of(pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> KernelAttention:
+        """The attention of row b to the first `lengths[b]` keys of its `pages[b]` (B, n)."""
+        return KernelAttention(sent(pack_parts(pages, lengths, page_size), device), *pages.shape)
 
     def within(self, window: int) -> KernelAttention:
         """The attention to the last `window` keys alone."""
@@ -143,7 +144,7 @@ class KernelAttention:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
         from sleuth.kernels.decode_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
 
-        return attend_by_pages(query, keys, values, self.pages, self.lengths, self.longest, scale, self.window)
+        return attend_by_pages(query, keys, values, self.table, self.jobs, scale, self.window)
 
 
 def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
@@ -293,18 +294,19 @@ def token_rows(pages: Tensor, edges: Tensor, total: int, page_size: int) -> Tens
 
 @cache
 def decode_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
-    """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: three sequences are computed
-    and compared with `GatheredAttention`."""
+    """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: four sequences, of which two
+    share pages, are computed and compared with `GatheredAttention`."""
     if device.type != "cuda":
         return "it needs a card"
-    lengths = np.array([1, PAGE + 4, 10 * PAGE])
-    pages = np.random.default_rng(0).permutation(30).astype(np.int32).reshape(3, 10)
+    lengths = np.array([1, PAGE + 4, 10 * PAGE, 7 * PAGE + 1])
+    pages = np.random.default_rng(0).permutation(40).astype(np.int32).reshape(4, 10)
+    pages[3, :5] = pages[2, :5]
     generator = torch.Generator(device).manual_seed(0)
-    keys, values = torch.randn(2, 2, 30, PAGE, size, device=device, dtype=dtype, generator=generator)
-    query = torch.randn(3, 2, 2, size, device=device, dtype=dtype, generator=generator)
+    keys, values = torch.randn(2, 2, 40, PAGE, size, device=device, dtype=dtype, generator=generator)
+    query = torch.randn(4, 2, 2, size, device=device, dtype=dtype, generator=generator)
     expected = GatheredAttention(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
     try:
-        output = KernelAttention.of(pages, lengths, device).attend(query, keys, values, size**-0.5)
+        output = KernelAttention.of(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
     except Exception as error:  # any: a compiler and a driver have errors of their own
         return _line_of(error)
     return _difference(output, expected)
