@@ -20,7 +20,8 @@ from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.slots import DecodeState, SlotTable
-from sleuth.engines.sampling import raised, sample_rows
+from sleuth.engines.sampling import draw_rows, raised
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.transfers import send
 
 MOST_ROWS_OVER = 4
@@ -86,7 +87,7 @@ def decode_step(model: PreTrainedModel, cache: PagedCache, buffers: DecodeBuffer
     tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
     batch: Any = BufferedBatch(buffers, tokens, cache)
     output = model(input_ids=tokens[None], position_ids=buffers.positions[None], use_cache=False, batch=batch)
-    buffers.sampled.copy_(sample_rows(output.logits[0].float(), *buffers.settings.unbind()))
+    buffers.sampled.copy_(draw_rows(output.logits[0], *buffers.settings.unbind()))
 
 
 def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -162,7 +163,7 @@ class DecodeGraphs:
             replay()
             same = torch.equal(buffers.sampled[0], expected[0])
         except RuntimeError as error:  # whatever a model, a library or a driver does not allow in a graph
-            self._refuse(next(iter(str(error).strip().splitlines()), type(error).__name__))
+            self._refuse(line_of(error))
         else:
             if same:
                 self._replays[buffers.rows] = buffers, replay
