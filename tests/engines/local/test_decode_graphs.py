@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel
+from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from windowed_models import windowed_model
 
@@ -209,9 +209,10 @@ def test_attention_that_pads_keys_is_not_captured(make_model, tokenizer, words):
     assert lines[0].endswith("keys are padded for attention, as many as the longest text has")
 
 
-def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
+def captured_step_on_a_card(tokenizer, monkeypatch, before=None, problem=None):
     """The operators, and those for which the host waits, of a captured step of 256 rows on a card of fake tensors."""
     use_kernel(monkeypatch, two_launches)
+    use_sample_kernels(monkeypatch, problem)
     with FakeTensorMode(allow_non_fake_inputs=True), HostWaits() as waits, Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, 1)
         slots, _ = engine._schedule()
@@ -225,8 +226,9 @@ def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
         return launches.count, waits.names
 
 
-def test_no_operator_of_a_captured_step_needs_the_host(tokenizer, monkeypatch):
-    launches, waits = captured_step_on_a_card(tokenizer, monkeypatch)
+@pytest.mark.parametrize("problem", [None, "sampled in torch"])
+def test_no_operator_of_a_captured_step_needs_the_host(tokenizer, monkeypatch, problem):
+    launches, waits = captured_step_on_a_card(tokenizer, monkeypatch, problem=problem)
     assert waits == []
     assert launches > 20
 

@@ -20,7 +20,8 @@ from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import DecodeState, SlotTable
-from sleuth.engines.sampling import raised, sample_rows
+from sleuth.engines.sampling import draw_rows, raised
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.shared_spans import PART, pack_parts
 from sleuth.kernels.transfers import send
 
@@ -91,7 +92,7 @@ def decode_step(forward: Callable[[Any], Tensor], cache: PagedCache, buffers: De
     `forward`, which gives the logits of a batch: the same however often it is called. No host takes part."""
     tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
     batch = BufferedBatch(buffers, tokens, cache)
-    buffers.sampled.copy_(sample_rows(forward(batch).float(), *buffers.settings.unbind()))
+    buffers.sampled.copy_(draw_rows(forward(batch), *buffers.settings.unbind()))
 
 
 def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -168,7 +169,7 @@ class DecodeGraphs:
             replay()
             same = torch.equal(buffers.sampled[0], expected[0])
         except RuntimeError as error:  # whatever a model, a library or a driver does not allow in a graph
-            self._refuse(next(iter(str(error).strip().splitlines()), type(error).__name__))
+            self._refuse(line_of(error))
         else:
             if same:
                 self._replays[buffers.rows] = buffers, replay

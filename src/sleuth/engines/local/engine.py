@@ -26,7 +26,7 @@ from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
-from sleuth.engines.sampling import sample, sample_on_device
+from sleuth.engines.sampling import sample, sample_on_device, sampling_problem
 from sleuth.engines.stops import StopTokens
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
@@ -385,15 +385,15 @@ class LocalEngine:
 
     @cached_property
     def _kernels(self) -> Kernels:
-        """The kernels that compute attention here; logs what a card does without."""
+        """The kernels that compute attention here; logs what a card does without, sampling included."""
         asked = self.model.device, self.model.dtype, head_size(self.model.config)
-        problems = decode_problem(*asked), varlen_problem(*asked)
-        instead = "pads keys while decoding", "reads prompts one by one"
+        problems = decode_problem(*asked), varlen_problem(*asked), sampling_problem(*asked[:2])
+        instead = "pads keys while decoding", "reads prompts one by one", "samples by forty launches a step"
         if self.model.device.type == "cuda":
             for problem, way in zip(problems, instead, strict=True):
                 if problem is not None:
                     self._log(f"the engine {way}, which is slow, as the kernel for it does not work here: {problem}")
-        decoding, prefilling = (problem is None for problem in problems)
+        decoding, prefilling, _ = (problem is None for problem in problems)
         return Kernels(decoding=decoding, prefilling=prefilling)
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:

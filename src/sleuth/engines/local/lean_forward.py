@@ -25,6 +25,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 from sleuth.engines.local.attention import Batch
 from sleuth.engines.local.pages import PAGE
 from sleuth.kernels import lean_layers
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.compiled_layers import SILU
 
 LEAN = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -223,5 +224,5 @@ def _problem(
         pairs = zip(computed(layer_kernels), computed(lean_layers), strict=True)
         off = max(((ours - plain).norm() / plain.norm()).item() for ours, plain in pairs)
     except Exception as error:  # any: a compiler and a driver have errors of their own
-        return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return line_of(error)
     return None if off < TOLERANCE else f"their output is off by {off:.3g}"
