@@ -32,16 +32,23 @@ jit = cast(Callable[[Any], Any], triton.jit)  # its functions take tensors as po
 
 
 def attend_by_pages(
-    query: Tensor, keys: Tensor, values: Tensor, table: Tensor, jobs: Tensor, scale: float, window: int
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    jobs: Tensor,
+    scale: float,
+    window: int,
+    output: Tensor | None = None,
 ) -> Tensor:
     """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D], `table` (B, 2 + n) and
     `jobs` (1 + J, 3) as by `pack_parts`: each sequence attends to the last `window` of its keys. Returns (B, kv_heads,
-    sharing, D)."""
+    sharing, D), which is `output`, if given."""
     rows, kv_heads, sharing, size = query.shape
     page_size, heads = keys.shape[2], kv_heads * sharing
     parts = -(-(table.shape[1] - 2) * page_size // PART)
     query = query if query.stride(-1) == 1 else query.contiguous()
-    output = query.new_empty(query.shape)
+    output = query.new_empty(query.shape) if output is None else output
     partial = torch.empty(rows, parts, heads, size, dtype=torch.float32, device=query.device)
     weights = torch.empty(rows, parts, heads, dtype=torch.float32, device=query.device)
     tile = 16 if sharing <= 2 else max(32, triton.next_power_of_2(sharing))  # 16: the least rows on matrix units

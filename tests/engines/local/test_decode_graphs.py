@@ -22,9 +22,9 @@ from sleuth.host.variables import GRAPHS_VARIABLE
 from sleuth.types import Sampling, SleuthError
 
 
-def plain_kernel(query, keys, values, table, jobs, scale, window):
+def plain_kernel(query, keys, values, table, jobs, scale, window, output=None):
     """Our kernel for pages, sequence by sequence."""
-    output = torch.empty_like(query)
+    output = torch.empty_like(query) if output is None else output
     for number, stop, *pages in table.tolist():
         own = torch.tensor(pages[: math.ceil(stop / PAGE)])
         seen = slice(max(0, stop - window), stop)

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from fake_card import Launches, WithoutCard, ragged_engine, two_launches, use_kernel
+from fake_card import Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_prefill_kernel
 from interpreted import interpreted
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
@@ -17,6 +17,7 @@ from sleuth.engines.local import engine as local_engine
 from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.lean_forward import LeanForward, can_be_lean
+from sleuth.engines.local.slots import PrefillChunk
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.types import Sampling
 
@@ -110,11 +111,14 @@ def test_a_model_with_something_of_its_own_is_not_lean(make_model):
     assert not can_be_lean(make_model("qwen3").bfloat16().requires_grad_(False).model.layers[0].mlp)
 
 
-def test_a_decode_step_takes_ten_launches_a_layer(tokenizer, monkeypatch):
-    """Counted with fake tensors, where each of our kernels is one launch, but for the two of attention."""
+@pytest.mark.parametrize(("chunks", "most"), [(False, 10), (True, 11)], ids=["decoding", "mixed"])
+def test_a_step_takes_few_launches_a_layer(tokenizer, monkeypatch, chunks, most):
+    """Counted with fake tensors, where each of our kernels is one launch, but for the two that attend while decoding.
+    In the last layer only the last tokens of prompts go on."""
     use_kernel(monkeypatch, two_launches)
-    one, three = (launches_of_a_step(tokenizer, layers) for layers in (1, 3))
-    assert (three - one) // 2 == 10
+    use_prefill_kernel(monkeypatch)
+    one, three = (launches_of_a_step(tokenizer, layers, chunks) for layers in (1, 3))
+    assert (three - one) // 2 == most
 
 
 class Counted:
@@ -133,13 +137,17 @@ class Counted:
         return product.view(len(product), -1, keys.shape[-1])[:, : -2 * len(keys)].neg()
 
 
-def launches_of_a_step(tokenizer, layers):
+def launches_of_a_step(tokenizer, layers, mixed):
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr(LeanForward, "on_card", lambda model, log: LeanForward(model, Counted))
     with monkeypatch.context(), FakeTensorMode(allow_non_fake_inputs=True), Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, layers)
         decoding, chunks = engine._schedule() or pytest.fail("nothing to compute")
-        where = {"device": engine.model.device, "dtype": engine.model.dtype, "kernels": Kernels(decoding=True)}
+        if mixed:  # the last request reads its prompt
+            chunks = [PrefillChunk(slot=255, start=0, stop=int(engine._table.length[255]))]
+            decoding = decoding[:-1]
+        kernels = Kernels(decoding=True, prefilling=True)
+        where = {"device": engine.model.device, "dtype": engine.model.dtype, "kernels": kernels}
         batch = Batch(engine._table, decoding, chunks, engine._cache, **where)
         forward = engine._lean
         assert forward is not None

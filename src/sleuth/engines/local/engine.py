@@ -21,7 +21,7 @@ from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.decode_layers import decode_forwards
 from sleuth.engines.local.lean_forward import LeanForward
 from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
-from sleuth.engines.local.paged_attention import decode_problem, varlen_problem
+from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
@@ -387,7 +387,7 @@ class LocalEngine:
     def _kernels(self) -> Kernels:
         """The kernels that compute attention here; logs what a card does without, sampling included."""
         asked = self.model.device, self.model.dtype, head_size(self.model.config)
-        problems = decode_problem(*asked), varlen_problem(*asked), sampling_problem(*asked[:2])
+        problems = decode_problem(*asked), prefill_problem(*asked), sampling_problem(*asked[:2])
         instead = "pads keys while decoding", "reads prompts one by one", "samples by forty launches a step"
         if self.model.device.type == "cuda":
             for problem, way in zip(problems, instead, strict=True):
