@@ -69,9 +69,9 @@ class Product:
 def joined(weights: Sequence[nn.Parameter]) -> Tensor:
     """The weights, which have a last dimension in common, one after another. They become views of it."""
     first, count = weights[0].detach(), sum(map(len, weights))
-    storage, place = first.untyped_storage().data_ptr(), first.storage_offset()
+    storage, place = first.untyped_storage()._cdata, first.storage_offset()
     for weight in weights:
-        if (weight.untyped_storage().data_ptr(), weight.storage_offset()) != (storage, place):
+        if (weight.untyped_storage()._cdata, weight.storage_offset()) != (storage, place):
             break
         place += weight.numel()
     else:
