@@ -22,8 +22,8 @@ from sleuth.kernels.shared_spans import PART, SIBLINGS
 BLOCK = 2**14
 """Bytes of keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
 WARPS = {"num_warps": 4, "num_stages": 5}
-"""With these stages a program reads two blocks ahead, as it looks up their pages before; it takes 72 kB of a processor's
-memory in bf16, and three fit an H100's."""
+"""With these stages a program reads two blocks ahead, as it looks up their pages before that. It takes 72 kB of a
+processor's memory in bf16, and three fit an H100's."""
 PROGRAMS = 12
 """Programs of the first kernel for each processor of a card, several times those that fit at once: jobs take unequal
 time, and the card starts the next program where one ends."""
