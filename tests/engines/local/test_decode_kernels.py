@@ -1,19 +1,9 @@
-"""Our kernels for pages, by Triton's interpreter on a CPU: the numbers of the code that a card runs.
-
-Triton is in a folder of its own, where torch does not find it: it would import it in each process of the other tests.
-"""
+"""Our kernels for pages, by Triton's interpreter."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-TRITON = Path(__file__).parents[3] / ".venv-kernels"
+from interpreted import interpreted
 
 CASES = {
     "one part": {"lengths": [1, 70, 128], "sharing": 2, "size": 16},
@@ -78,14 +68,7 @@ print(json.dumps({name: check(**case) for name, case in json.loads(sys.argv[1]).
 def checked():
     """The largest differences to a softmax in fp64, and whether rows alone have the same bytes, in a process that
     interprets: Triton asks at its import."""
-    if not (TRITON / "triton").is_dir():
-        pytest.skip("needs Triton: `make test-kernels` installs it")
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([*sys.path, str(TRITON)])}
-    ran = subprocess.run(
-        [sys.executable, "-c", CHECK, json.dumps(CASES)], env=environment, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return interpreted(CHECK, CASES)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -107,12 +107,37 @@ class Batch:
 
     def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
-        narrow = copy.copy(self)
-        narrow._by_window = {}
+        narrow = self.for_last_tokens()
         if self.prefill is not None:
-            narrow.prefill = self.prefill.for_last_tokens()
             narrow.chunk_outputs = sent(self.chunk_ends - 1, self.tokens.device)
         return narrow
+
+    def for_last_tokens(self) -> Batch:
+        """The batch whose queries are those of decoding tokens and of the last token of each chunk."""
+        narrow = copy.copy(self)
+        narrow._by_window = {}
+        narrow.prefill = self.prefill and self.prefill.for_last_tokens()
+        return narrow
+
+    def last_tokens(self) -> Tensor:
+        """Which of the T tokens these are."""
+        rows = np.concatenate([np.arange(self.count), self.count + self.chunk_ends - 1])
+        return sent(rows, self.tokens.device)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention of queries (T, kv_heads, sharing, D), with those of chunks after decoding ones, to a layer's `keys`
+        and `values` [kv_heads, pages, page_size, D] -> as query."""
+        parts = []
+        decode, prefill = self.attention(window)
+        if decode is not None:
+            parts.append(decode.attend(query[: self.count], keys, values, scale))
+        if prefill is not None:
+            queries, wanted = query[self.count :], self.chunk_outputs
+            output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
+            if wanted is not None:
+                output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
+            parts.append(output)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _decode_attention(
@@ -152,17 +177,7 @@ def attend_pages(
     keys, values = batch.cache.write(module.layer_idx, rows, key[0].transpose(0, 1), value[0].transpose(0, 1))
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling
-    parts = []
-    decode, prefill = batch.attention(sliding_window)
-    if decode is not None:
-        parts.append(decode.attend(query[: batch.count], keys, values, scale))
-    if prefill is not None:
-        queries, wanted = query[batch.count :], batch.chunk_outputs
-        output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
-        if wanted is not None:
-            output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
-        parts.append(output)
-    output = parts[0] if len(parts) == 1 else torch.cat(parts)
+    output = batch.attend(query, keys, values, scale, sliding_window)
     return output.reshape(1, total, -1, output.shape[-1]), None
 
 

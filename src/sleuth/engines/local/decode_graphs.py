@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.cache import PagedCache
@@ -21,7 +20,8 @@ from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import DecodeState, SlotTable
-from sleuth.engines.sampling import raised, sample_rows
+from sleuth.engines.sampling import draw_rows, raised
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.shared_spans import PART, pack_parts
 from sleuth.kernels.transfers import send
 
@@ -87,13 +87,12 @@ class BufferedBatch(Batch):
         self._by_window = {}
 
 
-def decode_step(model: PreTrainedModel, cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
-    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`: the
-    same however often it is called. No host takes part."""
+def decode_step(forward: Callable[[Any], Tensor], cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
+    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`, by
+    `forward`, which gives the logits of a batch: the same however often it is called. No host takes part."""
     tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
-    batch: Any = BufferedBatch(buffers, tokens, cache)
-    output = model(input_ids=tokens[None], position_ids=buffers.positions[None], use_cache=False, batch=batch)
-    buffers.sampled.copy_(sample_rows(output.logits[0].float(), *buffers.settings.unbind()))
+    batch = BufferedBatch(buffers, tokens, cache)
+    buffers.sampled.copy_(draw_rows(forward(batch), *buffers.settings.unbind()))
 
 
 def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -105,12 +104,13 @@ def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
 
 
 class DecodeGraphs:
-    """The captured decode steps of an engine. If one cannot be captured, or computes anything else than the step that
-    was launched kernel by kernel, none is used from then on, which `log` is told."""
+    """The captured decode steps of an engine, whose `forward` gives the logits of a batch. If one cannot be captured,
+    or computes anything else than the step that was launched kernel by kernel, none is used from then on, which `log`
+    is told."""
 
-    def __init__(self, model: PreTrainedModel, log: Callable[[str], None]) -> None:
+    def __init__(self, forward: Callable[[Any], Tensor], log: Callable[[str], None]) -> None:
         self.problem: str | None = None
-        self._model, self._log = model, log
+        self._forward, self._log = forward, log
         self._pool: Any = None
         self._steps: dict[int, int] = {}  # of each bucket, launched kernel by kernel
         self._replays: dict[int, tuple[DecodeBuffers, Callable[[], None]]] = {}
@@ -143,7 +143,7 @@ class DecodeGraphs:
         if replay is not None:
             replay()
         else:
-            self._capture(buffers, partial(decode_step, self._model, cache, buffers, by_slot))
+            self._capture(buffers, partial(decode_step, self._forward, cache, buffers, by_slot))
         return buffers.sampled[:, : len(slots)].clone()
 
     def _rows_for(self, count: int) -> int:
@@ -169,7 +169,7 @@ class DecodeGraphs:
             replay()
             same = torch.equal(buffers.sampled[0], expected[0])
         except RuntimeError as error:  # whatever a model, a library or a driver does not allow in a graph
-            self._refuse(next(iter(str(error).strip().splitlines()), type(error).__name__))
+            self._refuse(line_of(error))
         else:
             if same:
                 self._replays[buffers.rows] = buffers, replay

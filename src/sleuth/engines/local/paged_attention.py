@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.shared_spans import pack_parts
 from sleuth.kernels.transfers import sent
 
@@ -308,7 +309,7 @@ def decode_problem(device: torch.device, dtype: torch.dtype, size: int) -> str |
     try:
         output = KernelAttention.of(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
     except Exception as error:  # any: a compiler and a driver have errors of their own
-        return _line_of(error)
+        return line_of(error)
     return _difference(output, expected)
 
 
@@ -328,12 +329,8 @@ def varlen_problem(device: torch.device, dtype: torch.dtype, size: int) -> str |
     try:
         output = VarlenAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
     except (RuntimeError, TypeError, NotImplementedError) as error:
-        return _line_of(error)
+        return line_of(error)
     return _difference(output, expected)
-
-
-def _line_of(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _difference(output: Tensor, expected: Tensor) -> str | None:
