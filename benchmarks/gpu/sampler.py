@@ -298,6 +298,8 @@ def paged(check: Check) -> None:
     table, free = np.zeros((rows, counts.max()), dtype=np.int32), draw.permutation(counts.sum())
     for row, (first, count) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
         table[row, :count] = free[first : first + count]
+    whole = scale.prompt // PAGE
+    table[:, :whole] = table[np.arange(rows) // SIBLINGS * SIBLINGS, :whole]  # siblings share their prompt
     generator = torch.Generator().manual_seed(0)
 
     def random(*sizes: int) -> Tensor:
@@ -333,6 +335,13 @@ def paged(check: Check) -> None:
             check.found(f"{name}: {phase}, in a window, error", error, at_most=ATTENTION_ERROR)
             seconds = statistics.median(timed(device, attend) for _ in range(5))
             check.found(f"{name}: {phase}, a layer", 1e3 * seconds, "ms")
+        if "our kernel" in ways:
+            together, other = ways["our kernel"].attend(query, keys, values, scale.head_dim**-0.5), 0
+            for row in (slice(number, number + 1) for number in range(rows)):
+                alone = KernelAttention.of(table[row], lengths[row], PAGE, device)
+                output = alone.attend(query[row], keys, values, scale.head_dim**-0.5)
+                other += not torch.equal(output, together[row])
+            check.found("our kernel: decode, rows with other numbers alone", other, at_most=0)
 
 
 def _exact_attention(

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from sleuth.kernels.shared_spans import PART, SIBLINGS
 
-BLOCK = 64
-"""Keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
-WARPS = {"num_warps": 4, "num_stages": 3}
-PROGRAMS = 16
+BLOCK = 2**14
+"""Bytes of keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
+WARPS = {"num_warps": 4, "num_stages": 5}
+"""With these stages a program reads two blocks ahead, as it looks up their pages before that. It takes 72 kB of a
+processor's memory in bf16, and three fit an H100's."""
+PROGRAMS = 12
 """Programs of the first kernel for each processor of a card, several times those that fit at once: jobs take unequal
 time, and the card starts the next program where one ends."""
 WEIGHED = 4096
@@ -61,10 +63,10 @@ def attend_by_pages(
     shapes = {"kv_heads": kv_heads, "sharing": sharing, "tile": tile, "goes": goes, "page_size": page_size}
     tensors: dict[str, Any] = {"query": query, "keys": keys, "values": values, "jobs": jobs}
     programs = min(_programs(query.device), rows * parts * goes * kv_heads)
-    options = {"block": min(BLOCK, page_size), "scale": scale * LOG2_E} | WARPS
+    block = min(page_size, max(16, BLOCK // (width * keys.element_size())))
+    options = {"block": block, "scale": scale * LOG2_E} | WARPS
     _attend_parts[(programs,)](**tensors, **both, **strides, **shapes, **options)
-    at_once = max(1, min(32, WEIGHED // width))
-    _weigh_parts[rows, heads](outputs=output, **both, at_once=at_once, num_warps=4)
+    _weigh_parts[rows, heads](outputs=output, **both, at_once=min(32, WEIGHED // width), num_warps=4)
     return output
 
 
@@ -87,7 +89,7 @@ def _attend_parts(
     members: tl.constexpr = tile // sharing
     index, at, key = tl.arange(0, tile), tl.arange(0, width), tl.arange(0, block)
     member, head = index // sharing, index % sharing
-    is_number = at < size
+    is_number, in_block = at < size, key[:, None] * size + at[None, :]
     for item in range(tl.program_id(0), tl.load(jobs) * (goes * kv_heads), tl.num_programs(0)):
         kv, go = item % kv_heads, item // kv_heads % goes
         job = jobs + 3 + 3 * (item // (kv_heads * goes))
@@ -109,12 +111,11 @@ def _attend_parts(
             pages = table + first_row.to(tl.int64) * table_row + 2
             for start in range(begin, end, block):
                 page = tl.load(pages + start // page_size).to(tl.int64)
-                place = (page * page_size + start % page_size + key) * size
-                place = key_kv.to(tl.int64) * kv + place[:, None] + at[None, :]
+                place = key_kv.to(tl.int64) * kv + (page * page_size + start % page_size) * size
                 position = start + key
                 is_read = (position < end)[:, None] & is_number[None, :]
-                own_keys = tl.load(keys + place, mask=is_read, other=0.0)
-                own_values = tl.load(values + place, mask=is_read, other=0.0)
+                own_keys = tl.load(keys + place + in_block, mask=is_read, other=0.0)
+                own_values = tl.load(values + place + in_block, mask=is_read, other=0.0)
                 scores = tl.dot(asked, tl.trans(own_keys), input_precision="ieee") * scale
                 is_seen = (position[None, :] >= first[:, None]) & (position[None, :] < length[:, None])
                 scores = tl.where(is_seen, scores, float("-inf"))

@@ -88,14 +88,15 @@ def pack_parts(pages: np.ndarray, lengths: np.ndarray, page_size: int) -> np.nda
     same = np.where(differs.any(axis=1), differs.argmax(axis=1), pages.shape[1]) * page_size  # keys
     shared = np.zeros_like(lengths)  # parts that a row shares with the one before it
     shared[1:] = np.minimum(same, np.minimum(lengths[1:], lengths[:-1])) // PART
-    row, part = np.arange(len(pages)), np.arange(-(-int(lengths.max()) // PART))[:, None]
-    alone = part >= shared  # (parts, B)
+    row, part = (np.arange(count, dtype=np.int32) for count in (len(pages), -(-int(lengths.max()) // PART)))
+    alone = part[:, None] >= shared.astype(np.int32)  # (parts, B)
     place = row - np.maximum.accumulate(np.where(alone, row, 0), axis=1)  # among the rows that share the part
     begins = alone | (place % SIBLINGS == 0)
     ends = np.ones_like(begins)
     ends[:, :-1] = begins[:, 1:]
-    read = part * PART < lengths
-    parts, first = (begins & read).nonzero()
-    jobs = np.stack([parts, first, (ends & read).nonzero()[1] - first + 1], axis=1)
+    read = part[:, None] * PART < lengths.astype(np.int32)
+    first, last = (np.flatnonzero(edges & read).astype(np.int32) for edges in (begins, ends))
+    parts = first // len(pages)
+    jobs = np.column_stack([parts, first - parts * len(pages), last - first + 1])
     table = np.column_stack([order, lengths, pages])
     return np.concatenate([table.ravel(), [len(jobs), 0, 0], jobs.ravel()], dtype=np.int32, casting="unsafe")
