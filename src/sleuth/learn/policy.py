@@ -217,15 +217,18 @@ class Policy:
     def _accumulate(self, packs: Sequence[Pack], objective: Objective, budget: int) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
         weighted sum."""
+        figures = [self._backward(part.to(self.model.device), objective, budget) for part in packs]
+        # Read at the end, together: each wait for a pass would leave a card idle until the next one is sent.
+        numbers = iter(torch.stack([value.double() for of_pass in figures for value in of_pass.values()]).tolist())
         sums = Counter[str]()
-        for part in packs:
-            sums.update(self._backward(part.to(self.model.device), objective, budget))
+        for of_pass in figures:
+            sums.update({name: next(numbers) for name in of_pass})
         total = self.masters.ranks.all_reduce(sums)
         self._require_finite("loss", total["loss"])
         return total
 
-    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, float]:
-        """Add the pack's gradients; its share of what `_accumulate` adds up."""
+    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, Tensor]:
+        """Add the pack's gradients; its share of what `_accumulate` adds up, each without a dimension."""
         temperature = objective.temperature
         # In the last layer tree attention skips outputs that nothing reads, also when layers are recomputed.
         with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
@@ -255,8 +258,9 @@ class Policy:
                     loss=share.detach(), logprobs=logprobs.detach(), entropy=entropy, computed=len(part.tree)
                 )
         statistics["entropy"] = computed.entropy
-        sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
-        return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
+        sums = {name: (values * part.rows.weights).sum() for name, values in statistics.items()}
+        tokens = torch.full_like(computed.loss, computed.computed, dtype=torch.float64)
+        return {"loss": computed.loss, "tokens_computed": tokens, **sums}
 
     def _step_weights(self, ends_step: bool) -> int:
         """How many weights changed. Running out of memory here is an error that no smaller budget helps against: some
