@@ -28,8 +28,8 @@ ROOMS = {
     "family.py": 236,
     "host": 1_530,
     "judges": 2_073,
-    "kernels": 1_880,
-    "learn": 3_564,
+    "kernels": 1_951,
+    "learn": 3_655,
     "own": 909,
     "plan": 2_174,
     "ranks.py": 55,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 472
+FILES = 474
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -166,12 +166,14 @@ class _Placed(TorchFunctionMode):
 
 
 @contextmanager
-def host_and_card(*models: torch.nn.Module) -> Iterator[HostAndCard]:
-    """A `HostAndCard` with these models on the card; functions that would be compiled run as they are."""
+def host_and_card(*models: torch.nn.Module, free: int = 0) -> Iterator[HostAndCard]:
+    """A `HostAndCard` with these models on the card, which has `free` bytes; functions that would be compiled run as
+    they are."""
     card = HostAndCard()
     for model in models:
         card.put([*model.parameters(), *model.buffers()])
     # A checkpoint compares devices, which a mode does not tell it while torch handles a function.
     same = patch.dict(checkpoint._allowed_determinism_checks_to_fns, default=lambda tensor: tensor.shape)
-    with torch.compiler.set_stance("force_eager"), same, _Placed(card), card:
+    has = patch.object(torch.cuda, "mem_get_info", lambda device: (free, free))
+    with torch.compiler.set_stance("force_eager"), same, has, _Placed(card), card:
         yield card
