@@ -221,6 +221,18 @@ def found_utilisation(check: Check, rate: float, *, bar: float | None = None, wa
     check.found(f"{way}utilisation, of {of_what}", rate / peak, at_least=floor)
 
 
+def kept_bytes(check: Check, policy: Policy, tokens: int) -> int:
+    """Records how many layers kept their activations in the last pass; their bytes beyond those of inputs, for a pass
+    of so many tokens, which the plan counts as recomputed."""
+    recomputation = policy._recomputation
+    card_pass = None if recomputation is None else recomputation._card_pass
+    if recomputation is None or card_pass is None:
+        return 0
+    kept = recomputation._kept
+    check.found("layers that kept activations", kept)
+    return card_pass.activations(tokens, kept) - card_pass.activations(tokens, 0)
+
+
 def open_policy(check: Check, model: PreTrainedModel | None = None, *, recomputes: bool = True) -> Policy:
     """A random model in training, as the recipe sets it up."""
     optimisation = Optimisation(steps=10, learning_rate=1e-6, betas=(0.9, 0.98))

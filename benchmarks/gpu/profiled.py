@@ -19,9 +19,10 @@ LAUNCH = re.compile(r"(cuda|cu|hip)(Module|Ext|ExtModule)?(LaunchKernel|GraphLau
 WAIT = re.compile(r"(cuda|cu|hip)\w*Synchronize")
 KINDS = {
     "attention": re.compile(r"attention|attend|flash|flex|fmha|_weigh_parts", re.IGNORECASE),
+    "sampling": re.compile(r"^_sum_part|^_find_token"),
     "optimiser": re.compile(r"adam|multi_tensor|foreach", re.IGNORECASE),
     "products": re.compile(r"gemm|gemv|nvjet|cutlass|cublas|splitk|xmma|aten::(mm|addmm|bmm)$", re.IGNORECASE),
-    "compiled": re.compile(r"^triton_"),
+    "fused": re.compile(r"^triton_|^_[a-z]"),
 }
 """Kinds of kernels by their names; the first that fits."""
 NAME = 48

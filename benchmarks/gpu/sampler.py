@@ -400,7 +400,7 @@ def paged(check: Check) -> None:
             check.found(f"{name}: {phase}, in a window, error", error, at_most=ATTENTION_ERROR)
             seconds = statistics.median(timed(device, attend) for _ in range(5))
             check.found(f"{name}: {phase}, a layer", 1e3 * seconds, "ms")
-        if "our kernel" in ways:
+        if phase == "decode" and "our kernel" in ways:
             together, other = ways["our kernel"].attend(query, keys, values, scale.head_dim**-0.5), 0
             for row in (slice(number, number + 1) for number in range(rows)):
                 alone = KernelAttention.of(table[row], lengths[row], PAGE, device)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
-from benchmarks.gpu.learner import found_utilisation, open_policy
+from benchmarks.gpu.learner import found_utilisation, kept_bytes, open_policy
 from benchmarks.gpu.sampler import SIBLINGS, Tokens, Written, clocked, continue_all, drawn, found_step, open_engine
 from benchmarks.gpu.scales import shaped
 from benchmarks.gpu.watched import watched
@@ -163,14 +163,15 @@ def found_plan(check: Check, policy: Policy, rows: Sequence[Row], most: int) -> 
     if find_spec("pydantic") is None:
         check.skip("peak memory beside the plan's: no pydantic")
         return
-    check.found("peak memory, of the plan's", most / planned_update(check, policy, rows), at_most=1.1)
+    tokens = min(sum(len(row.tokens) for row in rows), max(check.scale.budget // 2, len(rows[0].tokens)))
+    planned = planned_update(check, policy, tokens) + kept_bytes(check, policy, tokens)
+    check.found("peak memory, of the plan's", most / planned, at_most=1.1)
 
 
-def planned_update(check: Check, policy: Policy, rows: Sequence[Row]) -> int:
-    """The bytes that the plan counts for an update of these rows in one pass, without what a process holds before."""
+def planned_update(check: Check, policy: Policy, tokens: int) -> int:
+    """The bytes that the plan counts for an update in a pass of so many tokens, without what a process holds before."""
     from benchmarks.gpu.speeds import learner_of  # needs pydantic
     from sleuth.plan.memory import total
 
     learner = learner_of(check.scale, adapters=not all(weight.requires_grad for weight in policy.model.parameters()))
-    tokens = min(sum(len(row.tokens) for row in rows), max(check.scale.budget // 2, len(rows[0].tokens)))
     return max(total(learner.update(tokens, tokens)[0]), total(learner.optimiser_step()[0]))

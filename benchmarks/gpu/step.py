@@ -26,7 +26,7 @@ import torch
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
-from benchmarks.gpu.learner import found_utilisation
+from benchmarks.gpu.learner import found_utilisation, kept_bytes
 from benchmarks.gpu.sampler import clocked
 from sleuth.dialect import dialect_of
 from sleuth.engines.local.engine import LocalEngine
@@ -186,7 +186,8 @@ def by_trainer(check: Check, recipe: Recipe) -> None:
 
         steps, peaks = play_all(check, one)
         report(check, stage.context, steps)
-        _report_memory(check, peaks, planned_bytes(check, recipe))
+        kept = kept_bytes(check, trainer.policy, stage.tokens_per_micro_batch)
+        _report_memory(check, peaks, planned_bytes(check, recipe, kept))
         trainer.worker.close()
 
 
@@ -256,12 +257,13 @@ def by_parts(check: Check, world: World) -> None:
 
     steps, peaks = play_all(check, one)
     report(check, settings.context, steps)
+    kept = kept_bytes(check, policy, settings.tokens_per_micro_batch)
     if find_spec("pydantic") is None:
         check.skip("peak memory beside the plan's: no pydantic")
         _report_memory(check, peaks)
     else:
         recipe = read_recipe(check, {"model": str(check.folder), "grpo.env.index": str(check.folder)})
-        _report_memory(check, peaks, planned_bytes(check, recipe))
+        _report_memory(check, peaks, planned_bytes(check, recipe, kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,9 +387,9 @@ def _report_memory(check: Check, peaks: Mapping[str, int | None], planned: Mappi
             check.found(f"{name}: peak memory, of the plan's", peak / planned[name], at_most=OVER_PLAN)
 
 
-def planned_bytes(check: Check, recipe: Recipe) -> dict[str, int]:
+def planned_bytes(check: Check, recipe: Recipe, kept: int = 0) -> dict[str, int]:
     """What `sleuth plan --card` computes for the phases of the stage, on a card of this size, without what a process
-    holds before it has tensors."""
+    holds before it has tensors; in the update with the activations that layers have `kept` because they fit."""
     from sleuth.plan.memory import CUDA, total
     from sleuth.plan.phases import Machine, phases_of
     from sleuth.plan.shapes import read_shape
@@ -396,7 +398,7 @@ def planned_bytes(check: Check, recipe: Recipe) -> dict[str, int]:
     shape = read_shape(check.scale.config().to_dict(), "model")
     phases = phases_of(recipe, shape, Machine(device=CUDA, memory=memory, ranks=1))
     of_stage = {phase.name: total(phase.bytes) - CUDA.libraries for phase in phases if phase.stage == STAGE}
-    return {"rollout": of_stage["rollout"], "update": max(of_stage["update"], of_stage["optimiser step"])}
+    return {"rollout": of_stage["rollout"], "update": max(of_stage["update"] + kept, of_stage["optimiser step"])}
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
 from benchmarks.gpu.learner import random_tree
 from benchmarks.gpu.profiled import Profiled, launches, short_name
 from benchmarks.gpu.scales import REAL, TINY, shaped
-from benchmarks.shapes import draw_rows
 from sleuth.world.facts import make_world
 
 ROOT = Path(__file__).parents[2]
@@ -186,7 +185,7 @@ def test_a_side_without_memory_and_a_peer_that_is_not_installed_are_lines(check,
     ]
     assert skipped(check) == lines
     assert "padded over ours" not in figures(check)
-    assert figures(check)["ours, kept"].value > 0
+    assert figures(check)["ours, nothing recomputed"].value > 0
 
 
 def test_a_step_is_timed_as_often_as_there_is_time(check, monkeypatch):
@@ -258,6 +257,15 @@ def test_the_peak_of_an_update_is_beside_that_of_the_plan(check, monkeypatch):
     assert found["peak memory, of the plan's"].held is False
 
 
+def test_activations_that_were_kept_because_they_fit_are_not_held_against_the_plan(check):
+    policy = learner.open_policy(check)
+    assert learner.kept_bytes(check, policy, 100) == 0
+    policy._recomputation._kept = 2
+    layer = policy._recomputation._card_pass.layer - 2 * TINY.width
+    assert learner.kept_bytes(check, policy, 100) == 2 * 100 * layer
+    assert figures(check)["layers that kept activations"].value == 2
+
+
 @pytest.mark.parametrize(
     ("name", "weights", "gigabytes"), [("qwen3_1.7b", 1.72, 41.5), ("qwen2.5_3b", 3.09, 69), ("qwen3_4b", 4.02, 90)]
 )
@@ -267,7 +275,7 @@ def test_real_sizes_have_the_weights_of_their_models_and_need_what_the_plan_coun
     assert sum(weight.numel() for weight in model.parameters()) / 1e9 == pytest.approx(weights, abs=0.005)
     needed = sizes.needed_bytes(model, check.scale.budget // 2)
     assert needed / 1e9 == pytest.approx(gigabytes, abs=1)
-    planned = sizes.planned_update(check, SimpleNamespace(model=model), draw_rows(check.scale.size))
+    planned = sizes.planned_update(check, SimpleNamespace(model=model), check.scale.budget // 2)
     assert planned * 0.95 < needed < planned * 1.2
 
 
@@ -374,8 +382,10 @@ FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
          "Kernel2 cutlass_80_tensorop_bf16_s16816gemm_relu", "products"),
         ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "products"),
         ("triton_tem_fused_flex_attention_backward_0", "triton_tem_fused_flex_attention_backward_0", "attention"),
-        ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1", "compiled"),
-        ("_attend_part", "_attend_part", "attention"),
+        ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1", "fused"),
+        ("_attend_parts", "_attend_parts", "attention"),
+        ("_rotate_and_write", "_rotate_and_write", "fused"),
+        ("_find_token", "_find_token", "sampling"),
         (f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{FUNCTOR}>(int)",
          "multi_tensor_apply_kernel FusedAdamMathFunctor", "optimiser"),
         ("at::native::(anonymous namespace)::fused_kernel(int)", "at::native::fused_kernel", "other"),
