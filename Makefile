@@ -113,8 +113,8 @@ real: $(CORE)  ## real questions, from random weights: make real DATA=FOLDER wit
 bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest.json
 	.venv-bench/bin/python -m benchmarks
 
-gpu:  ## one card checked in eight minutes: benchmarks/results/gpu-NAME.json; installs nothing, takes the python3 that is there
-	@PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --group $(GROUP)
+gpu:  ## one card checked in eight minutes: benchmarks/results/gpu-NAME.json; GROUP=2: the rest; takes the python3 that is there
+	@PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m benchmarks.gpu --group $(GROUP)
 
 lint: $(DEV)  ## format, style, types, the order of imports; prints the size of the source
 	$(BIN)/ruff format --check .

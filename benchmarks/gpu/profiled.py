@@ -76,7 +76,7 @@ def profiling(check: Check) -> Iterator[list[Profiled]]:
         if (event.device_type == DeviceType.CPU) == on_card:
             launched += event.count * bool(LAUNCH.match(name))
             waiting += event.self_cpu_time_total / 1e6 * bool(WAIT.match(name))
-        elif not event.is_user_annotation:
+        elif not getattr(event, "is_user_annotation", False):
             taken = (event.self_device_time_total if on_card else event.self_cpu_time_total) / 1e6
             calls, before = kernels.get(short_name(name), (0, 0.0))
             kernels[short_name(name)] = calls + event.count, before + taken
