@@ -12,7 +12,7 @@ from sleuth.kernels.last_layer import select_outputs
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs, tree_attention
-from sleuth.learn.policy import recomputed_layers
+from sleuth.learn.recomputation import recomputed_layers
 
 
 def long_prompts_with_few_trained_tokens(seed: int = 0) -> list[Row]:

@@ -3,14 +3,17 @@ a card, and fake CUDA tensors where card and host meet."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from claimed_card import CARD, ClaimedCard, Launches
+from claimed_card import CARD, ClaimedCard, Launches, host_and_card
 from live_bytes import LiveBytes
+from tiny_models import VOCABULARY
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from windowed_models import windowed_model
 
 from sleuth.kernels.vocabulary import logprobs_with_grad, target_logprobs
 from sleuth.learn.attention import Branches
@@ -106,3 +109,28 @@ def test_an_update_on_the_path_of_a_card_is_that_of_a_cpu_without_atomic_sums(
     for name in ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name), rel=1e-4, abs=1e-6), name
     assert (weights[0] - weights[1]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("case", ["kl", "gspo", "teacher", "windows"])
+def test_between_the_passes_of_an_update_nobody_waits_for_a_card(make_model, make_rows, case, checkpointed) -> None:
+    """Where tensors of host and card are told apart, only the sums of all passes are read, together."""
+    loss = PolicyLoss(old_logprobs="sampler", ratio="sequence") if case == "gspo" else PolicyLoss(beta=0.1, tis_cap=2.0)
+    rows = [replace(row, guidance=0.5) for row in make_rows(9)] if case == "teacher" else make_rows(9)
+    batch, others = collate(rows), (frozen_copy(make_model(seed=1)), frozen_copy(make_model(seed=2)))
+
+    def policy_and_model():
+        model = windowed_model("qwen3", VOCABULARY) if case == "windows" else make_model()
+        policy = Policy(model, SETTINGS, others[0], teacher_top_k=3, gradient_checkpointing=checkpointed)
+        if case == "teacher":
+            policy.teacher = MasterWeights(others[1])
+        return policy, model
+
+    expected = policy_and_model()[0].gradient(batch, loss, budget=60)
+    policy, model = policy_and_model()
+    with host_and_card(model, *others) as card:
+        share, gradient = policy.gradient(batch, loss, budget=60)
+        assert len(policy._packs(batch, loss, 60)) > 1
+        assert card.waits == ["tolist"]
+    assert share == pytest.approx(expected[0], rel=1e-5)
+    assert (gradient - expected[1]).norm() < 1e-4 * expected[1].norm()

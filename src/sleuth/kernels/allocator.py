@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
 KEPT_TENSOR_BYTES = 2**25
@@ -45,6 +46,14 @@ def _set_malloc(*, mapped: int, kept: int) -> bool:
     if mallopt is None:
         return False
     return all([mallopt(MMAP_THRESHOLD, mapped), mallopt(TRIM_THRESHOLD, kept)])
+
+
+def free_memory(device: Any) -> int:
+    """Bytes of a card that tensors can still take: free ones, and those that torch keeps of freed tensors."""
+    import torch
+
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def release_cached_memory() -> None:

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 
-def sent(array: np.ndarray, device: torch.device) -> Tensor:
+def sent(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """The array on `device`; for a card it is on its way, through pinned memory, which torch keeps until it is read."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def send(array: np.ndarray, target: Tensor) -> None:

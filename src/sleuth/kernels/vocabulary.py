@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
+from sleuth.kernels.card_pass import CARD_CHUNK_ROWS, PIECE_LOGITS
 from sleuth.kernels.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
 from sleuth.kernels.fused import is_on, on_card, softmax_figures, write_logits_grad
 from sleuth.kernels.matmul import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
@@ -26,10 +27,6 @@ CHUNK_LOGITS = 2**21
 """Logits of a chunk on a CPU (8 MB in fp32), which fit the last-level cache."""
 MIN_CHUNK_ROWS = 128
 """Minimum rows of a chunk on a CPU, since each chunk reads the weights and writes their gradient once."""
-CARD_CHUNK_ROWS = 2**11
-"""Rows of a chunk on a card, which is idle while it reads the weights for fewer."""
-PIECE_LOGITS = 2**25
-"""Logits that are in fp32 at the same time (128 MB); the rest of a 16-bit chunk stays in 16 bits."""
 SUMMED_WORDS = 2**14
 """Rows of the head whose gradient is computed at once before it is added in fp32."""
 

@@ -52,7 +52,6 @@ class Branches:
         observe: Observe | None = None,
     ) -> None:
         self.observe = observe
-        self.depth = int(tree.positions.max()) + 1
         self.output_indices, self.above, self.boundary = output_indices, above, boundary
         self.mask: BlockMask | None = None
         self.blocks: list[Block] = []
@@ -65,7 +64,7 @@ class Branches:
 
     def within(self, window: int | None) -> Branches:
         """Itself, or for a layer whose tokens attend only to the last `window` tokens of longer paths, a copy."""
-        if window is None or window >= self.depth:
+        if window is None or window >= self._tree.depth:
             return self
         if window not in self._by_window:
             self._by_window[window] = narrow = copy.copy(self)
@@ -214,12 +213,13 @@ def ancestor_block_mask(ends: Tensor, positions: Tensor | None = None, window: i
         shown = deepest[:, None] - highest < window
         near = (highest[:, None] - deepest < window) | (key == query)
         whole, partly = whole & shown, (partly | whole & ~shown) & near
-    return BlockMask.from_kv_blocks(
-        *_in_front(partly),
-        *_in_front(whole),
-        BLOCK_SIZE=BLOCK_TOKENS,
+    seen = (_in_front(partly), _in_front(whole), _in_front(partly.T), _in_front(whole.T))
+    # Not by `from_kv_blocks`, which makes indices on the host: each wait for a card would leave it idle.
+    return BlockMask(
+        (size, size),
+        *(blocks for pair in seen for blocks in pair),
+        BLOCK_SIZE=(BLOCK_TOKENS, BLOCK_TOKENS),
         mask_mod=ancestor_mask_mod(ends, positions, window),
-        seq_lengths=(size, size),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from sleuth.kernels.transfers import sent
 from sleuth.learn.losses import Normaliser, token_weights
 from sleuth.types import Credit, Episode, Group, PromptLogprobs, Score, Trajectory
 
@@ -134,11 +135,11 @@ class Batch:
     def tokens_at(self, places: Tensor) -> Batch:
         """Single tokens as one row: `places` (n,) are indices into the concatenated rows."""
         of_tokens = self._map(lambda tensor: tensor.flatten(0, 1)[places][None] if tensor.dim() > 1 else tensor)
-        return replace(of_tokens, lengths=self.lengths.new_tensor([len(places)]))
+        return replace(of_tokens, lengths=self.lengths.new_full((1,), len(places)))
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
-        return self._map(lambda tensor: tensor.to(device))
+        return self._map(lambda tensor: sent(tensor, device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -80,7 +80,7 @@ def token_hits(model: PreTrainedModel, pack: Pack) -> Tensor:
 def _predicting(model: PreTrainedModel, targets: Targets, observe: Observe | None = None) -> Tensor:
     """The hidden states (M, width) that predict the targets."""
     tree = targets.pack.tree
-    outputs = select_outputs(targets.before.unique(), len(tree))
+    outputs = select_outputs(targets.read, len(tree))
     branches = Branches(tree, model.dtype, outputs, observe=observe)
     return gather_rows(hidden_states(model, tree, branches), targets.before)
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.kernels.allocator import is_out_of_memory, keep_freed_memory, return_freed_memory
+from sleuth.kernels.allocator import (
+    is_out_of_memory,
+    keep_freed_memory,
+    release_cached_memory,
+    return_freed_memory,
+)
 from sleuth.learn.batch import Batch, Top
 from sleuth.learn.logprobs import tree_attention
 from sleuth.learn.master_weights import Holding, MasterWeights
@@ -24,6 +30,7 @@ from sleuth.learn.objective import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed
 from sleuth.learn.rank_sharding import shard_packs
+from sleuth.learn.recomputation import Recomputation
 from sleuth.learn.targets import PassFigures
 from sleuth.types import SleuthError
 
@@ -72,10 +79,10 @@ class Policy:
     """A causal language model in training. Dropout stays off: the learner must be the policy that was sampled.
 
     Only parameters that require a gradient are stepped. `reference`, if given, is a frozen model (see `frozen_copy`)
-    that every update measures the KL to, and `teacher` one that rows with guidance follow, on the sampled tokens
-    or, with `teacher_top_k`, on so many of its likeliest. With
-    `gradient_checkpointing` a layer's activations are recomputed in the backward pass instead of being kept, and freed
-    memory is returned to the system: the same gradients in less memory, for a third more work, and on a CPU the time to
+    that every update measures the KL to, and `teacher` one that rows with guidance follow, on the sampled tokens or,
+    with `teacher_top_k`, on so many of its likeliest. With `gradient_checkpointing` a layer's activations are
+    recomputed in the backward pass instead of being kept, on a card only those that would not fit, and freed memory is
+    returned to the system: the same gradients in less memory, for up to a third more work, and on a CPU the time to
     allocate pages again. `holding` says how models are held: whole in this process, or in shards over ranks. Then every
     rank makes the same updates with the same batches, computes its share of each, and `model` has the new weights on
     all of them.
@@ -103,7 +110,8 @@ class Policy:
         self.teacher = None if teacher is None else holding(teacher)
         self.teacher_top_k = teacher_top_k
         self.masters = holding(model, in_fp32=optimisation.master_weights)
-        self._recomputed = recomputed_layers(self.masters.module) if gradient_checkpointing else []
+        whole = self.masters.ranks.alone
+        self._recomputation = Recomputation(self.masters.module, whole=whole) if gradient_checkpointing else None
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)
         self.max_grad_norm = optimisation.max_grad_norm
         model.eval()
@@ -217,18 +225,35 @@ class Policy:
     def _accumulate(self, packs: Sequence[Pack], objective: Objective, budget: int) -> dict[str, float]:
         """Add the gradients of all packs; over all ranks, the loss, the tokens computed for it, and each statistic's
         weighted sum."""
+        figures = self._figures(packs, objective, budget)
+        # Read at the end, together: each wait for a pass would leave a card idle until the next one is sent.
+        numbers = iter(torch.stack([value.double() for of_pass in figures for value in of_pass.values()]).tolist())
         sums = Counter[str]()
-        for part in packs:
-            sums.update(self._backward(part.to(self.model.device), objective, budget))
+        for of_pass in figures:
+            sums.update({name: next(numbers) for name in of_pass})
         total = self.masters.ranks.all_reduce(sums)
         self._require_finite("loss", total["loss"])
         return total
 
-    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, float]:
-        """Add the pack's gradients; its share of what `_accumulate` adds up."""
+    def _figures(self, packs: Sequence[Pack], objective: Objective, budget: int) -> list[dict[str, Tensor]]:
+        """What `_backward` returns of each pack. Where memory runs out, all are tried again with more layers that
+        compute their activations again, before an error tells the caller to take fewer tokens."""
+        while True:
+            try:
+                return [self._backward(part.to(self.model.device), objective, budget) for part in packs]
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error) or self._recomputation is None or not self._recomputation.keeps_less():
+                    raise
+            self.masters.discard_gradients()
+            gc.collect()
+            release_cached_memory()
+
+    def _backward(self, part: Pack, objective: Objective, budget: int) -> dict[str, Tensor]:
+        """Add the pack's gradients; its share of what `_accumulate` adds up, each without a dimension."""
         temperature = objective.temperature
         # In the last layer tree attention skips outputs that nothing reads, also when layers are recomputed.
-        with tree_attention(self.masters.module), _marked_as_training(self._recomputed):
+        recomputation = self._recomputation.of_pass(part.tree) if self._recomputation else nullcontext()
+        with tree_attention(self.masters.module), recomputation:
             reference = None
             if objective.reads_reference and self.reference is not None:
                 reference = self._logprobs_of(self.reference, part, temperature, budget)
@@ -255,8 +280,9 @@ class Policy:
                     loss=share.detach(), logprobs=logprobs.detach(), entropy=entropy, computed=len(part.tree)
                 )
         statistics["entropy"] = computed.entropy
-        sums = {name: (values * part.rows.weights).sum().item() for name, values in statistics.items()}
-        return {"loss": computed.loss.item(), "tokens_computed": computed.computed, **sums}
+        sums = {name: (values * part.rows.weights).sum() for name, values in statistics.items()}
+        tokens = torch.full_like(computed.loss, computed.computed, dtype=torch.float64)
+        return {"loss": computed.loss, "tokens_computed": tokens, **sums}
 
     def _step_weights(self, ends_step: bool) -> int:
         """How many weights changed. Running out of memory here is an error that no smaller budget helps against: some
@@ -316,25 +342,3 @@ class Policy:
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A reference model: the same weights, which never change."""
     return copy.deepcopy(model).eval().requires_grad_(False)
-
-
-def recomputed_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """Enables gradient checkpointing; returns the modules that recompute once they are marked as training."""
-    if not model.supports_gradient_checkpointing:
-        raise SleuthError(f"gradient_checkpointing: {type(model).__name__} has none; leave the key out")
-    # The name before transformers 6 and the one from it on.
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
-    return [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
-
-
-@contextmanager
-def _marked_as_training(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Marks only these modules, not their children: transformers recomputes only in training, and dropout stays off."""
-    for module in modules:
-        module.training = True
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.training = False

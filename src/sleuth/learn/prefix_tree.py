@@ -8,13 +8,14 @@ through it, and their gradients add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sleuth.kernels.transfers import sent
 from sleuth.learn.batch import Batch
 
 
@@ -31,6 +32,7 @@ class PrefixTree:
     parents: Tensor  # (N,) int64: the token before on the path; -1 for the first
     ends: Tensor  # (N,) int64: end of the subtree; token j is on the path of token i iff j <= i < ends[j]
     nodes: Tensor  # (R, T) int64: the node of each row's token t; 0 in the padding
+    depth: int  # tokens of the longest path
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -43,11 +45,13 @@ class PrefixTree:
             parents=(self.parents[first:stop] - first).clamp(min=-1),
             ends=self.ends[first:stop].clamp(max=stop) - first,
             nodes=self.nodes[:0],
+            depth=int(self.positions[first:stop].max()) + 1,
         )
 
     def to(self, device: torch.device) -> PrefixTree:
         """The same tree on another device."""
-        return PrefixTree(**{name: getattr(self, name).to(device) for name in self.__slots__})
+        names = ("tokens", "positions", "parents", "ends", "nodes")
+        return replace(self, **{name: sent(getattr(self, name), device) for name in names})
 
 
 def gather_rows(values: Tensor, numbers: Tensor) -> Tensor:
@@ -66,10 +70,20 @@ class Pack:
     rows: Batch
     tree: PrefixTree
     members: tuple[int, ...]  # R indices of the rows in the batch
+    sent_from: Pack | None = None
 
     def to(self, device: torch.device) -> Pack:
         """The same pack on another device."""
-        return Pack(rows=self.rows.to(device), tree=self.tree.to(device), members=self.members)
+        return replace(self, rows=self.rows.to(device), tree=self.tree.to(device), sent_from=self.on_host)
+
+    @property
+    def on_host(self) -> Pack:
+        """The pack as it was made: what a pass counts and sorts, it does there, since nobody waits for a host."""
+        return self.sent_from or self
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """A tensor of the host where the pack is."""
+        return sent(tensor, self.tree.tokens.device)
 
 
 def pack(batch: Batch, budget: int, *, together: int = 1) -> list[Pack]:
@@ -134,7 +148,8 @@ def prefix_tree(batch: Batch) -> PrefixTree:
         nodes[row, : len(path)] = path
         size, before = size + len(new), path
     arrays = {"tokens": tokens, "positions": positions, "parents": parents, "ends": ends, "nodes": nodes}
-    return PrefixTree(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return PrefixTree(**tensors, depth=max(map(len, rows)))
 
 
 def _rows(batch: Batch) -> list[tuple[int, ...]]:

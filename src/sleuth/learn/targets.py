@@ -32,44 +32,47 @@ class PassFigures:
 class Targets:
     """The M nodes of a pack's tree that are trained in some row and have a parent to predict them.
 
-    `numbers` (M, ascending) are the nodes, `before` (M) their parents, `tokens` (M) their token ids.
+    `numbers` (M, ascending) are the nodes, `before` (M) their parents, `tokens` (M) their token ids, and `read`
+    (ascending) the parents, each once. All are found on the host and sent to where the pack is.
     """
 
     def __init__(self, pack: Pack) -> None:
-        self.pack = pack
-        numbers = pack.tree.nodes[pack.rows.trained].unique()
-        self.numbers = numbers[pack.tree.parents[numbers] >= 0]
-        self.before = pack.tree.parents[self.numbers]
-        self.tokens = pack.tree.tokens[self.numbers]
-        self.also = (
-            None if pack.rows.teacher_top is None else pack.rows.teacher_top.tokens.flatten(0, 1)[self._guided()]
-        )
+        self.pack, self._host = pack, pack.on_host
+        tree = self._host.tree
+        numbers = tree.nodes[self._host.rows.trained].unique()
+        self._numbers = numbers[tree.parents[numbers] >= 0]
+        before = tree.parents[self._numbers]
+        found = (self._numbers, before, tree.tokens[self._numbers], before.unique())
+        self.numbers, self.before, self.tokens, self.read = map(pack.send, found)
+        top = pack.rows.teacher_top
+        self._guided = None if top is None else pack.send(self._find_guided())
+        self.also = None if top is None else top.tokens.flatten(0, 1)[self._guided]
         """(M, k) int64: the likeliest tokens to a teacher in the place of each target; None if nobody follows those."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def _guided(self) -> Tensor:
+    def _find_guided(self) -> Tensor:
         """(M,) flat (R, T) indices: each target's token in a row through it that follows the teacher, if one does. A
         server's answers about one prefix may differ in their last bits, and so in their tokens."""
-        rows, nodes = self.pack.rows, self.pack.tree.nodes.flatten()
+        rows, nodes = self._host.rows, self._host.tree.nodes.flatten()
         assert rows.guidance is not None
         flat = rows.trained.flatten().nonzero()[:, 0]
         flat = flat[(2 * nodes[flat] + (rows.guidance.flatten()[flat] == 0)).argsort(stable=True)]
-        return flat[torch.searchsorted(nodes[flat].contiguous(), self.numbers)]
+        return flat[torch.searchsorted(nodes[flat].contiguous(), self._numbers)]
 
     def logprob_grad(self, loss: TokenLoss, reference: Tensor | None) -> LogprobGrad:
         """The loss and its derivatives for slices of the targets, summed over all rows through each of them.
         `reference` (R, T) is passed on to the loss."""
-        rows, tree = self.pack.rows, self.pack.tree
-        flat = rows.trained.flatten().nonzero()[:, 0]  # flat (R, T) indices of the trained tokens
+        rows, tree = self.pack.rows, self._host.tree
+        flat = self._host.rows.trained.flatten().nonzero()[:, 0]  # flat (R, T) indices of the trained tokens
         nodes = tree.nodes.flatten()[flat]
         predicted = tree.parents[nodes] >= 0
         order = nodes[predicted].argsort(stable=True)
-        flat, target = flat[predicted][order], torch.searchsorted(self.numbers, nodes[predicted][order])
-        counts = torch.arange(len(self) + 1, device=target.device)
-        starts = torch.searchsorted(target, counts).tolist()  # of each target's indices in `flat`
-        told = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided()]  # (M, k)
+        flat, target = flat[predicted][order], torch.searchsorted(self._numbers, nodes[predicted][order])
+        starts = torch.searchsorted(target, torch.arange(len(self) + 1)).tolist()  # of each target's indices in `flat`
+        flat, target = map(self.pack.send, (flat, target))
+        told = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided]  # (M, k)
 
         def logprob_grad(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
             span = slice(starts[part.start], starts[part.stop])

@@ -66,11 +66,12 @@ class CopyingHead:
     def _logprobs(self, pack: Pack) -> Tensor:
         """(R, T) fp32: the log of the head's weight, where token t is predicted, on the token of the row that t copies;
         0 where it copies none."""
-        rows, nodes = pack.rows, pack.tree.nodes
+        rows, nodes, host = pack.rows, pack.tree.nodes, pack.on_host.rows
         assert self._kept is not None  # the forward pass is over
         assert rows.sources is not None
+        assert host.sources is not None
         query, key, scale = self._kept
-        row, place = ((rows.sources >= 0) & rows.trained).nonzero(as_tuple=True)  # (M,), (M,)
+        row, place = map(pack.send, ((host.sources >= 0) & host.trained).nonzero(as_tuple=True))  # (M,), (M,)
         queries = gather_rows(query, nodes[row, place - 1])  # (M, D)
         keys = gather_rows(key, nodes.flatten()).view(*nodes.shape, -1)  # (R, T, D)
         scores = torch.einsum("md,mtd->mt", queries.float(), gather_rows(keys, row).float()) * scale

@@ -22,17 +22,16 @@ from sleuth.host.variables import GRAPHS_VARIABLE
 from sleuth.types import Sampling, SleuthError
 
 
-def plain_kernel(query, keys, values, pages, lengths, longest, scale, window):
+def plain_kernel(query, keys, values, table, jobs, scale, window, output=None):
     """Our kernel for pages, sequence by sequence."""
-    outputs = []
-    for number, stop in enumerate(lengths.tolist()):
-        assert stop <= longest
-        own = pages[number, : math.ceil(stop / PAGE)].long()
+    output = torch.empty_like(query) if output is None else output
+    for number, stop, *pages in table.tolist():
+        own = torch.tensor(pages[: math.ceil(stop / PAGE)])
         seen = slice(max(0, stop - window), stop)
         own_keys, own_values = (tensor[:, own].flatten(1, 2)[:, seen] for tensor in (keys, values))
         shares = (torch.einsum("hgd,hkd->hgk", query[number], own_keys) * scale).softmax(-1)
-        outputs.append(torch.einsum("hgk,hkd->hgd", shares, own_values))
-    return torch.stack(outputs)
+        output[number] = torch.einsum("hgk,hkd->hgd", shares, own_values)
+    return output
 
 
 @pytest.fixture(autouse=True)
@@ -147,10 +146,10 @@ def test_a_step_in_a_bucket_is_the_step_of_its_rows_and_leaves_all_other_keys_al
         buffers.fill(table, slots, state, spare_page=cache.pages - 1)
         keys = cache.layers[0][0]
         before = keys.clone()
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         once, changed = buffers.sampled.clone(), (keys != before).any(dim=-1)[0, :-1]
         keys.copy_(before)
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         assert torch.equal(once[:, :rows], buffers.sampled[:, :rows])
         engine._forward_and_sample.__func__(without_graphs(engine), slots, [])
         plain = sampled.pending.arrival.read()
@@ -223,7 +222,7 @@ def captured_step_on_a_card(tokenizer, monkeypatch, before=None, problem=None):
         with engine._inference_mode():
             if before is not None:
                 engine.model.model.layers[0].register_forward_pre_hook(before)
-            decode_step(engine.model, engine._cache, buffers, engine._sampled.by_slot)
+            decode_step(engine._logits, engine._cache, buffers, engine._sampled.by_slot)
         return launches.count, waits.names
 
 

@@ -45,7 +45,7 @@ def test_a_ragged_decode_step_of_a_0_6b_takes_few_kernel_launches(tokenizer, mon
 
 def test_a_card_without_our_kernels_samples_in_torch_and_says_so_in_a_line(tokenizer, monkeypatch):
     lines: list[str] = []
-    for name, problem in (("decode", None), ("varlen", None), ("sampling", "No module named 'triton'")):
+    for name, problem in (("decode", None), ("prefill", None), ("sampling", "No module named 'triton'")):
         monkeypatch.setattr(local_engine, f"{name}_problem", lambda *asked, problem=problem: problem)
     with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
         engine = ragged_engine(tokenizer, 1)
