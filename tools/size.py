@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 2_043,
     "cite": 3_990,
-    "cli": 4_303,
+    "cli": 4_302,
     "convert": 1_284,
     "data": 2_476,
     "dialect.py": 252,
