@@ -32,9 +32,9 @@ from sleuth.engines.local.paged_attention import (
     ChunkwiseAttention,
     GatheredAttention,
     KernelAttention,
-    VarlenAttention,
+    PromptAttention,
     decode_problem,
-    varlen_problem,
+    prefill_problem,
 )
 from sleuth.engines.local.pages import PAGE
 from sleuth.learn.batch import Row
@@ -298,6 +298,8 @@ def paged(check: Check) -> None:
     table, free = np.zeros((rows, counts.max()), dtype=np.int32), draw.permutation(counts.sum())
     for row, (first, count) in enumerate(zip(np.cumsum(counts) - counts, counts, strict=True)):
         table[row, :count] = free[first : first + count]
+    whole = scale.prompt // PAGE
+    table[:, :whole] = table[np.arange(rows) // SIBLINGS * SIBLINGS, :whole]  # siblings share their prompt
     generator = torch.Generator().manual_seed(0)
 
     def random(*sizes: int) -> Tensor:
@@ -306,10 +308,10 @@ def paged(check: Check) -> None:
     keys, values = (random(scale.kv_heads, len(free), PAGE, scale.head_dim) for _ in range(2))
     starts = {"decode": lengths - 1, "prefill": np.maximum(0, lengths - 100)}
     asked = device, torch.bfloat16, scale.head_dim
-    problems = {"our kernel": decode_problem(*asked), "torch's kernel": varlen_problem(*asked)}
+    problems = {"decode": decode_problem(*asked), "prefill": prefill_problem(*asked)}
     for name, problem in problems.items():
         if problem is not None:
-            check.skip(f"{name}: {problem}")
+            check.skip(f"our kernel: {name}: {problem}")
     for phase, begin in starts.items():
         query = random(int((lengths - begin).sum()), scale.kv_heads, sharing, scale.head_dim)
         exact, in_window = (
@@ -318,12 +320,12 @@ def paged(check: Check) -> None:
         ways: dict[str, Any] = {}
         if phase == "decode":
             ways["padded"] = GatheredAttention(table, lengths, PAGE, device)
-            if problems["our kernel"] is None:
-                ways["our kernel"] = KernelAttention.of(table, lengths, device)
+            if problems[phase] is None:
+                ways["our kernel"] = KernelAttention.of(table, lengths, PAGE, device)
         else:
             ways["one by one"] = ChunkwiseAttention(table, begin, lengths, PAGE, device)
-            if problems["torch's kernel"] is None:
-                ways["torch's kernel"] = VarlenAttention(table, begin, lengths, PAGE, device)
+            if problems[phase] is None:
+                ways["our kernel"] = PromptAttention(table, begin, lengths, PAGE, device)
         for name, way in ways.items():
             attend = partial(way.attend, query, keys, values, scale.head_dim**-0.5)
             error = relative_error(attend(), exact)
@@ -333,6 +335,13 @@ def paged(check: Check) -> None:
             check.found(f"{name}: {phase}, in a window, error", error, at_most=ATTENTION_ERROR)
             seconds = statistics.median(timed(device, attend) for _ in range(5))
             check.found(f"{name}: {phase}, a layer", 1e3 * seconds, "ms")
+        if "our kernel" in ways:
+            together, other = ways["our kernel"].attend(query, keys, values, scale.head_dim**-0.5), 0
+            for row in (slice(number, number + 1) for number in range(rows)):
+                alone = KernelAttention.of(table[row], lengths[row], PAGE, device)
+                output = alone.attend(query[row], keys, values, scale.head_dim**-0.5)
+                other += not torch.equal(output, together[row])
+            check.found("our kernel: decode, rows with other numbers alone", other, at_most=0)
 
 
 def _exact_attention(

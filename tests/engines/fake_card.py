@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from sleuth.engines import sampling
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.slots import SlotPlacement
 
@@ -100,7 +101,26 @@ def use_kernel(monkeypatch: Any, attend: Any) -> None:
 
 def two_launches(query: torch.Tensor, *others: Any) -> torch.Tensor:
     """What our kernel for pages is to fake tensors: one launch for the parts of the keys, one that weighs them."""
-    return query.contiguous().neg().neg()
+    filled = [other for other in others[-1:] if isinstance(other, torch.Tensor)]
+    return filled[0].copy_(query.neg()) if filled else query.contiguous().neg().neg()
+
+
+def use_prefill_kernel(monkeypatch: Any) -> None:
+    """Replaces our kernel for prompts by one launch."""
+
+    def fill(query: torch.Tensor, *others: Any) -> None:
+        others[-1].copy_(query)
+
+    module = SimpleNamespace(attend_to_prompts=fill, tile_tokens=lambda dtype, sharing: 128 // sharing)
+    monkeypatch.setitem(sys.modules, "sleuth.kernels.prefill_kernels", module)
+
+
+def use_sample_kernels(monkeypatch: Any, problem: str | None = None) -> None:
+    """Replaces our kernels for sampling by what they are to fake tensors: a launch for the parts of the rows, one that
+    finds the tokens. With a `problem` they are not used."""
+    module = SimpleNamespace(sample_by_parts=lambda logits, *settings: torch.stack(settings).neg())
+    monkeypatch.setitem(sys.modules, "sleuth.kernels.sample_kernels", module)
+    monkeypatch.setattr(sampling, "sampling_problem", lambda device, dtype: problem)
 
 
 def on_card(model: nn.Module) -> Any:

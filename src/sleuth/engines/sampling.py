@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.compiled import (
     LOG2_E,
     MIN_EXPONENT,
@@ -25,6 +27,8 @@ from sleuth.kernels.transfers import sent
 MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 """Lower temperatures are raised to this: fp32 may round them to 0, and 0 / 0 is NaN. All but the likeliest tokens have
 probability 0 long before."""
+LOGPROB_TOLERANCE = 1e-4
+"""Largest difference of a token's log-probability by our kernels: fp32 rounds it to seven digits."""
 
 
 def uniforms(key: Sequence[int], n: int) -> np.ndarray:
@@ -65,12 +69,46 @@ def sample_on_device(logits: torch.Tensor, temperatures: np.ndarray, draws: np.n
     token exactly."""
     if is_compiled_for(logits.device, torch.float32):
         return torch.from_numpy(np.stack(sample(logits, temperatures, draws)))
-    return sample_rows(logits.float(), *sent(np.stack([raised(temperatures), draws]), logits.device))
+    return draw_rows(logits, *sent(np.stack([raised(temperatures), draws]), logits.device))
 
 
 def raised(temperatures: np.ndarray) -> np.ndarray:
     """The temperatures that are not 0 at least at MIN_TEMPERATURE."""
     return np.where(temperatures == 0, 0, np.maximum(temperatures, MIN_TEMPERATURE))
+
+
+def draw_rows(logits: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """`sample_rows` of logits of any dtype; on a card by our kernels, if they work there. May overwrite `logits`."""
+    if sampling_problem(logits.device, logits.dtype) is None:
+        from sleuth.kernels.sample_kernels import sample_by_parts  # needs Triton, which comes with torch for cards
+
+        return sample_by_parts(logits, temperatures, draws)
+    return sample_rows(logits.float(), temperatures, draws)
+
+
+@cache
+def sampling_problem(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why our kernels cannot sample from logits of this dtype; None if they work."""
+    return _difference(device, dtype) if device.type == "cuda" else "it needs a card"
+
+
+def _difference(device: torch.device, dtype: torch.dtype) -> str | None:
+    """What our kernels do other than `sample_rows`, of which eight rows are compared."""
+    random = np.random.default_rng(0)
+    logits = torch.from_numpy(3 * random.standard_normal((8, 10_001))).to(device, dtype)
+    temperatures = np.array([0, 1, 0.6, MIN_TEMPERATURE, 0, 1, 0.6, 2])
+    settings = torch.from_numpy(np.stack([temperatures, random.random(8)])).to(device)
+    try:
+        from sleuth.kernels.sample_kernels import sample_by_parts
+
+        tokens, logprobs = sample_by_parts(logits, *settings)
+    except Exception as error:  # any: a compiler and a driver have errors of their own
+        return line_of(error)
+    expected = sample_rows(logits.float(), *settings)
+    if not torch.equal(tokens, expected[0]):
+        return "it draws other tokens"
+    error = (logprobs - expected[1]).abs().max().item()
+    return None if error < LOGPROB_TOLERANCE else f"its log-probabilities are off by {error:.3g}"
 
 
 def sample_rows(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

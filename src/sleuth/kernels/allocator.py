@@ -82,3 +82,8 @@ def is_out_of_memory(error: Exception) -> bool:
     import torch
 
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def line_of(error: Exception) -> str:
+    """The first line of an error of a compiler or a driver, which may have many; its class if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

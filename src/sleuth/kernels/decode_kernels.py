@@ -1,14 +1,15 @@
 """Attention of one new token per sequence to the keys in its pages, by two Triton kernels (arXiv:2309.06180, with the
-keys of a long sequence in parts as in arXiv:2311.01282).
+keys of a sequence in parts as in arXiv:2311.01282, and parts that sequences share read once as in arXiv:2402.05099).
 
-Of a part of `PART` keys one program computes the outputs of all query heads that share a KV head, so each key is read
-once; a second kernel weighs the parts. Which parts there are depends on a sequence's own length alone, so its numbers
-are the same in whatever batch it is decoded.
+The first computes the outputs of jobs, which the host lists: a part of `PART` keys for all query heads of a KV head of
+the sequences that share it. The second weighs the parts of each sequence. Where parts begin depends on a key's position
+alone, and a sequence's sums on no other's, so its numbers are the same in whatever batch it is decoded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -16,123 +17,146 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-PART = 512
-"""Keys of a part: enough programs for a card where sequences are few, few enough to weigh where they are many."""
-BLOCK = 64
-"""Keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
-WARPS = {"num_warps": 4, "num_stages": 3}
+from sleuth.kernels.shared_spans import PART, SIBLINGS
+
+BLOCK = 2**14
+"""Bytes of keys that a program reads at once, or those of a page that has fewer; a larger page is a multiple."""
+WARPS = {"num_warps": 4, "num_stages": 5}
+"""With these stages a program reads two blocks ahead, as it looks up their pages before that. It takes 72 kB of a
+processor's memory in bf16, and three fit an H100's."""
+PROGRAMS = 12
+"""Programs of the first kernel for each processor of a card, several times those that fit at once: jobs take unequal
+time, and the card starts the next program where one ends."""
+WEIGHED = 4096
+"""Numbers of parts that a program of the second kernel weighs at once."""
 LOG2_E = 1.4426950408889634
 jit = cast(Callable[[Any], Any], triton.jit)  # its functions take tensors as pointers, and a grid in brackets
 
 
 def attend_by_pages(
-    query: Tensor, keys: Tensor, values: Tensor, pages: Tensor, lengths: Tensor, longest: int, scale: float, window: int
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    jobs: Tensor,
+    scale: float,
+    window: int,
+    output: Tensor | None = None,
 ) -> Tensor:
-    """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D], `pages` (B, n) int32,
-    `lengths` (B) int32, none above `longest`: sequence b attends to the last `window` of its first `lengths[b]` keys.
-    Returns (B, kv_heads, sharing, D)."""
+    """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D], `table` (B, 2 + n) and
+    `jobs` (1 + J, 3) as by `pack_parts`: each sequence attends to the last `window` of its keys. Returns (B, kv_heads,
+    sharing, D), which is `output`, if given."""
     rows, kv_heads, sharing, size = query.shape
-    page_size, parts = keys.shape[2], -(-longest // PART)
+    page_size, heads = keys.shape[2], kv_heads * sharing
+    parts = -(-(table.shape[1] - 2) * page_size // PART)
     query = query if query.stride(-1) == 1 else query.contiguous()
-    output = query.new_empty(query.shape)
-    partial = torch.empty(rows, kv_heads, parts, sharing, size, dtype=torch.float32, device=query.device)
-    weights = torch.empty(rows, kv_heads, parts, sharing, dtype=torch.float32, device=query.device)
-    both: dict[str, Any] = {
-        "weights": weights,
-        "lengths": lengths,
-        "length_row": lengths.stride(0),
-        "window": window,
-        "sharing": sharing,
-        "size": size,
-        "part_keys": PART,
-        "heads": max(16, triton.next_power_of_2(sharing)),  # the least rows of a product on matrix units
-        "width": max(16, triton.next_power_of_2(size)),
-    }
+    output = query.new_empty(query.shape) if output is None else output
+    partial = torch.empty(rows, parts, heads, size, dtype=torch.float32, device=query.device)
+    weights = torch.empty(rows, parts, heads, dtype=torch.float32, device=query.device)
+    tile = 16 if sharing <= 2 else max(32, triton.next_power_of_2(sharing))  # 16: the least rows on matrix units
+    goes = triton.cdiv(SIBLINGS, tile // sharing)
+    width = max(16, triton.next_power_of_2(size))
+    both = {"table": table, "partial": partial, "weights": weights, "table_row": table.stride(0), "parts": parts}
+    both |= {"window": window, "size": size, "width": width, "part_keys": PART}
     strides = dict(zip(("query_row", "query_kv", "query_head"), query.stride(), strict=False))
-    strides |= {"key_kv": keys.stride(0), "page_row": pages.stride(0)}
-    tensors = {"query": query, "keys": keys, "values": values, "pages": pages}
-    options = {"page_size": page_size, "block": min(BLOCK, page_size), "only": parts == 1} | WARPS
-    outputs = output if parts == 1 else partial
-    _attend_part[rows, kv_heads, parts](**tensors, outputs=outputs, scale=scale * LOG2_E, **strides, **both, **options)
-    if parts > 1:
-        _weigh_parts[rows, kv_heads](partial=partial, outputs=output, parts=parts, **both, num_warps=2)
+    strides |= {"key_kv": keys.stride(0)}
+    shapes = {"kv_heads": kv_heads, "sharing": sharing, "tile": tile, "goes": goes, "page_size": page_size}
+    tensors: dict[str, Any] = {"query": query, "keys": keys, "values": values, "jobs": jobs}
+    programs = min(_programs(query.device), rows * parts * goes * kv_heads)
+    block = min(page_size, max(16, BLOCK // (width * keys.element_size())))
+    options = {"block": block, "scale": scale * LOG2_E} | WARPS
+    _attend_parts[(programs,)](**tensors, **both, **strides, **shapes, **options)
+    _weigh_parts[rows, heads](outputs=output, **both, at_once=min(32, WEIGHED // width), num_warps=4)
     return output
 
 
+@cache
+def _programs(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 3  # of an interpreter
+    return PROGRAMS * torch.cuda.get_device_properties(device).multi_processor_count
+
+
 @jit
-def _attend_part(
-    query, keys, values, pages, lengths, outputs, weights, scale, window,
-    query_row, query_kv, query_head, key_kv, page_row, length_row,
-    page_size: tl.constexpr, block: tl.constexpr, only: tl.constexpr, sharing: tl.constexpr, size: tl.constexpr,
-    part_keys: tl.constexpr, heads: tl.constexpr, width: tl.constexpr,
+def _attend_parts(
+    query, keys, values, table, jobs, partial, weights, scale, window,
+    query_row, query_kv, query_head, key_kv, table_row, parts,
+    kv_heads: tl.constexpr, sharing: tl.constexpr, size: tl.constexpr, width: tl.constexpr, tile: tl.constexpr,
+    goes: tl.constexpr, part_keys: tl.constexpr, page_size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """The outputs of a part of the keys of a sequence and a KV head, and the base-2 logarithms of the parts' sums."""
-    row, kv, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    length = tl.load(lengths + row.to(tl.int64) * length_row)
-    first = tl.maximum(length - window, 0)
-    begin = tl.maximum(part * part_keys, first // block * block)
-    end = tl.minimum(length, (part + 1) * part_keys)
-    if begin >= end:
-        return
-    head, at, key = tl.arange(0, heads), tl.arange(0, width), tl.arange(0, block)
-    is_head, is_number = head < sharing, at < size
-    where = query + row.to(tl.int64) * query_row + kv * query_kv + head[:, None] * query_head + at[None, :]
-    asked = tl.load(where, mask=is_head[:, None] & is_number[None, :], other=0.0)
-    keys += kv.to(tl.int64) * key_kv
-    values += kv.to(tl.int64) * key_kv
-    largest = tl.full([heads], float("-inf"), tl.float32)
-    total = tl.zeros([heads], tl.float32)
-    output = tl.zeros([heads, width], tl.float32)
-    for start in range(begin, end, block):
-        page = tl.load(pages + row.to(tl.int64) * page_row + start // page_size).to(tl.int64)
-        place = (page * page_size + start % page_size + key) * size  # pyright: ignore[reportOperatorIssue]
-        own_keys = tl.load(keys + place[None, :] + at[:, None], mask=is_number[:, None], other=0.0)
-        scores = tl.dot(asked, own_keys, input_precision="ieee") * scale
-        position = start + key
-        scores = tl.where(((position >= first) & (position < end))[None, :], scores, float("-inf"))
-        now_largest = tl.maximum(largest, tl.max(scores, 1))
-        shares = tl.exp2(scores - now_largest[:, None])
-        before = tl.exp2(largest - now_largest)
-        own_values = tl.load(values + place[:, None] + at[None, :], mask=is_number[None, :], other=0.0)
-        output *= before[:, None]
-        output += tl.dot(shares.to(own_values.dtype), own_values, input_precision="ieee")
-        total = total * before + tl.sum(shares, 1)
-        largest = now_largest
-    output /= total[:, None]
-    group = row.to(tl.int64) * tl.num_programs(1) + kv
-    if not only:
-        group = group * tl.num_programs(2) + part
-        tl.store(weights + group * sharing + head, largest + tl.log2(total), mask=is_head)
-    where = outputs + (group * sharing + head[:, None]) * size + at[None, :]
-    tl.store(where, output.to(outputs.dtype.element_ty), mask=is_head[:, None] & is_number[None, :])
+    """The outputs of the jobs' parts for each sequence and query head, and the base-2 logarithms of the parts' sums. A
+    job has as many goes as its sequences' heads fill tiles."""
+    members: tl.constexpr = tile // sharing
+    index, at, key = tl.arange(0, tile), tl.arange(0, width), tl.arange(0, block)
+    member, head = index // sharing, index % sharing
+    is_number, in_block = at < size, key[:, None] * size + at[None, :]
+    for item in range(tl.program_id(0), tl.load(jobs) * (goes * kv_heads), tl.num_programs(0)):
+        kv, go = item % kv_heads, item // kv_heads % goes
+        job = jobs + 3 + 3 * (item // (kv_heads * goes))
+        part, first_row = tl.load(job), tl.load(job + 1)
+        number = go * members + member
+        is_row = (member < members) & (number < tl.load(job + 2))
+        of_row = (first_row + number).to(tl.int64)  # pyright: ignore[reportAttributeAccessIssue]
+        row = tl.load(table + of_row * table_row, mask=is_row, other=0).to(tl.int64)
+        length = tl.load(table + of_row * table_row + 1, mask=is_row, other=0)
+        first = tl.maximum(length - window, 0)
+        end = tl.minimum(tl.max(length, 0), (part + 1) * part_keys)
+        begin = tl.maximum(part * part_keys, tl.min(tl.where(is_row, first, end), 0) // block * block)
+        if begin < end:
+            where = query + (row * query_row + kv * query_kv + head * query_head)[:, None] + at[None, :]
+            asked = tl.load(where, mask=is_row[:, None] & is_number[None, :], other=0.0)
+            largest = tl.full([tile], -1e30, tl.float32)  # less than any score, and no infinity
+            total = tl.zeros([tile], tl.float32)
+            output = tl.zeros([tile, width], tl.float32)
+            pages = table + first_row.to(tl.int64) * table_row + 2
+            for start in range(begin, end, block):
+                page = tl.load(pages + start // page_size).to(tl.int64)
+                place = key_kv.to(tl.int64) * kv + (page * page_size + start % page_size) * size
+                position = start + key
+                is_read = (position < end)[:, None] & is_number[None, :]
+                own_keys = tl.load(keys + place + in_block, mask=is_read, other=0.0)
+                own_values = tl.load(values + place + in_block, mask=is_read, other=0.0)
+                scores = tl.dot(asked, tl.trans(own_keys), input_precision="ieee") * scale
+                is_seen = (position[None, :] >= first[:, None]) & (position[None, :] < length[:, None])
+                scores = tl.where(is_seen, scores, float("-inf"))
+                now_largest = tl.maximum(largest, tl.max(scores, 1))
+                shares = tl.exp2(scores - now_largest[:, None])
+                before = tl.exp2(largest - now_largest)
+                output *= before[:, None]
+                output += tl.dot(shares.to(own_values.dtype), own_values, input_precision="ieee")
+                total = total * before + tl.sum(shares, 1)
+                largest = now_largest
+            total = tl.maximum(total, 1.0)  # changes none but those of tiles without keys
+            place = (of_row * parts + part) * (kv_heads * sharing) + kv * sharing + head
+            tl.store(weights + place, largest + tl.log2(total), mask=is_row)
+            where = partial + place[:, None] * size + at[None, :]
+            tl.store(where, output / total[:, None], mask=is_row[:, None] & is_number[None, :])
 
 
 @jit
 def _weigh_parts(
-    partial, weights, lengths, outputs, window, length_row,
-    parts: tl.constexpr, sharing: tl.constexpr, size: tl.constexpr, part_keys: tl.constexpr, heads: tl.constexpr,
-    width: tl.constexpr,
+    table, partial, weights, outputs, window, table_row, parts,
+    size: tl.constexpr, width: tl.constexpr, part_keys: tl.constexpr, at_once: tl.constexpr,
 ):  # fmt: skip
-    """The outputs of a sequence and a KV head from those of its parts."""
-    row, kv = tl.program_id(0), tl.program_id(1)
-    length = tl.load(lengths + row.to(tl.int64) * length_row)
-    first = tl.maximum(length - window, 0)
-    head, at = tl.arange(0, heads), tl.arange(0, width)
-    is_head, is_number = head < sharing, at < size
-    group = row.to(tl.int64) * tl.num_programs(1) + kv
-    largest = tl.full([heads], float("-inf"), tl.float32)
-    total = tl.zeros([heads], tl.float32)
-    output = tl.zeros([heads, width], tl.float32)
-    for part in range(first // part_keys, tl.cdiv(length, part_keys)):
-        place = (group * parts + part) * sharing + head
-        weight = tl.load(weights + place, mask=is_head, other=0.0)
+    """The output of a sequence and a query head from those of its parts, a few at once."""
+    of_row, head, heads = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    row = tl.load(table + of_row * table_row).to(tl.int64)
+    length = tl.load(table + of_row * table_row + 1)
+    count = tl.cdiv(length, part_keys)
+    number, at = tl.arange(0, at_once), tl.arange(0, width)
+    is_number = at < size
+    largest, total = tl.full([], -1e30, tl.float32), tl.full([], 0.0, tl.float32)
+    output = tl.zeros([width], tl.float32)
+    for begin in range(tl.maximum(length - window, 0) // part_keys, count, at_once):
+        part = begin + number
+        place = (of_row * parts + part) * heads + head
+        weight = tl.load(weights + place, mask=part < count, other=float("-inf"))
         where = partial + place[:, None] * size + at[None, :]
-        own = tl.load(where, mask=is_head[:, None] & is_number[None, :], other=0.0)
-        now_largest = tl.maximum(largest, weight)
+        own = tl.load(where, mask=(part < count)[:, None] & is_number[None, :], other=0.0)
+        now_largest = tl.maximum(largest, tl.max(weight, 0))
         share, before = tl.exp2(weight - now_largest), tl.exp2(largest - now_largest)
-        output = output * before[:, None] + own * share[:, None]
-        total = total * before + share
+        output = output * before + tl.sum(own * share[:, None], 0)
+        total = total * before + tl.sum(share, 0)
         largest = now_largest
-    where = outputs + (group * sharing + head[:, None]) * size + at[None, :]
-    output /= total[:, None]
-    tl.store(where, output.to(outputs.dtype.element_ty), mask=is_head[:, None] & is_number[None, :])
+    where = outputs + (row * heads + head) * size + at
+    tl.store(where, (output / total).to(outputs.dtype.element_ty), mask=is_number)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.engines.local import paged_attention
-from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, token_rows
+from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, tiles_of
 from sleuth.kernels import shared_spans
 from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
 from sleuth.kernels.shared_spans import find_shared_spans
@@ -123,16 +123,17 @@ def test_a_chunk_attends_causally_to_the_pages_of_its_slot(sizes, start, stop):
     torch.testing.assert_close(last.double(), expected[-1:], rtol=1e-4, atol=1e-5)
 
 
-def test_the_tokens_of_ragged_sequences_are_found_in_their_pages():
-    pages = page_table(random.Random(3))
-    stops = np.array([1, PAGE, 37, CAPACITY])
-    held = torch.from_numpy(pages[[5, 2, 7, 0]])
-    edges = torch.from_numpy(np.cumsum([0, *stops]).astype(np.int32))
-    dense = torch.randn(SLOTS, 2, CAPACITY, 3)
-    rows = token_rows(held, edges, int(stops.sum()), PAGE)
-    found = in_pages(dense, pages).flatten(1, 2).index_select(1, rows)
-    expected = torch.cat([dense[slot, :, :stop] for slot, stop in zip([5, 2, 7, 0], stops, strict=True)], dim=1)
-    assert torch.equal(found, expected)
+def test_each_token_of_the_chunks_is_in_one_tile():
+    starts, stops = np.array([0, 30, 5, 100]), np.array([1, 95, 37, 164])
+    tiles = tiles_of(starts, stops, 32)
+    positions = [*map(np.arange, starts, stops)]
+    tokens = [(chunk, position) for chunk, ones in enumerate(positions) for position in ones.tolist()]
+    covered = {}
+    for chunk, first, position, count in tiles.tolist():
+        assert 1 <= count <= 32
+        covered |= {first + at: (chunk, position + at) for at in range(count)}
+    assert [covered[at] for at in range(len(tokens))] == tokens
+    assert len(covered) == sum(count for *_, count in tiles.tolist())
 
 
 def one_page(kind, slots, starts, ends):

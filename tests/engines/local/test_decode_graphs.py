@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel
+from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from windowed_models import windowed_model
 
@@ -22,17 +22,16 @@ from sleuth.host.variables import GRAPHS_VARIABLE
 from sleuth.types import Sampling, SleuthError
 
 
-def plain_kernel(query, keys, values, pages, lengths, longest, scale, window):
+def plain_kernel(query, keys, values, table, jobs, scale, window, output=None):
     """Our kernel for pages, sequence by sequence."""
-    outputs = []
-    for number, stop in enumerate(lengths.tolist()):
-        assert stop <= longest
-        own = pages[number, : math.ceil(stop / PAGE)].long()
+    output = torch.empty_like(query) if output is None else output
+    for number, stop, *pages in table.tolist():
+        own = torch.tensor(pages[: math.ceil(stop / PAGE)])
         seen = slice(max(0, stop - window), stop)
         own_keys, own_values = (tensor[:, own].flatten(1, 2)[:, seen] for tensor in (keys, values))
         shares = (torch.einsum("hgd,hkd->hgk", query[number], own_keys) * scale).softmax(-1)
-        outputs.append(torch.einsum("hgk,hkd->hgd", shares, own_values))
-    return torch.stack(outputs)
+        output[number] = torch.einsum("hgk,hkd->hgd", shares, own_values)
+    return output
 
 
 @pytest.fixture(autouse=True)
@@ -147,10 +146,10 @@ def test_a_step_in_a_bucket_is_the_step_of_its_rows_and_leaves_all_other_keys_al
         buffers.fill(table, slots, state, spare_page=cache.pages - 1)
         keys = cache.layers[0][0]
         before = keys.clone()
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         once, changed = buffers.sampled.clone(), (keys != before).any(dim=-1)[0, :-1]
         keys.copy_(before)
-        decode_step(model, cache, buffers, sampled.by_slot)
+        decode_step(engine._logits, cache, buffers, sampled.by_slot)
         assert torch.equal(once[:, :rows], buffers.sampled[:, :rows])
         engine._forward_and_sample.__func__(without_graphs(engine), slots, [])
         plain = sampled.pending.arrival.read()
@@ -210,9 +209,10 @@ def test_attention_that_pads_keys_is_not_captured(make_model, tokenizer, words):
     assert lines[0].endswith("keys are padded for attention, as many as the longest text has")
 
 
-def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
+def captured_step_on_a_card(tokenizer, monkeypatch, before=None, problem=None):
     """The operators, and those for which the host waits, of a captured step of 256 rows on a card of fake tensors."""
     use_kernel(monkeypatch, two_launches)
+    use_sample_kernels(monkeypatch, problem)
     with FakeTensorMode(allow_non_fake_inputs=True), HostWaits() as waits, Launches() as launches, WithoutCard():
         engine = ragged_engine(tokenizer, 1)
         slots, _ = engine._schedule()
@@ -222,12 +222,13 @@ def captured_step_on_a_card(tokenizer, monkeypatch, before=None):
         with engine._inference_mode():
             if before is not None:
                 engine.model.model.layers[0].register_forward_pre_hook(before)
-            decode_step(engine.model, engine._cache, buffers, engine._sampled.by_slot)
+            decode_step(engine._logits, engine._cache, buffers, engine._sampled.by_slot)
         return launches.count, waits.names
 
 
-def test_no_operator_of_a_captured_step_needs_the_host(tokenizer, monkeypatch):
-    launches, waits = captured_step_on_a_card(tokenizer, monkeypatch)
+@pytest.mark.parametrize("problem", [None, "sampled in torch"])
+def test_no_operator_of_a_captured_step_needs_the_host(tokenizer, monkeypatch, problem):
+    launches, waits = captured_step_on_a_card(tokenizer, monkeypatch, problem=problem)
     assert waits == []
     assert launches > 20
 

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from fake_card import HostWaits, WithoutCard, ragged_engine, two_launches, use_kernel
+from fake_card import HostWaits, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sleuth.engines.local import lookahead
@@ -153,6 +153,7 @@ def test_on_a_card_the_host_reads_a_step_only_once_the_next_one_is_under_way(tok
 
     monkeypatch.setattr(lookahead, "Arrival", Arrival)
     use_kernel(monkeypatch, two_launches)
+    use_sample_kernels(monkeypatch)
     with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
         engine = ragged_engine(tokenizer, 1)
         engine._kernels = Kernels(decoding=True)

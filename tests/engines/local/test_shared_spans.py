@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sleuth.engines.local.slots import SlotTable
 from sleuth.kernels import shared_spans
-from sleuth.kernels.shared_spans import SharedSpan, find_shared_spans
+from sleuth.kernels.shared_spans import PART, SIBLINGS, SharedSpan, find_shared_spans, pack_parts
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -56,3 +57,58 @@ def test_shared_spans_read_every_key_of_every_row_once(draw, cost):
                 assert tokens[span.slot, span.keys].tolist() == rows[row][span.keys]
                 read[row] = span.keys.stop
     assert read == starts.tolist()
+
+
+def unpack(packed, rows, pages):
+    """The table (B, 2 + n) and the jobs (J, 3)."""
+    table, jobs = np.split(packed, [rows * (2 + pages)])
+    jobs = jobs.reshape(-1, 3)
+    assert jobs[0, 0] == len(jobs) - 1
+    return table.reshape(rows, -1), jobs[1:]
+
+
+@given(draw=draws, page=st.sampled_from([16, 64, 128]), width=st.integers(6, 30))
+@settings(max_examples=80, deadline=None)
+def test_jobs_read_every_key_of_every_row_once_and_from_pages_that_all_their_rows_hold(draw, page, width):
+    each = PART // page
+    capacity = width * page
+    rows = draw.randint(1, 30)
+    pages = np.array(draw.sample(range(rows * width), rows * width), dtype=np.int32).reshape(rows, width)
+    lengths = np.array([draw.randint(1, capacity) for _ in range(rows)])
+    for row in range(1, rows):  # shares what it can of some row before it
+        source = draw.randrange(row)
+        shared = draw.randint(0, int(min(lengths[source], lengths[row])) // page)
+        pages[row, :shared] = pages[source, :shared]
+    table, jobs = unpack(pack_parts(pages, lengths, page), rows, width)
+    order, read = table[:, 0], set()
+    assert np.array_equal(table[:, 1], lengths[order])
+    assert np.array_equal(table[:, 2:], pages[order])
+    for part, first, count in jobs.tolist():
+        assert 1 <= count <= SIBLINGS
+        held = {tuple(table[row, 2:][part * each : (part + 1) * each].tolist()) for row in range(first, first + count)}
+        assert len(held) == 1
+        assert count == 1 or (part + 1) * PART <= table[first : first + count, 1].min()
+        read |= {(int(order[row]), part) for row in range(first, first + count)}
+    assert len(read) == jobs[:, 2].sum()
+    assert read == {(row, part) for row in range(rows) for part in range(-(-int(lengths[row]) // PART))}
+
+
+def test_siblings_of_long_prompts_read_few_more_keys_than_there_are():
+    """32 prompts of 3,072 tokens with 8 siblings each, whose own tokens are up to 1,000."""
+    random, table = np.random.default_rng(0), SlotTable(256, 4_096)
+    prompts, tails = random.integers(9, 2**31, (32, 3_072)), random.integers(1, 1_000, 256)
+    for number in random.permutation(256):  # siblings are in any slots
+        tokens = [*prompts[number // 8], *random.integers(9, 2**31, tails[number])]
+        placement = table.place(tokens)
+        assert placement is not None
+        table.occupy(placement, tokens)
+        table.cached[placement.slot] = len(tokens) - 1
+    scheduled = table.schedule(0)
+    assert scheduled is not None
+    slots, _ = scheduled
+    lengths = table.cached[slots] + 1
+    rows, jobs = unpack(pack_parts(table.pages.pages[slots], lengths, table.pages.page_size), 256, 64)
+    read = np.minimum(PART, rows[jobs[:, 1], 1] - jobs[:, 0] * PART).sum()
+    distinct = 32 * 3_072 + tails.sum()
+    assert distinct <= read <= 1.2 * distinct
+    assert read < 0.4 * lengths.sum()

@@ -21,7 +21,7 @@ from sleuth.engines.local.paged_attention import (
     ChunkwiseAttention,
     GatheredAttention,
     KernelAttention,
-    VarlenAttention,
+    PromptAttention,
 )
 from sleuth.engines.local.slots import PrefillChunk, SlotTable
 from sleuth.kernels.compiled import is_compiled_for
@@ -31,7 +31,7 @@ from sleuth.kernels.transfers import sent
 from sleuth.types import SleuthError
 
 DecodeAttention = CompiledDecodeAttention | GatheredAttention | KernelAttention
-PrefillAttention = ChunkwiseAttention | VarlenAttention
+PrefillAttention = ChunkwiseAttention | PromptAttention
 
 PAGED_ATTENTION = "sleuth_pages"
 """The name under which transformers knows `attend_pages`."""
@@ -39,8 +39,8 @@ PAGED_ATTENTION = "sleuth_pages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Which kernels compute attention on a card: ours for tokens that are `decoding`, and torch's for those of prompts
-    (`prefilling`). Without them keys are padded, and each chunk has a call of its own."""
+    """Which of our kernels compute attention on a card: those for tokens that are `decoding`, and those for tokens of
+    prompts (`prefilling`). Without them keys are padded, and each chunk has a call of its own."""
 
     decoding: bool = False
     prefilling: bool = False
@@ -85,7 +85,7 @@ class Batch:
         self.decode = _decode_attention(table, decoding, device, dtype, kernels) if len(decoding) else None
         self.prefill = None
         if chunks:
-            way = VarlenAttention if kernels.prefilling else ChunkwiseAttention
+            way = PromptAttention if kernels.prefilling else ChunkwiseAttention
             self.prefill = way(pages[prefilled], starts, stops, cache.page_size, device)
         self.longest = int(positions.max()) + 1
         self._by_window: dict[int, tuple[DecodeAttention | None, PrefillAttention | None]] = {}
@@ -107,12 +107,41 @@ class Batch:
 
     def for_last_layer(self) -> Batch:
         """The batch for the last layer, where of a chunk only the last token's query is computed."""
-        narrow = copy.copy(self)
-        narrow._by_window = {}
+        narrow = self.for_last_tokens()
         if self.prefill is not None:
-            narrow.prefill = self.prefill.for_last_tokens()
             narrow.chunk_outputs = sent(self.chunk_ends - 1, self.tokens.device)
         return narrow
+
+    def for_last_tokens(self) -> Batch:
+        """The batch whose queries are those of decoding tokens and of the last token of each chunk."""
+        narrow = copy.copy(self)
+        narrow._by_window = {}
+        narrow.prefill = self.prefill and self.prefill.for_last_tokens()
+        return narrow
+
+    def last_tokens(self) -> Tensor:
+        """Which of the T tokens these are."""
+        rows = np.concatenate([np.arange(self.count), self.count + self.chunk_ends - 1])
+        return sent(rows, self.tokens.device)
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, window: int | None) -> Tensor:
+        """Attention of queries (T, kv_heads, sharing, D), with those of chunks after decoding ones, to a layer's `keys`
+        and `values` [kv_heads, pages, page_size, D] -> as query."""
+        decode, prefill = self.attention(window)
+        if prefill is None:
+            assert decode is not None
+            return decode.attend(query, keys, values, scale)
+        if isinstance(decode, KernelAttention) and isinstance(prefill, PromptAttention) and self.chunk_outputs is None:
+            output = query.new_empty(query.shape)
+            decode.attend(query[: self.count], keys, values, scale, output[: self.count])
+            prefill.attend(query[self.count :], keys, values, scale, output[self.count :])
+            return output
+        parts = [] if decode is None else [decode.attend(query[: self.count], keys, values, scale)]
+        queries, wanted = query[self.count :], self.chunk_outputs
+        output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
+        if wanted is not None:
+            output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
+        return torch.cat([*parts, output]) if parts else output
 
 
 def _decode_attention(
@@ -124,7 +153,7 @@ def _decode_attention(
         return CompiledDecodeAttention(pages, slots, starts, lengths, levels)
     held = pages[slots, : table.pages.needed(int(lengths.max()) + 1)]
     if kernels.decoding:
-        return KernelAttention.of(held, lengths + 1, device)
+        return KernelAttention.of(held, lengths + 1, table.pages.page_size, device)
     return GatheredAttention(held, lengths + 1, table.pages.page_size, device)
 
 
@@ -152,17 +181,7 @@ def attend_pages(
     keys, values = batch.cache.write(module.layer_idx, rows, key[0].transpose(0, 1), value[0].transpose(0, 1))
     query = query[0].transpose(0, 1).unflatten(1, (kv_heads, -1))  # (T, kv_heads, sharing, D)
     scale = size**-0.5 if scaling is None else scaling
-    parts = []
-    decode, prefill = batch.attention(sliding_window)
-    if decode is not None:
-        parts.append(decode.attend(query[: batch.count], keys, values, scale))
-    if prefill is not None:
-        queries, wanted = query[batch.count :], batch.chunk_outputs
-        output = prefill.attend(queries if wanted is None else queries.index_select(0, wanted), keys, values, scale)
-        if wanted is not None:
-            output = output.new_zeros(len(queries), *output.shape[1:]).index_copy_(0, wanted, output)
-        parts.append(output)
-    output = parts[0] if len(parts) == 1 else torch.cat(parts)
+    output = batch.attend(query, keys, values, scale, sliding_window)
     return output.reshape(1, total, -1, output.shape[-1]), None
 
 

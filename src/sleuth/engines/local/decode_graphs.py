@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
+from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import DecodeState, SlotTable
-from sleuth.engines.sampling import raised, sample_rows
+from sleuth.engines.sampling import draw_rows, raised
+from sleuth.kernels.allocator import line_of
+from sleuth.kernels.shared_spans import PART, pack_parts
 from sleuth.kernels.transfers import send
 
 MOST_ROWS_OVER = 4
@@ -38,34 +40,39 @@ def bucket_of(rows: int) -> int:
 class DecodeBuffers:
     """A decode step's inputs and results, at fixed addresses, for R rows with up to n pages each.
 
-    `tokens` (negative: sampled by the last step), `positions`, `pages` and `slots` are (R) int64, `table` (R, n) int32
-    the pages of each row's keys, `settings` (2, R) temperatures and draws, `sampled` (2, R) tokens and
-    log-probabilities.
+    `tokens` (negative: sampled by the last step), `positions`, `pages` and `slots` are (R) int64, `settings` (2, R)
+    temperatures and draws, `packed` int32 the rows' keys by `pack_parts`, `sampled` (2, R) tokens and
+    log-probabilities. All inputs are in `memory`, which is sent at once as far as there are jobs.
     """
 
     def __init__(self, rows: int, pages: int, device: torch.device) -> None:
-        self.rows = rows
-        self.numbers = torch.zeros(4, rows, dtype=torch.int64, device=device)
-        self.tokens, self.positions, self.pages, self.slots = self.numbers.unbind()
-        self.table = torch.zeros(rows, pages, dtype=torch.int32, device=device)
-        self.settings = torch.zeros(2, rows, dtype=torch.float64, device=device)
+        self.rows, self.table_pages = rows, pages
+        most = rows * (2 + pages) + 3 * (1 + rows * -(-pages * PAGE // PART))
+        self.memory = torch.zeros(6 * rows + -(-most // 2), dtype=torch.int64, device=device)
+        self.tokens, self.positions, self.pages, self.slots = self.memory[: 4 * rows].view(4, rows).unbind()
+        self.settings = self.memory[4 * rows : 6 * rows].view(torch.float64).view(2, rows)
+        self.packed = self.memory[6 * rows :].view(torch.int32)[:most]
         self.sampled = torch.zeros(2, rows, dtype=torch.float64, device=device)
 
     def fill(self, table: SlotTable, slots: np.ndarray, decode_state: DecodeState, *, spare_page: int) -> None:
         """Takes the step of `slots` (B <= R). The other rows read and write the first token of `spare_page`."""
-        count, positions = len(slots), table.cached[slots]
-        numbers = np.zeros((4, self.rows), dtype=np.int64)
-        numbers[2:, count:] = [[spare_page], [len(table.length)]]
+        count, positions, rows = len(slots), table.cached[slots], self.rows
         own = table.pages.pages[slots]
+        pages = np.full((rows, self.table_pages), spare_page, dtype=np.int32)
+        pages[:count] = own
+        lengths = np.ones(rows, dtype=np.int64)
+        lengths[:count] = positions + 1
+        packed = pack_parts(pages, lengths, table.pages.page_size)
+        memory = np.zeros(6 * rows + -(-len(packed) // 2), dtype=np.int64)
+        numbers, settings = memory[: 4 * rows].reshape(4, rows), memory[4 * rows : 6 * rows].view(np.float64)
+        numbers[2:, count:] = [[spare_page], [len(table.length)]]
         written = own[np.arange(count), positions // table.pages.page_size]
         numbers[:, :count] = table.tokens[slots, positions], positions, written, slots
-        pages = np.full(tuple(self.table.shape), spare_page, dtype=np.int32)
-        pages[:count] = own
-        settings = np.ones((2, self.rows))
+        settings[:] = 1
         drawn = decode_state.draws[slots, table.length[slots]]
-        settings[:, :count] = raised(decode_state.temperatures[slots]), drawn
-        for array, target in ((numbers, self.numbers), (pages, self.table), (settings, self.settings)):
-            send(array, target)
+        settings.reshape(2, rows)[:, :count] = raised(decode_state.temperatures[slots]), drawn
+        memory[6 * rows :].view(np.int32)[: len(packed)] = packed
+        send(memory, self.memory[: len(memory)])
 
 
 class BufferedBatch(Batch):
@@ -75,18 +82,17 @@ class BufferedBatch(Batch):
         self.cache, self.count = cache, buffers.rows
         self.tokens, self.positions, self.pages = tokens, buffers.positions, buffers.pages
         self.cache_rows = self.chunk_outputs = self.prefill = self.output_indices = None
-        self.longest = buffers.table.shape[1] * cache.page_size
-        self.decode = KernelAttention(buffers.table, (buffers.positions + 1).int(), self.longest)
+        self.longest = buffers.table_pages * cache.page_size
+        self.decode = KernelAttention(buffers.packed, buffers.rows, buffers.table_pages)
         self._by_window = {}
 
 
-def decode_step(model: PreTrainedModel, cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
-    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`: the
-    same however often it is called. No host takes part."""
+def decode_step(forward: Callable[[Any], Tensor], cache: PagedCache, buffers: DecodeBuffers, by_slot: Tensor) -> None:
+    """Reads the buffers, their tokens' keys and `by_slot`, and writes the keys of the tokens and `buffers.sampled`, by
+    `forward`, which gives the logits of a batch: the same however often it is called. No host takes part."""
     tokens = with_sampled(buffers.tokens, buffers.slots, by_slot)
-    batch: Any = BufferedBatch(buffers, tokens, cache)
-    output = model(input_ids=tokens[None], position_ids=buffers.positions[None], use_cache=False, batch=batch)
-    buffers.sampled.copy_(sample_rows(output.logits[0].float(), *buffers.settings.unbind()))
+    batch = BufferedBatch(buffers, tokens, cache)
+    buffers.sampled.copy_(draw_rows(forward(batch), *buffers.settings.unbind()))
 
 
 def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -98,12 +104,13 @@ def capture_graph(work: Callable[[], None], pool: Any) -> Callable[[], None]:
 
 
 class DecodeGraphs:
-    """The captured decode steps of an engine. If one cannot be captured, or computes anything else than the step that
-    was launched kernel by kernel, none is used from then on, which `log` is told."""
+    """The captured decode steps of an engine, whose `forward` gives the logits of a batch. If one cannot be captured,
+    or computes anything else than the step that was launched kernel by kernel, none is used from then on, which `log`
+    is told."""
 
-    def __init__(self, model: PreTrainedModel, log: Callable[[str], None]) -> None:
+    def __init__(self, forward: Callable[[Any], Tensor], log: Callable[[str], None]) -> None:
         self.problem: str | None = None
-        self._model, self._log = model, log
+        self._forward, self._log = forward, log
         self._pool: Any = None
         self._steps: dict[int, int] = {}  # of each bucket, launched kernel by kernel
         self._replays: dict[int, tuple[DecodeBuffers, Callable[[], None]]] = {}
@@ -136,7 +143,7 @@ class DecodeGraphs:
         if replay is not None:
             replay()
         else:
-            self._capture(buffers, partial(decode_step, self._model, cache, buffers, by_slot))
+            self._capture(buffers, partial(decode_step, self._forward, cache, buffers, by_slot))
         return buffers.sampled[:, : len(slots)].clone()
 
     def _rows_for(self, count: int) -> int:
@@ -162,7 +169,7 @@ class DecodeGraphs:
             replay()
             same = torch.equal(buffers.sampled[0], expected[0])
         except RuntimeError as error:  # whatever a model, a library or a driver does not allow in a graph
-            self._refuse(next(iter(str(error).strip().splitlines()), type(error).__name__))
+            self._refuse(line_of(error))
         else:
             if same:
                 self._replays[buffers.rows] = buffers, replay

@@ -19,13 +19,14 @@ from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Kernels
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_of
 from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.decode_layers import decode_forwards
+from sleuth.engines.local.lean_forward import LeanForward
 from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
-from sleuth.engines.local.paged_attention import decode_problem, varlen_problem
+from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
 from sleuth.engines.request import Request, StreamRequest, max_new_tokens
-from sleuth.engines.sampling import sample, sample_on_device
+from sleuth.engines.sampling import sample, sample_on_device, sampling_problem
 from sleuth.engines.stops import StopTokens
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
@@ -105,12 +106,13 @@ class LocalEngine:
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
         self._decode_state = DecodeState(slots=slots, context=context, vocabulary=vocabulary)
         self._weights = DecodeWeights(model)
+        self._lean = LeanForward.on_card(model, log)
         self._swift = [*compiled_forwards(model), *decode_forwards(model)]
         self._forward_tokens = CUDA_FORWARD_TOKENS if model.device.type == "cuda" else CPU_FORWARD_TOKENS
         ahead = model.device.type == "cuda" if lookahead is None else lookahead
         self._sampled = SampledTokens(slots, model.device) if ahead else None
         graphs = model.device.type == "cuda" and cuda_graphs() if graphs is None else graphs
-        self._graphs = DecodeGraphs(model, log) if ahead and graphs else None
+        self._graphs = DecodeGraphs(self._logits, log) if ahead and graphs else None
         limits = {"slots": slots, "context": context, "cache_memory": cache_memory}
         token_bytes = bytes_per_token(model.config, model.dtype)
         self._open_cache(pages_of(token_bytes, model.device, **limits, recorded=cache_pages))
@@ -153,6 +155,8 @@ class LocalEngine:
             raise RuntimeError(f"weights {version} were published while requests of {self.policy_version} are running")
         self._table.clear()
         self._weights.clear()
+        if self._lean is not None:
+            self._lean.clear()
         if self._graphs is not None:
             self._graphs.clear()
         self.policy_version = version
@@ -381,31 +385,36 @@ class LocalEngine:
 
     @cached_property
     def _kernels(self) -> Kernels:
-        """The kernels that compute attention here; logs what a card does without."""
+        """The kernels that compute attention here; logs what a card does without, sampling included."""
         asked = self.model.device, self.model.dtype, head_size(self.model.config)
-        problems = decode_problem(*asked), varlen_problem(*asked)
-        instead = "pads keys while decoding", "reads prompts one by one"
+        problems = decode_problem(*asked), prefill_problem(*asked), sampling_problem(*asked[:2])
+        instead = "pads keys while decoding", "reads prompts one by one", "samples by forty launches a step"
         if self.model.device.type == "cuda":
             for problem, way in zip(problems, instead, strict=True):
                 if problem is not None:
                     self._log(f"the engine {way}, which is slow, as the kernel for it does not work here: {problem}")
-        decoding, prefilling = (problem is None for problem in problems)
+        decoding, prefilling, _ = (problem is None for problem in problems)
         return Kernels(decoding=decoding, prefilling=prefilling)
 
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
-        """The logits (B, V) after the batch's tokens at `last` (B)."""
+        """The logits (B, V) after the batch's tokens at `last` (B): the decoding ones, and the last of each chunk that
+        ends its prompt."""
+        self.forwards += 1
+        if self._lean is not None:
+            return self._lean(batch)[: len(last)]  # only the last chunk may end inside its prompt
+        if len(last) == len(batch.tokens):
+            return self._logits(batch)
         outputs = sent(last, self.model.device)
         batch.output_indices = select_outputs(outputs, len(batch.tokens))
         with nullcontext() if batch.output_indices is None else skip_unused_outputs(self.model, "batch"):
-            output = self.model(
-                input_ids=batch.tokens[None],
-                position_ids=batch.positions[None],
-                use_cache=False,
-                logits_to_keep=0 if len(last) == len(batch.tokens) else outputs,
-                batch=batch,
-            )
-        self.forwards += 1
-        return output.logits[0]
+            return self._logits(batch, logits_to_keep=outputs)
+
+    def _logits(self, batch: Batch, **options: torch.Tensor) -> torch.Tensor:
+        """The logits (T, V) of the batch's tokens, or of those that the options name."""
+        if self._lean is not None:
+            return self._lean(batch)
+        tokens = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
+        return self.model(**tokens, use_cache=False, batch=batch, **options).logits[0]
 
     def _sample_tokens(self, slots: np.ndarray, logits: torch.Tensor) -> None:
         """Samples a token for each of `slots` (B) from its `logits` (B, V); updates requests that may have ended."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +14,9 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.allocator import line_of
+from sleuth.kernels.shared_spans import pack_parts
 from sleuth.kernels.transfers import sent
-
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None
-SHARED_HEADS: dict[str, Any] = {}
-if varlen_attn and "enable_gqa" in inspect.signature(varlen_attn).parameters:
-    SHARED_HEADS = {"enable_gqa": True}
-"""What torch from 2.13 on wants to be told of fewer heads of keys than of queries; before, it was not asked."""
 
 GATHERED_TOKENS = 2**19
 """Keys, padded, that are gathered at once for several rows: two gigabytes with the values where a token has 8 KV heads
@@ -119,19 +110,19 @@ class _RowGroup:
 
 
 class KernelAttention:
-    """Attention of one new token per row by our kernel, which reads the keys where they are: row b has `lengths[b]` (B)
-    keys, none above `longest`, in its `pages[b]` (B, n), both int32 on the device."""
+    """Attention of one new token per row by our kernels, which read the keys where they are, and those of pages that
+    rows share once: `packed` is on the device what `pack_parts` returns for `rows` rows of `pages` pages."""
 
     window = NO_WINDOW
 
-    def __init__(self, pages: Tensor, lengths: Tensor, longest: int) -> None:
-        self.pages, self.lengths, self.longest = pages, lengths, longest
+    def __init__(self, packed: Tensor, rows: int, pages: int) -> None:
+        edge = rows * (2 + pages)
+        self.table, self.jobs = packed[:edge].view(rows, -1), packed[edge:].view(-1, 3)
 
     @staticmethod
-    def of(pages: np.ndarray, lengths: np.ndarray, device: torch.device) -> KernelAttention:
-        """The attention of rows that the host knows."""
-        packed = sent(np.concatenate([pages, lengths[:, None]], axis=1).astype(np.int32), device)
-        return KernelAttention(packed[:, :-1], packed[:, -1], int(lengths.max()))
+    def of(pages: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device) -> KernelAttention:
+        """The attention of row b to the first `lengths[b]` keys of its `pages[b]` (B, n)."""
+        return KernelAttention(sent(pack_parts(pages, lengths, page_size), device), *pages.shape)
 
     def within(self, window: int) -> KernelAttention:
         """The attention to the last `window` keys alone."""
@@ -139,11 +130,12 @@ class KernelAttention:
         narrow.window = window
         return narrow
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
+        """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query; fills
+        `output`, if given."""
         from sleuth.kernels.decode_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
 
-        return attend_by_pages(query, keys, values, self.pages, self.lengths, self.longest, scale, self.window)
+        return attend_by_pages(query, keys, values, self.table, self.jobs, scale, self.window, output)
 
 
 def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
@@ -228,110 +220,96 @@ def _attend_with_lse(
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
 
 
-class VarlenAttention:
-    """Causal attention of the tokens from `starts[b]` to `stops[b]` of sequences in `pages[b]` (B, n), in one call of
-    torch's kernel for sequences of various lengths (CUDA, half precision), with a copy of their keys."""
+class PromptAttention:
+    """Causal attention of the tokens from `starts[c]` to `stops[c]` of a sequence in `pages[c]` (C, n), for all C at
+    once, by our kernel, which reads the keys where they are."""
 
     window: int | None = None
-    by_head: Tensor | None = None  # where the tokens' keys are in a layer: (tokens * kv_heads), set in the first one
 
     def __init__(
         self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
     ) -> None:
-        self.longest_query, self.longest_key = int((stops - starts).max()), int(stops.max())
-        edges = [np.cumsum([0, *lengths]) for lengths in (stops - starts, stops)]
-        packed = sent(np.concatenate(edges).astype(np.int32), device)
-        self.query_edges, self.key_edges = packed.split(len(stops) + 1)
-        self.rows = token_rows(sent(pages, device), self.key_edges, int(stops.sum()), page_size)
         self._made_of = pages, stops, page_size, device
+        self._starts, self._stops = starts, stops
+        self._packed: Tensor | None = None
 
-    def for_last_tokens(self) -> VarlenAttention:
+    def for_last_tokens(self) -> PromptAttention:
         """The attention of each sequence's last token alone."""
         pages, stops, page_size, device = self._made_of
-        return VarlenAttention(pages, stops - 1, stops, page_size, device)
+        return PromptAttention(pages, stops - 1, stops, page_size, device)
 
-    def within(self, window: int) -> VarlenAttention:
+    def within(self, window: int) -> PromptAttention:
         """The attention of each token to the last `window` keys alone."""
         narrow = copy.copy(self)
         narrow.window = window
         return narrow
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
-        -> as query."""
-        if self.by_head is None:  # rows of a flat layer, which torch copies whole
-            heads = torch.arange(len(keys), device=keys.device) * keys[0, :, :, 0].numel()
-            self.by_head = (self.rows[:, None] + heads).flatten()
-        shape = len(self.rows), *keys.shape[::3]
-        keys, values = (tensor.flatten(0, 2).index_select(0, self.by_head).view(shape) for tensor in (keys, values))
-        assert varlen_attn is not None
-        output = varlen_attn(
-            query.flatten(1, 2),
-            keys,
-            values,
-            self.query_edges,
-            self.key_edges,
-            self.longest_query,
-            self.longest_key,
-            scale=scale,
-            window_size=(-1 if self.window is None else self.window - 1, 0),
-            **SHARED_HEADS,
-        )
-        assert isinstance(output, Tensor)
-        return output.view(*query.shape[:-1], -1)
+        -> as query; fills `output`, if given."""
+        from sleuth.kernels.prefill_kernels import attend_to_prompts, tile_tokens  # needs Triton
+
+        pages, *_, device = self._made_of
+        if self._packed is None:
+            tiles = tiles_of(self._starts, self._stops, tile_tokens(query.dtype, query.shape[2]))
+            self._packed = sent(
+                np.concatenate([pages.ravel(), tiles.ravel()], dtype=np.int32, casting="unsafe"), device
+            )
+        table, tiles = self._packed[: pages.size].view(pages.shape), self._packed[pages.size :].view(-1, 4)
+        output = query.new_empty(query.shape) if output is None else output
+        attend_to_prompts(query, keys, values, table, tiles, scale, self.window, output)
+        return output
 
 
-def token_rows(pages: Tensor, edges: Tensor, total: int, page_size: int) -> Tensor:
-    """Where the tokens of all sequences are, in a layer flattened over its pages: (total,). Sequence b has those from
-    `edges[b]` to `edges[b + 1]` (B + 1), in its `pages[b]` (B, n)."""
-    at = torch.arange(total, dtype=edges.dtype, device=edges.device)
-    sequence = torch.searchsorted(edges, at, right=True) - 1
-    position = at - edges.index_select(0, sequence)
-    page = pages.flatten().index_select(0, sequence * pages.shape[1] + position // page_size)
-    return page * page_size + position % page_size
+def tiles_of(starts: np.ndarray, stops: np.ndarray, count: int) -> np.ndarray:
+    """The tokens of chunks from `starts` to `stops` (C) in tiles of at most `count`: (J, 4), each tile's chunk, the
+    number of its first token among those of all chunks, that token's position, and how many it has; the tiles with most
+    keys come first, so that a card does not end with a long one."""
+    tiles = -(-(stops - starts) // count)
+    chunk = np.repeat(np.arange(len(starts)), tiles)
+    before = count * (np.arange(len(chunk)) - np.repeat(np.cumsum(tiles) - tiles, tiles))  # tokens in the chunk
+    positions = starts[chunk] + before
+    first = (np.cumsum(stops - starts) - (stops - starts))[chunk] + before
+    packed = np.stack([chunk, first, positions, np.minimum(stops[chunk] - positions, count)], axis=1)
+    return packed[np.argsort(-positions, kind="stable")]
 
 
 @cache
 def decode_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
-    """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: three sequences are computed
-    and compared with `GatheredAttention`."""
+    """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: four sequences, of which two
+    share pages, are computed and compared with `GatheredAttention`."""
     if device.type != "cuda":
         return "it needs a card"
-    lengths = np.array([1, PAGE + 4, 10 * PAGE])
-    pages = np.random.default_rng(0).permutation(30).astype(np.int32).reshape(3, 10)
+    lengths = np.array([1, PAGE + 4, 10 * PAGE, 7 * PAGE + 1])
+    pages = np.random.default_rng(0).permutation(40).astype(np.int32).reshape(4, 10)
+    pages[3, :5] = pages[2, :5]
     generator = torch.Generator(device).manual_seed(0)
-    keys, values = torch.randn(2, 2, 30, PAGE, size, device=device, dtype=dtype, generator=generator)
-    query = torch.randn(3, 2, 2, size, device=device, dtype=dtype, generator=generator)
+    keys, values = torch.randn(2, 2, 40, PAGE, size, device=device, dtype=dtype, generator=generator)
+    query = torch.randn(4, 2, 2, size, device=device, dtype=dtype, generator=generator)
     expected = GatheredAttention(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
     try:
-        output = KernelAttention.of(pages, lengths, device).attend(query, keys, values, size**-0.5)
+        output = KernelAttention.of(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
     except Exception as error:  # any: a compiler and a driver have errors of their own
-        return _line_of(error)
+        return line_of(error)
     return _difference(output, expected)
 
 
 @cache
-def varlen_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
-    """Why `VarlenAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
+def prefill_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
+    """Why `PromptAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
     computed and compared with `ChunkwiseAttention`."""
-    if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
-        return "it needs CUDA and half precision"
-    if varlen_attn is None:
-        return f"torch {torch.__version__} has none"
+    if device.type != "cuda":
+        return "it needs a card"
     generator = torch.Generator(device).manual_seed(0)
     keys, values = torch.randn(2, 2, 4, PAGE, size, device=device, dtype=dtype, generator=generator)
     pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([PAGE + 4, 5])
     query = torch.randn(PAGE + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
     expected = ChunkwiseAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
     try:
-        output = VarlenAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
-        return _line_of(error)
+        output = PromptAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
+    except Exception as error:  # any: a compiler and a driver have errors of their own
+        return line_of(error)
     return _difference(output, expected)
-
-
-def _line_of(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _difference(output: Tensor, expected: Tensor) -> str | None:
