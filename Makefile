@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 DATA ?= data
+GROUP ?= 1
 BIN := .venv/bin
 CORE := .venv/core-installed
 DEV := .venv/dev-installed
@@ -113,7 +114,7 @@ bench: $(BENCH)  ## speed and memory beside the peers: benchmarks/results/latest
 	.venv-bench/bin/python -m benchmarks
 
 gpu:  ## one card checked in eight minutes: benchmarks/results/gpu-NAME.json; installs nothing, takes the python3 that is there
-	@PYTHONPATH=src $(PYTHON) -m benchmarks.gpu
+	@PYTHONPATH=src $(PYTHON) -m benchmarks.gpu --group $(GROUP)
 
 lint: $(DEV)  ## format, style, types, the order of imports; prints the size of the source
 	$(BIN)/ruff format --check .

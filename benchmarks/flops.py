@@ -10,6 +10,7 @@ import torch
 from transformers import PretrainedConfig
 
 from benchmarks.shapes import distinct_positions, scored_tokens
+from sleuth.engines.local.cache import head_size
 from sleuth.kernels.matmul import HAS_ONEDNN, by_onednn
 from sleuth.learn.batch import Row
 
@@ -36,18 +37,19 @@ def _flops(product: Callable[[], torch.Tensor]) -> float:
     return 2 * MATRIX**3 / statistics.median(seconds[REPEATS:])
 
 
-def update_flops(rows: Sequence[Row], config: PretrainedConfig) -> float:
+def update_flops(rows: Sequence[Row], config: PretrainedConfig, *, frozen: bool = False) -> float:
     """The minimum operations of one forward and backward pass, with each distinct token computed once.
 
     Two for each weight and token, two for each of the two products of attention with every attended token; the backward
-    pass is twice the forward pass. The vocabulary is projected for trained tokens only. Recomputation, norms, softmax
-    and the optimiser are not counted.
+    pass is twice the forward pass, and as much as it where the matrices are `frozen`, as with adapters. The vocabulary
+    is projected for trained tokens only. Recomputation, norms, softmax, adapters and the optimiser are not counted.
     """
-    heads = config.num_attention_heads * config.head_dim
-    attention = config.hidden_size * (2 * heads + 2 * config.num_key_value_heads * config.head_dim)
+    head_dim = head_size(config)
+    heads = config.num_attention_heads * head_dim
+    attention = config.hidden_size * (2 * heads + 2 * config.num_key_value_heads * head_dim)
     weights = config.num_hidden_layers * (attention + 3 * config.hidden_size * config.intermediate_size)
     positions = distinct_positions(rows)
     seen = sum(position + 1 for position in positions)
-    body = 2 * weights * len(positions) + 4 * config.num_hidden_layers * heads * seen
     head = 2 * config.hidden_size * config.vocab_size * scored_tokens(rows)
-    return 3.0 * (body + head)
+    products = 2 * weights * len(positions) + head
+    return (2.0 if frozen else 3.0) * products + 3.0 * 4 * config.num_hidden_layers * heads * seen

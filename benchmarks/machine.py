@@ -11,7 +11,9 @@ import torch
 
 import sleuth
 
-LIBRARIES = ("torch", "transformers", "trl", "prefix-grouper", "accelerate", "tokenizers", "tantivy", "numpy")
+LIBRARIES = (
+    "torch", "transformers", "triton", "trl", "peft", "prefix-grouper", "accelerate", "tokenizers", "tantivy", "numpy",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:

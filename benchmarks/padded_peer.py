@@ -22,8 +22,9 @@ class Padded(PlainUpdate):
 
     def predictions(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """One forward pass over all rows; hidden states, targets and advantages of the trained tokens."""
-        tokens = pad_sequence([torch.tensor(row.tokens) for row in rows], batch_first=True)  # (B, T)
-        trained = pad_sequence([torch.tensor(row.trained) for row in rows], batch_first=True)[:, 1:]  # (B, T - 1)
+        device = self.model.device
+        tokens = pad_sequence([torch.tensor(row.tokens) for row in rows], batch_first=True).to(device)  # (B, T)
+        trained = pad_sequence([torch.tensor(row.trained) for row in rows], batch_first=True)[:, 1:].to(device)
         hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state  # (B, T, width)
-        advantages = torch.tensor([row.advantage for row in rows])[:, None].expand(trained.shape)
+        advantages = torch.tensor([row.advantage for row in rows], device=device)[:, None].expand(trained.shape)
         return hidden[:, :-1][trained], tokens[:, 1:][trained], advantages[trained]

@@ -22,11 +22,11 @@ CLIP = 0.2
 class PlainUpdate(ABC):
     """An update without statistics such as entropy or clip fraction. Beta is 0."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, model: PreTrainedModel | None = None) -> None:
         if terms.beta:
             raise ValueError("this peer is measured without a KL term")
         self.terms = terms
-        self.model: PreTrainedModel = open_policy(terms)
+        self.model: PreTrainedModel = open_policy(terms) if model is None else model
         self.head = cast(nn.Linear, self.model.get_output_embeddings())
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.999), weight_decay=0.0, fused=True

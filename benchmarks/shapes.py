@@ -75,7 +75,13 @@ def distinct_positions(rows: Sequence[Row]) -> list[int]:
 
 def scored_tokens(rows: Sequence[Row]) -> int:
     """How many distinct prefixes end in a trained token: rows of the vocabulary projection that a loss needs."""
-    return len({row.tokens[: at + 1] for row in rows for at, trained in enumerate(row.trained) if trained and at})
+    scored, before, path = 0, (), [False]
+    for row in sorted(rows, key=lambda row: row.tokens):
+        shared = _common(before, row.tokens)
+        scored += sum(path[max(1, shared) :])
+        both = zip(path[:shared], row.trained[:shared], strict=True)
+        before, path = row.tokens, [one or other for one, other in both] + list(row.trained[shared:])
+    return scored + sum(path[1:])
 
 
 def _group(shape: Shape, draw: random.Random) -> list[Row]:

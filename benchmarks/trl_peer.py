@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from datasets import Dataset  # pyright: ignore[reportMissingImports]
 from torch import Tensor
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
@@ -28,15 +28,15 @@ STEPS = 8
 class Trl:
     """TRL's trainer with micro-batches of `setting` rows."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, model: PreTrainedModel | None = None, tokenizer: Any = None, **more: Any) -> None:
         self.terms = terms
         self.clock = Clock()
         self.trainer = GRPOTrainer(
-            model=open_policy(terms),
+            model=open_policy(terms) if model is None else model,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            args=grpo_config(terms),
+            args=grpo_config(terms, **more),
             train_dataset=Dataset.from_dict({"prompt": ["-"] * terms.rows * STEPS}),
-            processing_class=AutoTokenizer.from_pretrained(terms.model),
+            processing_class=AutoTokenizer.from_pretrained(terms.model) if tokenizer is None else tokenizer,
             callbacks=[self.clock],
         )
 
@@ -56,7 +56,8 @@ class Trl:
 
     def _given(self, batches: Sequence[Sequence[Row]]) -> Iterator[dict[str, Any]]:
         for rows in batches:
-            inputs = completions_of(rows)
+            given = completions_of(rows)
+            inputs = {name: tensor.to(self.trainer.model.device) for name, tensor in given.items()}
             if self.terms.beta:
                 ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
                 mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -80,6 +81,7 @@ class Clock(TrainerCallback):
         self._started = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _synchronise(kwargs["model"].device)
         self._started = time.perf_counter()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -87,34 +89,40 @@ class Clock(TrainerCallback):
             self.gradients = {name: weight.grad.clone() for name, weight in kwargs["model"].named_parameters()}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        _synchronise(kwargs["model"].device)
         self.seconds.append(time.perf_counter() - self._started)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def grpo_config(terms: Terms, **more: Any) -> GRPOConfig:
     """TRL's settings for the loss that all sides share. Its correction of the KL's gradient is off: ours has none."""
-    return GRPOConfig(
-        output_dir=tempfile.mkdtemp(prefix="trl-"),
-        per_device_train_batch_size=terms.setting,
-        gradient_accumulation_steps=terms.rows // terms.setting,
-        num_generations=terms.siblings,
-        max_steps=STEPS,
-        loss_type="dapo",
-        beta=terms.beta,
-        use_bias_correction_kl=False,
-        epsilon=0.2,
-        learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
-        max_grad_norm=MAX_GRAD_NORM,
-        gradient_checkpointing=terms.recompute,
-        bf16=False,
-        use_cpu=True,
-        shuffle_dataset=False,
-        report_to="none",
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
-        **more,
-    )
+    settings = {
+        "output_dir": tempfile.mkdtemp(prefix="trl-"),
+        "per_device_train_batch_size": terms.setting,
+        "gradient_accumulation_steps": terms.rows // terms.setting,
+        "num_generations": terms.siblings,
+        "max_steps": STEPS,
+        "loss_type": "dapo",
+        "beta": terms.beta,
+        "use_bias_correction_kl": False,
+        "epsilon": 0.2,
+        "learning_rate": LEARNING_RATE,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": MAX_GRAD_NORM,
+        "gradient_checkpointing": terms.recompute,
+        "bf16": False,
+        "use_cpu": True,
+        "shuffle_dataset": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(**settings | more)
 
 
 def completions_of(rows: Sequence[Row]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -50,15 +51,21 @@ def main() -> int:
     if problem:
         print(problem, file=sys.stderr)
         return 2
+    from benchmarks.gpu.checks import groups
+
     checks = load_checks(options.checks)
     if options.child:
         return run_child(options, checks)
+    if not options.only and options.group not in groups(checks):
+        print(f"--group {options.group}: there are {', '.join(map(str, groups(checks)))}", file=sys.stderr)
+        return 2
     unknown = [name for name in options.only or () if name not in checks]
     if unknown:
         print(f"--only {unknown[0]}: no check has this name; there are {', '.join(checks)}", file=sys.stderr)
         return 2
+    names = options.only or [name for name, planned in checks.items() if planned.group == options.group]
     try:
-        return run_checks(options.only or list(checks), options, started)
+        return run_checks(names, options, started)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -108,6 +115,7 @@ def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--only", action="append", metavar="CHECK", help="this check, again; may be repeated")
+    parser.add_argument("--group", type=int, default=1, metavar="N", help="the checks of this group (1, of most value)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu tests the check itself")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes; what a CPU takes")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -115,6 +123,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="N", help=f"time for all checks ({SECONDS})")
     parser.add_argument("--checks", default="benchmarks.gpu.checks:CHECKS", help=argparse.SUPPRESS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--ends", type=float, default=math.inf, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -132,6 +141,7 @@ def run_child(options: argparse.Namespace, checks: Mapping[str, Planned]) -> int
         scale=TINY if options.tiny else REAL,
         folder=options.folder / "files",
         records=options.folder / "records.jsonl",
+        ends=options.ends,
     )
     check.folder.mkdir(parents=True)
     return int(not check.run(lambda running: checks[options.child].load()(running)))
@@ -143,7 +153,7 @@ def run_checks(names: list[str], options: argparse.Namespace, started: float | N
     from benchmarks.gpu.figures import Outcome, header, results, rows
 
     end = (started or time.monotonic()) + options.seconds - STOPPING
-    kept, now = file_of(options), facts()
+    kept, now = file_of(options), facts(options.device)
     done = {} if options.only else kept.done(now)
     limits = {name: check.limit for name, check in load_checks(options.checks).items() if name in names}
     outcomes: list[Outcome] = []
@@ -225,6 +235,7 @@ def run_check(name: str, folder: Path, limit: float, options: argparse.Namespace
     command += ["--device", options.device, *(["--tiny"] if options.tiny else []), "--checks", options.checks]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     started = time.monotonic()
+    command += ["--ends", str(started + limit)]
     outcome = Outcome(check=name, status="failed")
     log = folder / "log.txt"
     with log.open("w") as file:
@@ -292,8 +303,11 @@ def file_of(options: argparse.Namespace) -> Kept:
     return Kept(path=path, card=card, scale="tiny" if options.tiny else "real")
 
 
-def facts() -> dict[str, Any]:
-    """When a check was measured, with which versions, where and at which commit."""
+def facts(device: str) -> dict[str, Any]:
+    """When a check was measured, with which versions and driver, where and at which commit."""
+    import torch
+
+    from benchmarks.gpu.card import driver
     from benchmarks.machine import machine, versions
 
     return {
@@ -301,6 +315,7 @@ def facts() -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "versions": versions(),
         "machine": machine(),
+        "driver": driver(torch.device(device)),
     }
 
 

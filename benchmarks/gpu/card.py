@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import re
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from sleuth.host.hardware import CARDS
+from sleuth.host.hardware import CARDS, Card
 
 PEAKS = {
     "h100 pcie": 756,
@@ -30,6 +31,12 @@ PEAKS = {
 """Dense bf16 TFLOP/s with sums in fp32, from the data sheets, of cards that recipes are not planned for; by the words
 of their names."""
 
+ASKED = (
+    "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
+    "temperature.gpu", "pstate",
+)  # fmt: skip
+"""Of nvidia-smi."""
+
 FAST = 700e12
 """Bars of speed hold for cards with this peak or more: data-centre cards of 2022 and later."""
 
@@ -37,10 +44,29 @@ FAST = 700e12
 def peak_flops(name: str) -> float | None:
     """The dense bf16 FLOP/s of a card by its name; None if it is not listed. `peak_flops("NVIDIA H100 80GB HBM3")` is
     989e12."""
-    words = set(re.findall(r"[a-z0-9]+", name.lower()))
-    planned = {card.name.removesuffix(f"-{card.memory // 10**9}"): card.flops for card in CARDS.values()}
-    peaks = {known: teraflops * 1e12 for known, teraflops in PEAKS.items()} | planned
-    return next((peak for known, peak in peaks.items() if words.issuperset(re.split("[ -]", known))), None)
+    if (teraflops := next((peak for known, peak in PEAKS.items() if _has_words(name, known)), None)) is not None:
+        return teraflops * 1e12
+    card = planned_card(name)
+    return None if card is None else card.flops
+
+
+def planned_card(name: str) -> Card | None:
+    """The card that recipes are planned for, by its name; None if it is not listed. Of two with the same name but for
+    their memory, the one whose memory the name has. `planned_card("NVIDIA H200").name` is `h200-141`."""
+    if any(_has_words(name, known) for known in PEAKS):
+        return None
+    alike = [card for card in CARDS.values() if _has_words(name, card.name.removesuffix(f"-{card.memory // 10**9}"))]
+    return next((card for card in alike if _has_words(name, f"{card.memory // 10**9}gb")), next(iter(alike), None))
+
+
+def _has_words(name: str, known: str) -> bool:
+    return set(re.findall(r"[a-z0-9]+", name.lower())).issuperset(re.split("[ -]", known))
+
+
+def peak_of(device: torch.device, product: int) -> tuple[float, str]:
+    """The FLOP/s that shares are of, and what it is: the data sheet's, or those of a product of `product` rows."""
+    known = peak_flops(describe(device)["name"])
+    return (known, "the peak") if known is not None else (product_flops(device, product), "a product's rate")
 
 
 def file_name(name: str) -> str:
@@ -60,6 +86,23 @@ def describe(device: torch.device) -> dict[str, Any]:
         "capability": f"{properties.major}.{properties.minor}",
         "multiprocessors": properties.multi_processor_count,
     }
+
+
+def driver(device: torch.device) -> dict[str, str]:
+    """What the driver says of the card: its version, clocks, power and limits, by nvidia-smi, which is only asked;
+    empty without it. `{"driver_version": "570.86", "clocks.sm": "1980 MHz", "power.limit": "700.00 W", ...}`."""
+    if device.type != "cuda":
+        return {}
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", "")).removeprefix("GPU-")
+    command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
+    for one in (f"GPU-{uuid}", "0"):
+        try:
+            asked = [*command, f"--id={one}"]
+            told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            continue
+        return dict(zip(ASKED, (value.strip() for value in told.split(",")), strict=False))
+    return {}
 
 
 def product_flops(device: torch.device, size: int, repeats: int = 20) -> float:

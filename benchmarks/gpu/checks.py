@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ class Check:
     scale: Scale
     folder: Path
     records: Path
+    ends: float = math.inf  # by time.monotonic(): when the check is ended
     _last: float = field(default_factory=time.monotonic)
 
     def found(
@@ -63,6 +65,11 @@ class Check:
     def on_card(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def left(self) -> float:
+        """Seconds until the check is ended."""
+        return self.ends - time.monotonic()
+
     def speed_bar(self, bar: float) -> float | None:
         """The bar of a speed, which holds on cards with a peak of `FAST`."""
         peak = peak_flops(describe(self.device)["name"]) if self.on_card else None
@@ -86,10 +93,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Where a check is defined, `module:function`, and the seconds that it may take at least."""
+    """Where a check is defined, `module:function`, the seconds that it may take at least, and its group."""
 
     work: str
     limit: int
+    group: int = 1
 
     def load(self) -> Callable[[Check], None]:
         module, name = self.work.split(":")
@@ -97,19 +105,31 @@ class Planned:
 
 
 CHECKS = {
-    "card": Planned(work="benchmarks.gpu.learner:card", limit=15),
-    "step": Planned(work="benchmarks.gpu.step:step", limit=105),
+    "card": Planned(work="benchmarks.gpu.learner:card", limit=20),
+    "step": Planned(work="benchmarks.gpu.step:step", limit=120),
     "update": Planned(work="benchmarks.gpu.learner:update", limit=45),
-    "graphs": Planned(work="benchmarks.gpu.graphs:graphs", limit=40),
-    "ragged": Planned(work="benchmarks.gpu.sampler:ragged", limit=40),
     "even": Planned(work="benchmarks.gpu.sampler:even", limit=35),
+    "tools": Planned(work="benchmarks.gpu.sampler:tools", limit=50),
+    "profile": Planned(work="benchmarks.gpu.profile:profile", limit=45),
+    "peers": Planned(work="benchmarks.gpu.peers:peers", limit=75),
+    "graphs": Planned(work="benchmarks.gpu.graphs:graphs", limit=40),
     "attention": Planned(work="benchmarks.gpu.learner:attention", limit=40),
-    "tools": Planned(work="benchmarks.gpu.sampler:tools", limit=30),
-    "greedy": Planned(work="benchmarks.gpu.sampler:greedy", limit=35),
-    "paged": Planned(work="benchmarks.gpu.sampler:paged", limit=20),
-    "servers": Planned(work="benchmarks.gpu.servers:servers", limit=35),
-    "windows": Planned(work="benchmarks.gpu.learner:windows", limit=15),
-    "vectors": Planned(work="benchmarks.gpu.vectors:vectors", limit=10),
+    "qwen3_1.7b": Planned(work="benchmarks.gpu.sizes:qwen3_1_7b", limit=50, group=2),
+    "qwen2.5_3b": Planned(work="benchmarks.gpu.sizes:qwen2_5_3b", limit=50, group=2),
+    "qwen3_4b_lora": Planned(work="benchmarks.gpu.sizes:qwen3_4b_lora", limit=60, group=2),
+    "refiner": Planned(work="benchmarks.gpu.sizes:refiner", limit=60, group=2),
+    "long": Planned(work="benchmarks.gpu.sizes:long", limit=50, group=2),
+    "ragged": Planned(work="benchmarks.gpu.sampler:ragged", limit=45, group=2),
+    "greedy": Planned(work="benchmarks.gpu.sampler:greedy", limit=40, group=2),
+    "paged": Planned(work="benchmarks.gpu.sampler:paged", limit=25, group=2),
+    "windows": Planned(work="benchmarks.gpu.learner:windows", limit=25, group=2),
+    "vectors": Planned(work="benchmarks.gpu.vectors:vectors", limit=20, group=2),
+    "servers": Planned(work="benchmarks.gpu.servers:servers", limit=50, group=2),
 }
-"""In the order in which they run: of most value first. The limits together are the time of a run; what one check leaves
-of its own, the next ones may take."""
+"""By group, in the order in which they run: of most value first. The limits of a group together are the time of a run;
+what one check leaves of its own, the next ones may take."""
+
+
+def groups(checks: Mapping[str, Planned]) -> list[int]:
+    """The numbers of the groups, rising."""
+    return sorted({planned.group for planned in checks.values()})

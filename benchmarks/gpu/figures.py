@@ -87,6 +87,12 @@ def _value(figure: Mapping[str, Any]) -> float:
     return math.nan if figure["value"] is None else figure["value"]
 
 
+def read_kept(path: Path) -> Kept:
+    """A file as it is."""
+    kept = json.loads(path.read_text())
+    return Kept(path=path, card=kept["card"], scale=kept["scale"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """The file with the outcomes of one card: the last one of each check at each commit. `path` None keeps none."""
@@ -168,7 +174,7 @@ def rows(outcome: Outcome, width: int | None = None) -> str:
         name = f"{figure.name}, {figure.unit}" if figure.unit else figure.name
         held = {True: "yes", False: "NO", None: ""}[figure.held]
         seconds = f"{figure.seconds:.1f}"
-        lines.append(_line(width, figure.check, name, _number(figure.value), _bar(figure), held, seconds))
+        lines.append(_line(width, figure.check, name, as_number(figure.value), _bar(figure), held, seconds))
     notes = [f"skipped: {line}" for line in outcome.skipped]
     if outcome.status != "done":
         notes.append(f"{outcome.status.upper()}: {outcome.message}")
@@ -188,12 +194,15 @@ def _line(width: int, check: str, name: str, found: str, bar: str, held: str, se
 
 def _bar(figure: Figure) -> str:
     parts = [
-        f"{sign} {_number(bound)}"
+        f"{sign} {as_number(bound)}"
         for sign, bound in ((">=", figure.at_least), ("<=", figure.at_most))
         if bound is not None
     ]
     return " ".join(parts)
 
 
-def _number(value: float) -> str:
+def as_number(value: float, percent: bool = False) -> str:
+    """A number as tables show it: `1,234`, `0.0123`; with `percent`, `12 %`."""
+    if percent:
+        return f"{100 * value:.0f} %"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -12,6 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.checks import Check
+from benchmarks.gpu.profiled import launches
 from benchmarks.gpu.sampler import (
     PROFILED,
     SIBLINGS,
@@ -21,7 +22,6 @@ from benchmarks.gpu.sampler import (
     continue_all,
     drawn,
     fitting,
-    launches,
     open_engine,
     warm_up,
 )

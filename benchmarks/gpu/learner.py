@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 import statistics
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import (
     allocated_bytes,
     describe,
+    driver,
     forget_peak,
     peak_bytes,
     peak_flops,
+    peak_of,
     product_flops,
     timed,
 )
@@ -33,13 +37,14 @@ OUTPUT_ERROR, GRADIENT_ERROR = 0.01, 0.02
 BUDGET_ERROR = 0.02
 """Relative error of a bf16 gradient between token budgets: each pass rounds its share."""
 MASK_BYTES = 256e6
-UTILISATION = 0.25
+UTILISATION = 0.33
 """Share of the peak, where recomputed activations take a quarter of the operations and do not count."""
 
 
 def card(check: Check) -> None:
-    """The rate of a large product beside the data sheet's."""
+    """The rate of a large product beside the data sheet's, and the card's clock and power during it."""
     reached = product_flops(check.device, check.scale.product)
+    _found_clocks(check, reached)
     check.found("product of two matrices", reached / 1e12, "TFLOP/s")
     known = peak_flops(describe(check.device)["name"])
     if known is None:
@@ -47,6 +52,23 @@ def card(check: Check) -> None:
         return
     check.found("data sheet, dense bf16", known / 1e12, "TFLOP/s")
     check.found("product, share of the data sheet", reached / known, at_least=0.5)
+
+
+def _found_clocks(check: Check, rate: float) -> None:
+    """What the driver says while the card computes products for two seconds, at a `rate` in FLOP/s."""
+    if not driver(check.device):
+        check.skip("clocks and power: there is no nvidia-smi that knows the card")
+        return
+    size = check.scale.product
+    a, b = (torch.randn(size, size, device=check.device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(int(2 * rate / (2 * size**3))):
+        torch.mm(a, b)
+    told = driver(check.device)
+    torch.cuda.synchronize(check.device)
+    for name in ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu"):
+        number, _, unit = told.get(name, "").partition(" ")
+        if re.fullmatch(r"[\d.]+", number):
+            check.found(f"under load: {name}", float(number), unit)
 
 
 def attention(check: Check) -> None:
@@ -187,16 +209,20 @@ def update(check: Check) -> None:
     check.found(f"update of {made[-1].tokens_computed:,} tokens", seconds, "s")
     check.found("tokens computed", made[-1].tokens_computed / seconds, "tokens/s")
     check.found("gradient norm", made[-1].gradient_norm, at_least=1e-9)
-    peak, of_what = peak_flops(describe(device)["name"]), "the peak"
-    if peak is None:
-        peak, of_what = product_flops(device, scale.product), "a product's rate"
-    share = update_flops(rows, scale.config()) / seconds / peak
-    check.found(f"utilisation, of {of_what}", share, at_least=check.speed_bar(UTILISATION))
+    found_utilisation(check, update_flops(rows, scale.config()) / seconds, bar=UTILISATION)
     if (most := peak_bytes(device)) is not None:
         check.found("peak memory", most / 1e9, "GB")
 
 
-def open_policy(check: Check) -> Policy:
+def found_utilisation(check: Check, rate: float, *, bar: float | None = None, way: str = "") -> None:
+    """Records a rate in FLOP/s as a share of the card's."""
+    peak, of_what = peak_of(check.device, check.scale.product)
+    floor = None if bar is None else check.speed_bar(bar)
+    check.found(f"{way}utilisation, of {of_what}", rate / peak, at_least=floor)
+
+
+def open_policy(check: Check, model: PreTrainedModel | None = None, *, recomputes: bool = True) -> Policy:
     """A random model in training, as the recipe sets it up."""
     optimisation = Optimisation(steps=10, learning_rate=1e-6, betas=(0.9, 0.98))
-    return Policy(check.scale.model(check.device), optimisation, gradient_checkpointing=True)
+    model = check.scale.model(check.device) if model is None else model
+    return Policy(model, optimisation, gradient_checkpointing=recomputes)

@@ -6,10 +6,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import re
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,12 +20,14 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from benchmarks.gpu.card import allocated_bytes, timed
+from benchmarks.gpu.card import allocated_bytes, describe, planned_card, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.learner import relative_error
+from benchmarks.gpu.profiled import found_profile, launches, together
+from benchmarks.gpu.watched import Watch, watched
 from benchmarks.workloads import geometric
 from sleuth.engines.local import engine as local_engine
-from sleuth.engines.local.cache import head_size
+from sleuth.engines.local.cache import bytes_per_token, head_size
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.paged_attention import (
     ChunkwiseAttention,
@@ -51,9 +52,12 @@ ATTENTION_ERROR = 0.01
 """Relative error of paged attention in bf16; a key that is left out of 400 makes one of 5 %."""
 LAUNCHES = 2_500
 EVEN_SPEED, RAGGED_SPEED = 20_000, 9_000
+EVEN_STEP, TOOLS_SECONDS = 5.0, 2.5
+"""Milliseconds of a decode step of `even`, seconds of `tools`."""
 PROFILED = 4
 """Decode steps whose kernel launches are counted."""
-LAUNCH = re.compile(r"(cuda|cu|hip)(Module|Ext|ExtModule)?(LaunchKernel|GraphLaunch|LaunchCooperativeKernel)")
+FEW = 8
+"""Requests of a batch that is so small that the card does not limit its steps."""
 
 Tokens = tuple[int, ...]
 
@@ -81,7 +85,7 @@ def even(check: Check) -> None:
     draw = random.Random("even")
     prompts = [drawn(check, draw, check.scale.prompt) for _ in range(check.scale.requests // SIBLINGS)]
     requests = [prompt for prompt in prompts for _ in range(SIBLINGS)]
-    _decode(check, requests, EVEN_SPEED, rests=True)
+    _decode(check, requests, EVEN_SPEED, step=EVEN_STEP, rests=True)
 
 
 def ragged(check: Check) -> None:
@@ -96,16 +100,20 @@ def ragged(check: Check) -> None:
     _decode(check, requests, RAGGED_SPEED)
 
 
-def _decode(check: Check, requests: Sequence[Tokens], speed: float, *, rests: bool = False) -> None:
-    """All figures of these requests, with our kernel where it works, and without it."""
+def _decode(
+    check: Check, requests: Sequence[Tokens], speed: float, *, step: float | None = None, rests: bool = False
+) -> None:
+    """All figures of these requests, with our kernel where it works; without it where it does not, or where no time of
+    a `step` is demanded."""
     model, tokenizer = check.scale.model(check.device), check.scale.tokenizer()
     problem = local_engine.decode_problem(model.device, model.dtype, head_size(model.config))
     if problem is not None:
         check.skip(f"attention by our kernel: {problem}")
     else:  # of this way alone is a speed demanded
-        _decode_by(check, "kernel", model, tokenizer, requests, speed=speed, rests=rests)
-    with patch.object(local_engine, "decode_problem", lambda *asked: "switched off by the check"):
-        _decode_by(check, "padded", model, tokenizer, requests, speed=None, rests=rests and problem is not None)
+        _decode_by(check, "kernel", model, tokenizer, requests, speed=speed, step=step, rests=rests)
+    if problem is not None or step is None:
+        with patch.object(local_engine, "decode_problem", lambda *asked: "switched off by the check"):
+            _decode_by(check, "padded", model, tokenizer, requests, rests=rests)
 
 
 def _decode_by(
@@ -115,8 +123,9 @@ def _decode_by(
     tokenizer: PreTrainedTokenizerFast,
     requests: Sequence[Tokens],
     *,
-    speed: float | None,
-    rests: bool,
+    speed: float | None = None,
+    step: float | None = None,
+    rests: bool = False,
 ) -> None:
     """The prompts are read first, then all requests are continued together: every forward of the continuation is a
     decode step of all of them."""
@@ -124,21 +133,50 @@ def _decode_by(
     free = torch.cuda.mem_get_info(check.device)[0] if check.on_card else 0
     engine = open_engine(check, model, tokenizer)
     requests = requests[: fitting(requests, engine, check.scale.decode + 3 * PROFILED + 1)]
+    count, steps = len(requests), check.scale.decode
     warm_up(engine, check.scale.longest)
     written, read_before = [Written(prompt=prompt) for prompt in requests], engine.tokens_prefilled
     (written, _), seconds = clocked(check, lambda: continue_all(engine, written, 1))
     check.found(f"{way}: prompts read", (engine.tokens_prefilled - read_before) / seconds, "tokens/s")
     written, _ = continue_all(engine, written, 2 * PROFILED)  # captures a graph
-    (written, forwards), seconds = clocked(check, lambda: continue_all(engine, written, check.scale.decode))
+    with watched(check) as watch:
+        (written, forwards), seconds = clocked(check, lambda: continue_all(engine, written, steps))
     floor = check.speed_bar(speed) if speed is not None else None
-    sampled = len(written) * check.scale.decode
-    check.found(f"{way}: {len(written)} decoded", sampled / seconds, "tokens/s", at_least=floor)
-    check.found(f"{way}: forwards of {check.scale.decode} steps", forwards, at_most=check.scale.decode)
+    check.found(f"{way}: {count} decoded", count * steps / seconds, "tokens/s", at_least=floor)
+    found_step(check, f"{way}: ", watch, model, written, bar=step)
+    check.found(f"{way}: forwards of {steps} steps", forwards, at_most=steps)
     written = _count_launches(check, way, engine, written)
     compare(check, f"{way}: ", model, written)
+    if step is not None:
+        few, _ = continue_all(engine, written[:FEW], 2 * PROFILED)  # captures a graph
+        with watched(check) as watch:
+            few, _ = continue_all(engine, few, steps)
+        found_step(check, f"{way}: {len(few)} alone, ", watch, model, few)
     if rests:
         _rest(check, engine, before, free)
     engine.sleep()
+
+
+def found_step(
+    check: Check,
+    way: str,
+    watch: Watch,
+    model: PreTrainedModel,
+    written: Sequence[Written],
+    *,
+    bar: float | None = None,
+) -> None:
+    """The time of a decode step of all these sequences, the median of those watched, and the share of the card's
+    bandwidth at which weights and each sequence's own keys and values are read in it."""
+    seconds = watch.median(mixed=False, rows=max(1, len(written) * 9 // 10))
+    ceiling = None if bar is None else check.speed_bar(bar)
+    check.found(f"{way}a decode step", 1e3 * seconds, "ms", at_most=ceiling)
+    weights = sum({id(weight): weight.nbytes for weight in model.parameters()}.values())
+    tokens = sum(len(one.all_tokens) for one in written) - len(written) * len(watch.steps) // 2
+    read = weights + tokens * bytes_per_token(model.config, model.dtype)
+    check.found(f"{way}read in a step", read / 1e9, "GB")
+    if (card := planned_card(describe(check.device)["name"])) is not None:
+        check.found(f"{way}bandwidth, share of the data sheet", read / seconds / card.bandwidth)
 
 
 def open_engine(
@@ -149,7 +187,8 @@ def open_engine(
     def log(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    return LocalEngine(model, tokenizer, slots=check.scale.requests, context=check.scale.context, log=log, **options)
+    sizes: dict[str, Any] = {"slots": check.scale.requests, "context": check.scale.context}
+    return LocalEngine(model, tokenizer, log=log, **sizes | options)
 
 
 def warm_up(engine: LocalEngine, longest: int) -> None:
@@ -206,11 +245,6 @@ def _count_launches(check: Check, way: str, engine: LocalEngine, written: Sequen
     else:
         check.skip(f"{way}: launches of a step: torch's profiler sees none here, as CUPTI is missing or not permitted")
     return together
-
-
-def launches(counts: dict[str, int]) -> int:
-    """Kernel launches among the profiler's events; a graph of kernels is one."""
-    return sum(count for name, count in counts.items() if LAUNCH.match(name))
 
 
 def operators(counts: dict[str, int]) -> int:
@@ -281,12 +315,43 @@ def tools(check: Check) -> None:
     sampled, read, forwards = engine.tokens_sampled, engine.tokens_prefilled, engine.forwards
     preempted = engine.preemptions
     episodes, seconds = clocked(check, lambda: asyncio.run(play(1)))
-    check.found(f"{len(episodes)} episodes of two turns", seconds, "s")
+    check.found(f"{len(episodes)} episodes of two turns", seconds, "s", at_most=check.speed_bar(TOOLS_SECONDS))
     check.found("tokens sampled", (engine.tokens_sampled - sampled) / seconds, "tokens/s")
     check.found("tokens read", (engine.tokens_prefilled - read) / seconds, "tokens/s")
     check.found("forwards", engine.forwards - forwards)
     check.found("requests preempted", engine.preemptions - preempted)
+    _found_mixed(check, lambda: asyncio.run(play(2)))
     compare(check, "", model, [turn for turns in zip(*episodes, strict=True) for turn in turns])
+
+
+def _found_mixed(check: Check, work: Callable[[], object]) -> None:
+    """Steps of each kind, and what one takes by itself: those that read prompts while many rows decode are launched
+    kernel by kernel, and three of these are profiled. Steps that only read are the first ones."""
+    rows = check.scale.requests // 4
+    with watched(check, apart=True, asked=lambda step: step.mixed and step.decoding >= rows) as watch:
+        work()
+    both = [step for step in watch.steps if step.mixed and step.decoding]
+    for name, steps in {
+        "decode": [step for step in watch.steps if not step.mixed],
+        "mixed": both,
+        "reading": [step for step in watch.steps if step.mixed and not step.decoding],
+    }.items():
+        check.found(f"{name} steps", len(steps))
+        check.found(f"{name} steps: apart, all", sum(step.seconds for step in steps), "s")
+    check.found("decode steps: apart, median", 1e3 * watch.median(mixed=False), "ms")
+    if not both:
+        check.skip("mixed steps: there were none")
+        return
+    check.found("mixed steps: apart, median", 1e3 * watch.median(mixed=True), "ms")
+    check.found("mixed steps: tokens read, mean", statistics.fmean(step.read for step in both))
+    check.found("mixed steps: rows decoding, mean", statistics.fmean(step.decoding for step in both))
+    if watch.profiles:
+        seen = together(watch.profiles)
+        found_profile(check, "mixed step", seen, times=len(watch.profiles), top=6)
+        alike = [step.seconds for step in both if step.profiled is None and step.decoding >= rows]
+        if seen.kernels and alike:
+            share = seen.busy / len(watch.profiles) / statistics.median(alike)
+            check.found("mixed step: kernels, share of its time", share)
 
 
 def paged(check: Check) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, product
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from benchmarks.shapes import Shape
 
@@ -29,6 +36,7 @@ class Scale:
     """A model's shape, and the sizes of the checks in tokens and requests."""
 
     name: str
+    family: Literal["qwen3", "qwen2"] = "qwen3"
     vocabulary: int
     width: int
     layers: int
@@ -54,18 +62,23 @@ class Scale:
     searches: int  # tokens that are a whole search: with random weights, a turn ends at the first of them
     answers: int  # tokens that are a whole answer
     vectors: int  # rows of a flat index
+    size: Shape  # of the update of a model of another size, a pass
+    refiner: Shape  # an update of long prompts and short answers, a pass; its prompts are also sampled from
+    text: int  # tokens of a long text
+    peers: Shape  # of the update that peers make too
     changes: tuple[str, ...] = ()  # to the recipe of the whole step
 
-    def config(self) -> Qwen3Config:
+    def config(self) -> PretrainedConfig:
         """The model's config. No token ends a text, so that all lengths are set here."""
-        return Qwen3Config(
+        kind = {"qwen3": Qwen3Config, "qwen2": Qwen2Config}[self.family]
+        return kind(
             vocab_size=self.vocabulary,
             hidden_size=self.width,
             intermediate_size=self.mlp,
             num_hidden_layers=self.layers,
             num_attention_heads=self.heads,
             num_key_value_heads=self.kv_heads,
-            head_dim=self.head_dim,
+            **({"head_dim": self.head_dim} if self.family == "qwen3" else {}),
             max_position_embeddings=40_960,
             rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0},
             tie_word_embeddings=True,
@@ -140,6 +153,10 @@ REAL = Scale(
     searches=1_050,
     answers=150,
     vectors=500_000,
+    size=_update("gpu/size", 2, 151_936),
+    refiner=Shape(name="gpu/refiner", prompts=4, siblings=8, prompt=3_000, answer=128, vocabulary=151_936),
+    text=32_000,
+    peers=_update("gpu/peers", 8, 151_936),
 )
 """Qwen3-0.6B, and the largest shapes of `recipes/search_0.6b_single_gpu.toml`."""
 
@@ -170,6 +187,10 @@ TINY = Scale(
     searches=100,
     answers=10,
     vectors=2_000,
+    size=_update("gpu/size/tiny", 2, 1_200, part=16),
+    refiner=Shape(name="gpu/refiner/tiny", prompts=2, siblings=4, prompt=80, answer=8, vocabulary=1_200),
+    text=400,
+    peers=_update("gpu/peers/tiny", 2, 1_200, part=16),
     changes=(
         "grpo.prompts_per_step=2",
         "grpo.samples_per_prompt=2",
@@ -179,3 +200,16 @@ TINY = Scale(
     ),
 )
 """Runs on a CPU."""
+
+SHAPES = {
+    "qwen3_1.7b": replace(REAL, width=2_048, mlp=6_144),
+    "qwen2.5_3b": replace(REAL, family="qwen2", width=2_048, layers=36, kv_heads=2, mlp=11_008),
+    "qwen3_4b": replace(REAL, width=2_560, layers=36, heads=32, mlp=9_728),
+}
+"""Models of other sizes by name; all have one embedding for input and output."""
+
+
+def shaped(scale: Scale, name: str) -> Scale:
+    """The sizes of a check with another model; with tiny sizes, of its family alone."""
+    other = SHAPES[name]
+    return other if scale.name == REAL.name else replace(scale, family=other.family)

@@ -7,10 +7,11 @@ import asyncio
 import dataclasses
 import json
 import random
+import statistics
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,8 +23,10 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.flops import update_flops
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
 from benchmarks.gpu.checks import Check
+from benchmarks.gpu.learner import found_utilisation
 from benchmarks.gpu.sampler import clocked
 from sleuth.dialect import dialect_of
 from sleuth.engines.local.engine import LocalEngine
@@ -32,7 +35,7 @@ from sleuth.episodes.frames import frame_of
 from sleuth.episodes.library import read_prompt
 from sleuth.episodes.published import QUESTION, place_of
 from sleuth.learn.advantages import group_advantages
-from sleuth.learn.batch import batch_of_groups
+from sleuth.learn.batch import Row, batch_of_groups, trajectory_row
 from sleuth.learn.losses import Normaliser
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
@@ -55,11 +58,15 @@ PACKAGES = ("pydantic", "tantivy", "pyarrow", "httpx")
 """What the trainer needs beside torch and transformers. Recipes and plans need the first of them."""
 SAMPLER_LEARNER_KL = 1e-3
 OVER_PLAN = 1.1
+WARM = (2, 3, 4)
+"""The numbers of the steps that are timed; the first one compiles and captures."""
+WARM_SECONDS = 9.0
+"""Of rollout and update of a warm step."""
 
 
 def step(check: Check) -> None:
-    """A step of the recipe, the second of two: its seconds, what its episodes are like, and its memory beside that of
-    the plan. The first one compiles and loads what the second has."""
+    """Warm steps of the recipe: their seconds, what their episodes are like, and their memory beside that of the plan.
+    A step before them compiles and loads what they have."""
     world = make_world(0, check.scale.people)
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -172,14 +179,38 @@ def by_trainer(check: Check, recipe: Recipe) -> None:
         trainer = GRPOTrainer(stage, context, None, judges)
         trainer.worker.reward = distinct_scores
         check.found("model opened", sum(p.nbytes for p in trainer.model.parameters()) / 1e9, "GB")
-        kept: list[dict[str, Any]] = []
-        first = timed(check.device, lambda: trainer.step(1))
-        check.found("the first step, compiling included", first, "s")
-        with peaks_by_phase(check.device) as peaks:
-            seconds = timed(check.device, lambda: kept.append(trainer.step(2)))
-        report(check, stage.context, trainer.groups, kept[0] | {"seconds": seconds})
+
+        def one(number: int) -> Played:
+            figures, seconds = clocked(check, lambda: trainer.step(number))
+            return Played(groups=trainer.groups, figures=figures | {"seconds": seconds})
+
+        steps, peaks = play_all(check, one)
+        report(check, stage.context, steps)
         _report_memory(check, peaks, planned_bytes(check, recipe))
         trainer.worker.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A step: its groups, and its figures, among which are `seconds`, `seconds_rollout` and `seconds_update`."""
+
+    groups: Sequence[Group]
+    figures: Mapping[str, Any]
+
+
+def play_all(check: Check, one: Callable[[int], Played]) -> tuple[list[Played], dict[str, int | None]]:
+    """The warm steps, as many as there is time for, and the peak memory of the first of them by phase."""
+    first = timed(check.device, lambda: one(1))
+    check.found("the first step, compiling included", first, "s")
+    with peaks_by_phase(check.device) as peaks:
+        steps = [one(WARM[0])]
+    for number in WARM[1:]:
+        last = steps[-1].figures["seconds"]
+        if check.left < 1.2 * last + 10:
+            check.skip(f"step {number} and later: {check.left:.0f} s are left, and the last one took {last:.0f} s")
+            break
+        steps.append(one(number))
+    return steps, peaks
 
 
 def by_parts(check: Check, world: World) -> None:
@@ -217,14 +248,14 @@ def by_parts(check: Check, world: World) -> None:
         engine.publish(number)
         return update
 
-    first = timed(check.device, lambda: learn(play(1), 1))
-    check.found("the first step, compiling included", first, "s")
-    with peaks_by_phase(check.device) as peaks:
-        groups, rollout_seconds = clocked(check, lambda: play(2))
-        update, update_seconds = clocked(check, lambda: learn(groups, 2))
-    seconds = {"seconds_rollout": rollout_seconds, "seconds_update": update_seconds}
-    figures = dataclasses.asdict(update) | seconds | {"seconds": sum(seconds.values())}
-    report(check, settings.context, groups, figures)
+    def one(number: int) -> Played:
+        groups, rollout = clocked(check, lambda: play(number))
+        update, learning = clocked(check, lambda: learn(groups, number))
+        seconds = {"seconds_rollout": rollout, "seconds_update": learning, "seconds": rollout + learning}
+        return Played(groups=groups, figures=dataclasses.asdict(update) | seconds)
+
+    steps, peaks = play_all(check, one)
+    report(check, settings.context, steps)
     if find_spec("pydantic") is None:
         check.skip("peak memory beside the plan's: no pydantic")
         _report_memory(check, peaks)
@@ -291,27 +322,49 @@ async def distinct_scores(group: Group) -> list[Score]:
     return [Score(value=sum(episode.trajectory.tokens) * 0.618034 % 1) for episode in group.episodes]
 
 
-def report(
-    check: Check,
-    context: int,
-    groups: Sequence[Group],
-    figures: Mapping[str, Any],
-) -> None:
-    """The step's figures."""
-    episodes = [episode for group in groups for episode in group.episodes]
+def report(check: Check, context: int, steps: Sequence[Played]) -> None:
+    """The figures of the warm steps: medians of times and rates, and what the last one was like."""
+    last = steps[-1]
+    episodes = episodes_of(last)
     lengths = [len(episode.trajectory.tokens) for episode in episodes]
-    check.found(f"{len(episodes)} episodes, context {context:,}", figures["seconds"], "s")
-    check.found("rollout", figures["seconds_rollout"], "s")
-    check.found("update", figures["seconds_update"], "s")
-    check.found("tokens sampled", sum(map(sampled, episodes)) / figures["seconds_rollout"], "tokens/s")
+
+    def median(figure: Callable[[Played], float]) -> float:
+        return statistics.median(map(figure, steps))
+
+    both = median(lambda step: step.figures["seconds_rollout"] + step.figures["seconds_update"])
+    check.found(f"{len(episodes)} episodes, context {context:,}", median(lambda step: step.figures["seconds"]), "s")
+    check.found("rollout and update, warm", both, "s", at_most=check.speed_bar(WARM_SECONDS))
+    check.found("warm steps", len(steps))
+    check.found("rollout", median(lambda step: step.figures["seconds_rollout"]), "s")
+    check.found("update", median(lambda step: step.figures["seconds_update"]), "s")
+    written = median(lambda step: sum(map(sampled, episodes_of(step))) / step.figures["seconds_rollout"])
+    check.found("tokens sampled", written, "tokens/s")
+    check.found("tokens sampled by an episode, mean", fmean(map(sampled, episodes)))
+    config = check.scale.config()
+    found_utilisation(
+        check, median(lambda step: update_flops(rows_of(step), config) / step.figures["seconds_update"]), way="update: "
+    )
     searches = fmean(episode.trajectory.searches for episode in episodes)
     check.found("searches, mean", searches, at_least=0.5)
     check.found("tokens of an episode, mean", fmean(lengths))
+    check.found("tokens of a prompt, mean", fmean(len(episode.trajectory.segments[0].tokens) for episode in episodes))
     check.found("tokens of an episode, most", max(lengths), at_most=context)
+    figures = last.figures
+    check.found("tokens computed", figures["tokens_computed"])
     check.found("tokens computed, of all", figures["tokens_computed"] / figures["tokens_dense"], at_most=1.0)
     check.found("gradient norm", figures["gradient_norm"], at_least=1e-9)
     if (gap := figures.get("sampler_learner_kl")) is not None:
         check.found("sampler to learner, KL", gap, "nats", at_most=SAMPLER_LEARNER_KL)
+
+
+def episodes_of(step: Played) -> list[Episode]:
+    """All episodes of a step."""
+    return [episode for group in step.groups for episode in group.episodes]
+
+
+def rows_of(step: Played) -> list[Row]:
+    """Its rows for the learner, with any advantage."""
+    return [trajectory_row(trajectory, 1.0) for one in episodes_of(step) for trajectory in one.trajectories]
 
 
 def sampled(episode: Episode) -> int:

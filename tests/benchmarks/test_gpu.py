@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +18,14 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import card, checks, graphs, learner, sampler, step
-from benchmarks.gpu.card import file_name, peak_flops
+from benchmarks.gpu import card, checks, graphs, learner, peers, profile, sampler, sizes, step
+from benchmarks.gpu.card import file_name, peak_flops, planned_card
 from benchmarks.gpu.checks import CHECKS, Check
 from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
 from benchmarks.gpu.learner import random_tree
-from benchmarks.gpu.sampler import launches
-from benchmarks.gpu.scales import REAL, TINY
+from benchmarks.gpu.profiled import Profiled, launches, short_name
+from benchmarks.gpu.scales import REAL, TINY, shaped
+from benchmarks.shapes import draw_rows
 from sleuth.world.facts import make_world
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +149,54 @@ def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):
     assert figures(check)["asleep: left with torch, share"].held is False
 
 
+def test_steps_of_tools_are_those_that_read_and_those_that_do_not(check):
+    sampler.tools(check)
+    found = figures(check)
+    kinds = [found[f"{kind} steps"].value for kind in ("decode", "mixed", "reading")]
+    assert all(kinds)
+    assert sum(kinds) == pytest.approx(found["forwards"].value, rel=0.3)  # of another play
+    assert found["mixed steps: apart, median"].value > 0
+    assert found["mixed steps: tokens read, mean"].value >= 1
+
+
+def test_a_peer_with_another_loss_misses_its_bar(check, monkeypatch):
+    honest = peers.Padded.predictions
+
+    def flipped(side, rows):
+        hidden, targets, advantages = honest(side, rows)
+        return hidden, targets, -advantages
+
+    monkeypatch.setattr(peers.Padded, "predictions", flipped)
+    peers._compare_gradients(check)
+    assert figures(check)["gradient beside padded, error"].value == pytest.approx(2, abs=0.1)
+    assert figures(check)["gradient beside padded, error"].held is False
+
+
+def test_a_side_without_memory_and_a_peer_that_is_not_installed_are_lines(check, monkeypatch):
+    def no_memory(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(peers, "_padded", no_memory)
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    peers.peers(check)
+    lines = [
+        "padded, 4 rows: out of memory",
+        "padded, 8 rows: out of memory",
+        "TRL: no trl and no datasets and no accelerate",
+    ]
+    assert skipped(check) == lines
+    assert "padded over ours" not in figures(check)
+    assert figures(check)["ours, kept"].value > 0
+
+
+def test_a_step_is_timed_as_often_as_there_is_time(check, monkeypatch):
+    monkeypatch.setattr(step, "PACKAGES", ("no_such_package",))
+    check.ends = time.monotonic() + 5
+    step.step(check)
+    assert figures(check)["warm steps"].value == 1
+    assert skipped(check)[1].startswith("step 3 and later: ")
+
+
 # -- what only a card has, answered for it --------------------------------------------------------------------------
 
 
@@ -183,6 +233,61 @@ def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
     sampler.even(check)
     assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
     assert figures(check)["asleep: left on the card, share"].value == 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_kernels_that_the_profiler_cannot_see_are_a_line(check):
+    profile.profile(check)
+    assert [line.partition(":")[0] for line in skipped(check)] == ["decode step", "update"]
+    assert figures(check)["update"].value > 0
+
+
+@pytest.mark.usefixtures("pretended")
+def test_updates_for_which_the_card_is_too_small_are_a_line(check, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 2 * 10**9))
+    sizes.refiner(check)
+    assert skipped(check)[-1] == "updates: 4 GB are needed, and the card has 1 GB for them"
+    assert figures(check)["a decode step"].value > 0
+
+
+def test_the_peak_of_an_update_is_beside_that_of_the_plan(check, monkeypatch):
+    monkeypatch.setattr(sizes, "peak_bytes", lambda device: 20 * 10**9)
+    sizes.qwen3_4b_lora(check)
+    found = figures(check)
+    assert found["peak memory"].value == 20
+    assert found["peak memory, of the plan's"].held is False
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "gigabytes"), [("qwen3_1.7b", 1.72, 41.5), ("qwen2.5_3b", 3.09, 69), ("qwen3_4b", 4.02, 90)]
+)
+def test_real_sizes_have_the_weights_of_their_models_and_need_what_the_plan_counts(check, name, weights, gigabytes):
+    check = replace(check, scale=shaped(REAL, name))
+    model = check.scale.model(torch.device("meta"))
+    assert sum(weight.numel() for weight in model.parameters()) / 1e9 == pytest.approx(weights, abs=0.005)
+    needed = sizes.needed_bytes(model, check.scale.budget // 2)
+    assert needed / 1e9 == pytest.approx(gigabytes, abs=1)
+    planned = sizes.planned_update(check, SimpleNamespace(model=model), draw_rows(check.scale.size))
+    assert planned * 0.95 < needed < planned * 1.2
+
+
+def test_the_driver_is_asked_and_never_told(monkeypatch):
+    calls: list[list[str]] = []
+
+    def run(arguments, **options):
+        calls.append(arguments)
+        if arguments[-1] == "--id=GPU-x":
+            raise subprocess.CalledProcessError(6, arguments)
+        told = "580.1, 1980 MHz, 2619 MHz, 1980 MHz, 2619 MHz, 320.5 W, 700.00 W, 41, P0\n"
+        return subprocess.CompletedProcess(arguments, 0, stdout=told)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="x"))
+    monkeypatch.setattr(card.subprocess, "run", run)
+    told = card.driver(torch.device("cuda"))
+    assert (told["driver_version"], told["clocks.sm"], told["power.limit"]) == ("580.1", "1980 MHz", "700.00 W")
+    assert all(one[1].startswith("--query-gpu=") for one in calls)
+    assert [one[-1] for one in calls] == ["--id=GPU-x", "--id=0"]
+    assert card.driver(torch.device("cpu")) == {}
 
 
 @pytest.mark.usefixtures("pretended")
@@ -253,6 +358,44 @@ def test_launches_are_those_of_kernels_in_every_spelling_and_of_nothing_else():
     counts = {"cudaLaunchKernel": 5, "cuLaunchKernelEx": 3, "cudaLaunchKernelExC": 2, "cudaGraphLaunch": 1}
     others = {"cudaMemcpyAsync": 7, "aten::mm": 4, "cudaStreamSynchronize": 9, "void flash_fwd_kernel": 6}
     assert launches(counts | others) == 11
+
+
+FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "short", "kind"),
+    [
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*> >"
+         "(int, std::array<char*>)", "vectorized_elementwise_kernel CUDAFunctor_add", "other"),
+        ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_"
+         "cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)", "elementwise_kernel direct_copy_kernel_cuda", "other"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128>(Params)",
+         "Kernel2 cutlass_80_tensorop_bf16_s16816gemm_relu", "products"),
+        ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "products"),
+        ("triton_tem_fused_flex_attention_backward_0", "triton_tem_fused_flex_attention_backward_0", "attention"),
+        ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1", "compiled"),
+        ("_attend_part", "_attend_part", "attention"),
+        (f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{FUNCTOR}>(int)",
+         "multi_tensor_apply_kernel FusedAdamMathFunctor", "optimiser"),
+        ("at::native::(anonymous namespace)::fused_kernel(int)", "at::native::fused_kernel", "other"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD", "other"),
+    ],
+)  # fmt: skip
+def test_a_kernels_name_is_shortened_and_tells_its_kind(kernel, short, kind):
+    assert short_name(kernel) == short
+    seen = Profiled(kernels={short_name(kernel): (2, 0.5)}, launches=2, waiting=0.0, seconds=1.0)
+    assert seen.by_kind() == {kind: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "planned"),
+    [("NVIDIA H100 80GB HBM3", "h100-80"), ("NVIDIA A100-SXM4-80GB", "a100-80"), ("NVIDIA H200", "h200-141"),
+     ("NVIDIA H100 PCIe", None), ("cpu", None)],
+)  # fmt: skip
+def test_the_card_of_the_plan_is_found_by_its_name(name, planned):
+    found = planned_card(name)
+    assert (None if found is None else found.name) == planned
 
 
 @pytest.mark.parametrize(
@@ -373,7 +516,7 @@ def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
     assert found["held"] == 4
     assert found.keys() >= {"card", "held", "checks", "seconds"}
     [made] = found["checks"]
-    assert made["facts"].keys() == {"commit", "date", "versions", "machine"}
+    assert made["facts"].keys() == {"commit", "date", "versions", "machine", "driver"}
     assert made["figures"][0].keys() == {
         "check", "name", "value", "unit", "at_least", "at_most", "seconds", "held",
     }  # fmt: skip
@@ -398,6 +541,19 @@ def test_a_check_with_no_such_name_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--only", "memory"])
     assert command.main() == 2
     assert "--only memory: no check has this name; there are card, step" in capsys.readouterr().err
+
+
+def test_a_group_without_checks_is_refused_and_the_first_is_the_default(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--group", "7"])
+    assert command.main() == 2
+    assert "--group 7: there are 1, 2" in capsys.readouterr().err
+    ran: list[list[str]] = []
+    monkeypatch.setattr(command, "run_checks", lambda names, *of: ran.append(names) or 0)
+    for arguments in ([], ["--group", "2"]):
+        monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", *arguments])
+        assert command.main() == 0
+    assert [names[:2] for names in ran] == [["card", "step"], ["qwen3_1.7b", "qwen2.5_3b"]]
+    assert sorted(ran[0] + ran[1]) == sorted(CHECKS)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.checks import CHECKS, groups
 from benchmarks.gpu.figures import Figure, Kept, Outcome
 
 ROOT = Path(__file__).parents[2]
@@ -221,8 +221,10 @@ def test_changed_files_and_a_missing_git_are_told_by_a_hash_of_the_source(monkey
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_limits_of_all_checks_fit_the_time_of_a_run():
-    assert sum(check.limit for check in CHECKS.values()) <= command.SECONDS - command.STOPPING
+@pytest.mark.parametrize("group", groups(CHECKS))
+def test_the_limits_of_a_groups_checks_fit_the_time_of_a_run(group):
+    limits = [check.limit for check in CHECKS.values() if check.group == group]
+    assert sum(limits) <= command.SECONDS - command.STOPPING
 
 
 def test_a_check_may_take_its_limit_and_what_earlier_ones_have_left():

@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+from claimed_card import ClaimedCard
 from torch.optim import _muon
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sleuth.learn import optim
+from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.optim import Optimisation, Optimiser, orthogonal, parameter_roles, scheduled_learning_rate
 
 
@@ -159,6 +161,51 @@ def test_adamw_in_chunks_makes_the_steps_of_torchs(make_model, monkeypatch, chun
     assert mine.keys() == other.keys()
     for key, value in mine.items():
         torch.testing.assert_close(value, other[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
+def mixed_model(make_model):
+    """In bf16, but for its norms, as some models keep them."""
+    model = make_model("llama").to(torch.bfloat16)
+    for name, weight in model.named_parameters():
+        if "norm" in name:
+            weight.data = weight.data.float()
+    return model
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("batch", [1, 200, 2**24])
+def test_weights_stepped_in_lists_are_those_stepped_one_by_one(make_model, monkeypatch, claimed, batch):
+    """Bit for bit, through masters and without them, also the gradients that add up in two passes."""
+    monkeypatch.setattr(optim, "CARD_BATCH", batch)
+    model = mixed_model(make_model)
+    masters = MasterWeights(model)
+    optimiser = Optimiser(model, masters.tensors, Optimisation(steps=9, learning_rate=1e-2, weight_decay=0.1))
+    alone = {name: [master.detach().clone(), *(torch.zeros_like(master) for _ in range(3))]
+             for name, master in masters.tensors.items()}  # fmt: skip
+    roles, generator = parameter_roles(model), torch.Generator().manual_seed(0)
+    for step in range(1, 4):
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        for number in range(2):
+            for name, weight in model.named_parameters():
+                gradient = torch.randn(weight.shape, generator=generator).to(weight.dtype)
+                own = weight.grad if masters.tensors[name] is weight else None
+                weight.grad = gradient if own is None else own + gradient
+                alone[name][1] = gradient.float() + (alone[name][1] if number else 0)
+            with ClaimedCard() if claimed else torch.no_grad():
+                masters.collect_gradients()
+        with ClaimedCard() if claimed else torch.no_grad():
+            changed = optimiser.step()
+            masters.discard_gradients()
+            masters.publish()
+        for name, (weight, gradient, mean, square) in alone.items():
+            torch.ops.aten._fused_adamw_(
+                [weight], [gradient], [mean], [square], [], [torch.tensor(float(step))],
+                lr=1e-2, beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False, maximize=False,
+                weight_decay=0.1 if roles[name] in ("matrix", "head") else 0.0,
+            )  # fmt: skip
+            assert torch.equal(masters.tensors[name], weight), name
+            assert torch.equal(model.get_parameter(name), weight.to(before[name].dtype)), name
+        assert changed == sum(int((before[name] != weight).sum()) for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])

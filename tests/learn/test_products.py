@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sleuth.kernels import matmul
-from sleuth.kernels.matmul import HAS_ONEDNN, by_onednn, linear, multiply, onednn_linears, weight_gradient
+from sleuth.kernels.matmul import (
+    HAS_ONEDNN,
+    JoinedProduct,
+    by_onednn,
+    can_be_joined,
+    linear,
+    multiply,
+    onednn_linears,
+    weight_gradient,
+)
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN to compare with")
 
@@ -111,3 +120,27 @@ def test_outputs_are_written_to_the_given_space(least, columns, monkeypatch):
     inputs, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3)
     output = multiply(inputs, weight, bias, space=torch.empty(9, 3))
     torch.testing.assert_close(output, F.linear(inputs, weight, bias))
+
+
+def test_a_joined_product_is_those_of_its_weights_which_become_parts_of_one_buffer():
+    draw = torch.Generator().manual_seed(0)
+    layers = [nn.Linear(5, width, bias=False) for width in (3, 7)]
+    inputs, arrived = torch.randn(11, 5, generator=draw, requires_grad=True), torch.randn(11, 10, generator=draw)
+    leaves = [inputs, *(layer.weight for layer in layers)]
+    expected = torch.cat([layer(inputs) for layer in layers], dim=1)
+    gradients = torch.autograd.grad(expected, leaves, arrived)
+    assert can_be_joined(*layers)
+    for _ in range(2):  # the second time they are joined already
+        output = JoinedProduct.apply(*leaves)
+        # fp32 sums of at most 10 products of numbers near 1, in another order
+        torch.testing.assert_close(output, expected, rtol=1e-6, atol=1e-6)
+        for ours, theirs in zip(torch.autograd.grad(output, leaves, arrived), gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-5)
+    assert layers[1].weight.data_ptr() == layers[0].weight.data_ptr() + 4 * layers[0].weight.numel()
+
+
+def test_layers_with_biases_or_hooks_are_not_joined():
+    plain, hooked = nn.Linear(5, 3, bias=False), nn.Linear(5, 3, bias=False)
+    hooked.register_forward_hook(lambda module, arguments, output: output)
+    assert not can_be_joined(plain, nn.Linear(5, 3))
+    assert not can_be_joined(plain, hooked)

@@ -139,12 +139,11 @@ def test_a_pass_on_a_card_keeps_the_bytes_that_are_planned(kind) -> None:
         heads = {"num_attention_heads": 16, "num_key_value_heads": 8}
         config = config_class(**sizes, **heads, attn_implementation="eager", tie_word_embeddings=True)
         model = model_class(config).to(torch.bfloat16).eval()
-        weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
         saved: dict[int, int] = {}
 
-        def save(tensor, saved=saved, weights=weights):
+        def save(tensor, saved=saved, model=model):
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in weights:
+            if storage.data_ptr() not in {weight.untyped_storage().data_ptr() for weight in model.parameters()}:
                 saved[storage.data_ptr()] = storage.nbytes()
             return tensor
 

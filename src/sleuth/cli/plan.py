@@ -204,12 +204,12 @@ def _times(plan: CardPlan) -> Iterator[str]:
         if stage.step_seconds:
             yield f"{stage.name}: {_step(stage)}"
     if plan.seconds is not None:
-        yield f"time: about {_duration(plan.seconds)}; {_assumed()}"
+        yield f"time: about {_duration(plan.seconds)}; {_assumed(plan.card)}"
     elif plan.card != "cpu":
         unknown = [stage.name for stage in plan.stages if stage.seconds is None]
         known = sum(stage.seconds or 0.0 for stage in plan.stages)
         without = f"without {', '.join(unknown)}, whose questions are not known"
-        yield f"time: about {_duration(known)} {without}; {_assumed()}"
+        yield f"time: about {_duration(known)} {without}; {_assumed(plan.card)}"
 
 
 def _step(stage: StageTime) -> str:
@@ -217,13 +217,12 @@ def _step(stage: StageTime) -> str:
     return f"{stage.steps:,} steps of about {sum(stage.step_seconds.values()):.3g} s ({parts})"
 
 
-def _assumed() -> str:
-    from sleuth.plan.speed import BANDWIDTH, TRAIN_FLOPS
+def _assumed(card: str) -> str:
+    from sleuth.plan.speed import ASSUMED, MEASURED
 
-    return (
-        f"an estimate from the data sheet, at {TRAIN_FLOPS:.0%} of its arithmetic in updates and {BANDWIDTH:.0%} of "
-        "its bandwidth in decoding, without judges and searches"
-    )
+    shares = MEASURED.get(card, ASSUMED)
+    shown = f"{shares.update:.0%} of its arithmetic in updates and {shares.decoding:.0%} of its bandwidth in decoding"
+    return f"an estimate from the data sheet, at {shown}, without judges and searches"
 
 
 def _duration(seconds: float) -> str:

@@ -7,7 +7,7 @@ product of a rotation. Backward passes recompute what is not an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sleuth.kernels.compiled_layers import NORMS, ROTATING, compiled_forwards
 from sleuth.kernels.fused import Fused, is_on, on_card, precision_of
+from sleuth.kernels.matmul import JoinedProduct, can_be_joined
 
 CACHES = ("past_key_values", "cache")
 """What a layer's cache is called, in older and newer versions of transformers."""
@@ -59,9 +60,12 @@ def _norm_forward(norm: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tens
 def _mlp_forward(block: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     if not on_card(inputs):
         return otherwise(inputs)
-    gate, up = block.gate_proj(inputs), block.up_proj(inputs)
-    rows = gate.flatten(0, -2), up.flatten(0, -2)
-    return block.down_proj(_SwishProduct.apply(*rows).view(gate.shape))
+    rows, layers = inputs.flatten(0, -2), (block.gate_proj, block.up_proj)
+    if can_be_joined(*layers):
+        parts = [JoinedProduct.apply(rows, *(layer.weight for layer in layers))]
+    else:
+        parts = [layer(rows) for layer in layers]
+    return block.down_proj(_SwishProduct.apply(*parts).view(*inputs.shape[:-1], -1))
 
 
 def _attention_forward(
@@ -120,15 +124,21 @@ class _Norm(torch.autograd.Function):
 
 class _SwishProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate, up)
-        return swish_product(gate.detach(), up.detach())
+    def forward(ctx: Any, *parts: Tensor) -> Tensor:
+        """Of gates and ups (N, m), or of one tensor (N, 2m) that has both."""
+        ctx.save_for_backward(*parts)
+        return swish_product(*_halves(parts))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        gate, up = (tensor.detach() for tensor in ctx.saved_tensors)
-        return swish_product_grads(gate, up, gradients[0].detach())
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        parts = ctx.saved_tensors  # a checkpoint unpacks them once
+        return swish_product_grads(*_halves(parts), gradients[0].detach()).chunk(len(parts), dim=-1)
+
+
+def _halves(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    parts = [part.detach() for part in parts]
+    return tuple(parts) if len(parts) == 2 else parts[0].chunk(2, dim=-1)
 
 
 class _NormedRotation(torch.autograd.Function):
@@ -178,19 +188,19 @@ def norm_grads(rows: Tensor, gradient: Tensor, *, weight: Tensor, epsilon: float
 
 @Fused
 def swish_product(gate: Tensor, up: Tensor) -> Tensor:
-    """gate / (1 + exp(-gate)) * up: (N, n) each."""
+    """gate / (1 + exp(-gate)) * up: (N, m) each."""
     exact = gate.to(precision_of(gate))
     return (exact * exact.sigmoid() * up).to(gate.dtype)
 
 
 @Fused
-def swish_product_grads(gate: Tensor, up: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """From the gradient of `swish_product`: those of gate and up. d silu(x) / dx = s (1 + x (1 - s)) with the sigmoid
-    s."""
+def swish_product_grads(gate: Tensor, up: Tensor, gradient: Tensor) -> Tensor:
+    """From the gradient of `swish_product`: those of gate and up, side by side (N, 2m). d silu(x) / dx =
+    s (1 + x (1 - s)) with the sigmoid s."""
     exact, arrived = gate.to(precision_of(gate)), gradient.to(precision_of(gate))
     sigmoid = exact.sigmoid()
     of_gate = arrived * up * sigmoid * (1 + exact * (1 - sigmoid))
-    return of_gate.to(gate.dtype), (arrived * exact * sigmoid).to(up.dtype)
+    return torch.cat([of_gate.to(gate.dtype), (arrived * exact * sigmoid).to(up.dtype)], dim=-1)
 
 
 @Fused

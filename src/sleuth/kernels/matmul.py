@@ -6,7 +6,7 @@ or by its transpose, in 0.6 to 0.9 of the time. The gradient of a weight is fast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -105,6 +105,49 @@ def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Tensor]]
     finally:
         for module in replaced:
             del module.__dict__["forward"]
+
+
+@torch.inference_mode(False)  # else the learner could not compute gradients of them
+def joined(weights: Sequence[nn.Parameter]) -> Tensor:
+    """The weights, which have a last dimension in common, one after another. They become views of it."""
+    first, count = weights[0].detach(), sum(map(len, weights))
+    storage, place = first.untyped_storage()._cdata, first.storage_offset()
+    for weight in weights:
+        if (weight.untyped_storage()._cdata, weight.storage_offset()) != (storage, place):
+            break
+        place += weight.numel()
+    else:
+        return first.as_strided((count, *first.shape[1:]), first.stride())
+    buffer = torch.cat([weight.detach() for weight in weights])
+    for weight, part in zip(weights, buffer.split([*map(len, weights)]), strict=True):
+        weight.data = part
+    return buffer
+
+
+class JoinedProduct(torch.autograd.Function):
+    """Inputs (N, n) by weights (m, n) that have become parts of one buffer: all products (N, sum of m) as one, and one
+    each for their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, *weights: nn.Parameter) -> Tensor:
+        ctx.save_for_backward(inputs, *weights)
+        return inputs @ joined(weights).T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        [gradient], [inputs, *weights] = gradients, ctx.saved_tensors
+        of_inputs, *of_weights = ctx.needs_input_grad
+        whole = gradient.T @ inputs if any(of_weights) else None
+        parts = [None] * len(weights) if whole is None else whole.split([*map(len, weights)])
+        return gradient @ joined(weights) if of_inputs else None, *parts
+
+
+def can_be_joined(*layers: nn.Module) -> bool:
+    """Whether these are plain linear layers without biases and hooks, which read what only one of them may."""
+    return all(
+        type(layer) is nn.Linear and layer.bias is None and not layer._forward_pre_hooks and not layer._forward_hooks
+        for layer in layers
+    )
 
 
 def _forward(layer: nn.Linear, inputs: Tensor) -> Tensor:

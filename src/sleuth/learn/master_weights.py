@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from sleuth.learn.attention import Observe
 from sleuth.learn.chunked_loss import add_gradients
 from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
 from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
@@ -94,27 +95,27 @@ class MasterWeights:
 
     def collect_gradients(self) -> None:
         """Moves the gradients of 16-bit weights to their masters, where micro-batches add up in fp32."""
-        for name, weight in self._stored.items():
-            if weight.dtype != self.tensors[name].dtype:
-                self._collect(weight, self.tensors[name])
+        self._collect([(own, master) for own, master in self._pairs() if own.dtype != master.dtype])
 
-    def _collect_all(self) -> None:
-        """Moves the gradients of all weights to their masters, once all micro-batches are done."""
-        for name, weight in self._stored.items():
-            self._collect(weight, self.tensors[name])
+    def _pairs(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """The weights that are not stepped themselves, and what is stepped instead of them."""
+        pairs = ((weight, self.tensors[name]) for name, weight in self._stored.items())
+        return [(weight, master) for weight, master in pairs if master is not weight]
 
-    def _collect(self, weight: nn.Parameter, master: Tensor) -> None:
-        if master is weight or weight.grad is None:
-            return
+    def _collect(self, pairs: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
+        """Adds the gradients of weights to those of their masters, on a card those of many at once."""
+        pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
         if self._staging is not None:
-            adds = master.grad is not None
-            if master.grad is None:
-                master.grad = torch.empty_like(master, requires_grad=False)
-            self._staging.down(master.grad, weight.grad, adds=adds)
-        else:
-            gradient = weight.grad.to(master.dtype)
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-        weight.grad = None
+            for weight, master in pairs:
+                adds = master.grad is not None
+                if master.grad is None:
+                    master.grad = torch.empty_like(master, requires_grad=False)
+                self._staging.down(master.grad, cast(Tensor, weight.grad), adds=adds)
+                weight.grad = None
+            return
+        most = 0 if self.module.device.type == "cpu" else card_batch(master for _, master in pairs)
+        for batch in in_batches(pairs, most):
+            _move_gradients(batch)
 
     def discard_gradients(self) -> None:
         """Sets all gradients to None, of masters and of the model."""
@@ -123,24 +124,25 @@ class MasterWeights:
 
     def gradient(self) -> Tensor:
         """All gradients as one vector; zeros for tensors without one."""
-        self._collect_all()
+        self._collect(self._pairs())
         weights = self.tensors.values()
         parts = [(torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten() for weight in weights]
         return torch.cat(parts)
 
     def clip_gradients(self, max_norm: float) -> float:
         """Scales the gradients down to a global 2-norm of at most `max_norm`. Returns the norm before."""
-        self._collect_all()
+        self._collect(self._pairs())
         return torch.nn.utils.clip_grad_norm_(self.tensors.values(), max_norm).item()
 
     @torch.no_grad()
     def publish(self) -> None:
         """Copies the masters to the model, in its dtype."""
-        for name, weight in self._stored.items():
-            if self._staging is not None:
-                self._staging.up(weight, self.tensors[name])
-            elif self.tensors[name] is not weight:
-                weight.copy_(self.tensors[name])
+        pairs = self._pairs()
+        if self._staging is not None:
+            for weight, master in pairs:
+                self._staging.up(weight, master)
+        elif pairs:
+            torch.ops.aten._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
 
     @property
     def state_bytes(self) -> int:
@@ -169,6 +171,23 @@ class MasterWeights:
         for name, weight in self._stored.items():
             self.tensors[name].copy_(state[name] if name in saved else weight)
         self.publish()
+
+
+def _move_gradients(batch: Sequence[tuple[Tensor, ...]]) -> None:
+    """Moves the gradients of weights to their masters, (weight, master) each, or adds them there."""
+    gradients = [torch.empty_like(master, requires_grad=False) for _, master in batch]
+    torch.ops.aten._foreach_copy_(gradients, [weight.grad for weight, _ in batch])
+    sums: list[Tensor] = []
+    added: list[Tensor] = []
+    for (weight, master), gradient in zip(batch, gradients, strict=True):
+        weight.grad = None
+        if master.grad is None:
+            master.grad = gradient
+        else:
+            sums.append(master.grad)
+            added.append(gradient)
+    if sums:
+        torch.ops.aten._foreach_add_.List(sums, added)
 
 
 class _Staging:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -17,8 +17,8 @@ ParameterRole = Literal["matrix", "head", "embedding", "vector"]
 
 CHUNK = 2**18
 """Elements per AdamW call on a CPU, few enough that weights, gradients and moments stay in the cache."""
-CARD_CHUNK = 2**26
-"""The same on a card, few enough that the copies to compare with take little memory."""
+CARD_BATCH = 2**24
+"""The same on a card where no weight has more, few enough that the copies to compare with take little memory."""
 INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integer type to compare bits with."""
 
@@ -168,29 +168,26 @@ class Optimiser:
         return changed
 
     def _step_adamw(self, part: torch.optim.Optimizer) -> int:
-        """AdamW in chunks by torch's fused kernel, so that no temporary array is as large as a weight (the largest is
-        the vocabulary's). The state has the layout of `torch.optim.AdamW`."""
-        changed = 0
+        """AdamW by torch's fused kernel, on as many weights at once as fit in a batch, so that no temporary array is
+        larger than the largest weight, nor than a chunk on a CPU. The state has the layout of `torch.optim.AdamW`."""
+        changed: int | Tensor = 0
+        stepped = [weight for group in part.param_groups for weight in group["params"]]
+        most = CHUNK if stepped[0].device.type == "cpu" else card_batch(stepped)
         for group in part.param_groups:
+            by_dtype: dict[torch.dtype, list[tuple[Tensor, ...]]] = {}
+            steps: list[Tensor] = []
             for weight in group["params"]:
-                if weight.grad is None:
-                    continue
-                state = part.state[weight]
-                if not state:
-                    state["step"] = torch.tensor(0.0)
-                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
-                state["step"] += 1
-                step = state["step"].to(weight.device)
-                moments = state["exp_avg"], state["exp_avg_sq"]
-                for own, gradient, mean, square in _chunks(weight, weight.grad.contiguous(), *moments):
-                    before = own.to(self._stored[weight], copy=True)
-                    torch.ops.aten._fused_adamw_(
-                        [own], [gradient], [mean], [square], [], [step],
-                        lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
-                        weight_decay=group["weight_decay"], amsgrad=False, maximize=False,
-                    )  # fmt: skip
-                    changed += _count_changed(before, own)
-        return int(changed)
+                if weight.grad is not None:
+                    state = _state_of(part, weight)
+                    tensors = weight, weight.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"]
+                    pieces = ((*piece, state["step"]) for piece in _chunks(most, *tensors))
+                    by_dtype.setdefault(self._stored[weight], []).extend(pieces)
+                    steps.append(state["step"])
+            if steps:
+                torch.ops.aten._foreach_add_.Scalar(steps, 1)
+            for dtype, pieces in by_dtype.items():
+                changed = sum((_step_batch(batch, group, dtype) for batch in in_batches(pieces, most)), changed)
+        return int(changed.item()) if isinstance(changed, Tensor) else changed
 
     def _step_whole(self, part: torch.optim.Optimizer) -> int:
         weights = [weight for group in part.param_groups for weight in group["params"]]
@@ -219,14 +216,61 @@ def _local(tensor: Tensor) -> Tensor:
     return (tensor if to_local is None else to_local()).detach()
 
 
-def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _state_of(part: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
+    """The state of a weight, its count of steps where it is stepped."""
+    state = part.state[weight]
+    if not state:
+        state["step"] = torch.zeros((), device=weight.device)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+    state["step"] = state["step"].to(weight.device)
+    return state
+
+
+def _chunks(size: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Flat views of tensors of one shape, chunk by chunk."""
-    flat = [_local(tensor).view(-1) for tensor in tensors]
-    size = CHUNK if flat[0].device.type == "cpu" else CARD_CHUNK
-    return zip(*(tensor.split(size) for tensor in flat), strict=True)
+    return zip(*(_local(tensor).view(-1).split(size) for tensor in tensors), strict=True)
+
+
+def card_batch(tensors: Iterable[Tensor]) -> int:
+    """Elements that a card computes at once: those of the largest tensor, or `CARD_BATCH`."""
+    return max([CARD_BATCH, *(_local(tensor).numel() for tensor in tensors)])
+
+
+def in_batches(items: Iterable[tuple[Tensor, ...]], most: int) -> Iterator[list[tuple[Tensor, ...]]]:
+    """Consecutive items, as many as have `most` elements in their first tensors, or one that has more."""
+    batch, held = [], 0
+    for item in items:
+        if batch and held + item[0].numel() > most:
+            yield batch
+            batch, held = [], 0
+        batch.append(item)
+        held += item[0].numel()
+    if batch:
+        yield batch
+
+
+def _step_batch(pieces: list[tuple[Tensor, ...]], group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+    """Steps flat weights by their gradients, moments and counts of steps. The number of elements that changed in
+    `dtype`."""
+    weights, gradients, means, squares, steps = map(list, zip(*pieces, strict=True))
+    before = _copied(weights, dtype)
+    torch.ops.aten._fused_adamw_(
+        weights, gradients, means, squares, [], steps,
+        lr=group["lr"], beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
+        weight_decay=group["weight_decay"], amsgrad=False, maximize=False,
+    )  # fmt: skip
+    return _count_changed(before, _copied(weights, dtype))
+
+
+def _copied(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """A copy of flat tensors, one after another."""
+    sizes = [*map(len, tensors)]
+    copy = torch.empty(sum(sizes), dtype=dtype, device=tensors[0].device)
+    torch.ops.aten._foreach_copy_([*copy.split(sizes)], tensors)
+    return copy
 
 
 def _count_changed(before: Tensor, after: Tensor) -> Tensor:
-    """The number of elements that differ in bits, in the dtype of `before`."""
+    """The number of elements that differ in bits, in the dtype of `before`, which is overwritten."""
     bits = INTEGER_OF_SIZE[before.element_size()]
-    return (before.view(bits) != after.to(before.dtype).view(bits)).count_nonzero()
+    return before.view(bits).sub_(after.to(before.dtype).view(bits)).count_nonzero()

@@ -217,14 +217,12 @@ def _text(prefix: int, suffix: int) -> Lengths:
 def _rows(recipe: Recipe, index: int, stage: SupervisedRecipe) -> Lengths:
     match stage.data:
         case TextRecipe():
-            row = stage.data.prefix_tokens + stage.data.suffix_tokens
-            return Lengths(limit=row, prompt=0, response=row, sampled=row)
+            return _text(0, stage.data.prefix_tokens + stage.data.suffix_tokens)
         case ThoughtTextRecipe():
-            row = stage.data.row_tokens
-            return Lengths(limit=row, prompt=0, response=row, sampled=row)
+            return _text(0, stage.data.row_tokens)
         case AnsweredRowsRecipe():
             env, context = recipe.refine_env_and_context(index)
             assert isinstance(env, RefineEnvRecipe)
             return _refined(env, context or ROW)
         case _:
-            return Lengths(limit=ROW, prompt=0, response=ROW, sampled=ROW)
+            return _text(0, ROW)

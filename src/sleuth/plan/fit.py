@@ -15,7 +15,7 @@ from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
 from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of, ranks_and_servers
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
-from sleuth.plan.speed import BANDWIDTH, PREFILL_FLOPS, TRAIN_FLOPS, StageTime, stage_time
+from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, stage_time
 from sleuth.recipe import Recipe, StageFields, TrainingRecipe
 from sleuth.recipe.rewards import AnswerSize
 
@@ -43,9 +43,8 @@ class StepCalls:
     def line(self) -> str:
         """`grpo: up to 5,888 judge calls a step (rubric 2,048, citation 3,840), with 5 criteria a row, ...`."""
         parts = ", ".join(f"{kind} {calls:,}" for kind, calls in self.calls.items())
-        sizes = f", with {OWN_CRITERIA} criteria a row and {CLAIMS} claims of two ids an answer"
-        assumed = sizes if self.assumed else ""
-        return f"{self.stage}: up to {self.total:,} judge calls a step ({parts}){assumed}"
+        sizes = f", with {OWN_CRITERIA} criteria a row and {CLAIMS} claims of two ids an answer" if self.assumed else ""
+        return f"{self.stage}: up to {self.total:,} judge calls a step ({parts}){sizes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +120,7 @@ class CardPlan:
         """Plain values for JSON."""
         tokens = [stage.tokens for stage in self.stages]
         episodes = [stage.episodes for stage in self.stages]
+        shares = MEASURED.get(self.card, ASSUMED)
         return {
             "fits": self.fits,
             "card": self.card,
@@ -139,9 +139,9 @@ class CardPlan:
             "judge_calls_per_step": {step.stage: dict(step.calls) for step in self.step_calls},
             "seconds": self.seconds,
             "assumed_utilisation": {
-                "training_flops": TRAIN_FLOPS,
-                "prefill_flops": PREFILL_FLOPS,
-                "bandwidth": BANDWIDTH,
+                "training_flops": shares.update,
+                "prefill_flops": shares.prefill,
+                "bandwidth": shares.decoding,
             },
             "phases": [_phase_json(phase) for phase in self.phases],
             "stages": [asdict(stage) for stage in self.stages],
@@ -213,14 +213,11 @@ def _notes(recipe: Recipe) -> Iterator[str]:
 
 
 def _judge_urls(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if value.get("kind") == "http":
-            yield from value.get("urls", ())
-        for inner in value.values():
-            yield from _judge_urls(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _judge_urls(inner)
+    if isinstance(value, dict) and value.get("kind") == "http":
+        yield from value.get("urls", ())
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    for part in parts:
+        yield from _judge_urls(part)
 
 
 def _phase_json(phase: Phase) -> dict[str, Any]:

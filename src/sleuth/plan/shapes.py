@@ -161,17 +161,8 @@ def random_shape(stage: StageFields) -> ModelShape:
     if vocabulary is None:
         assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks
         vocabulary = len(make_text_tokenizer(stage.data))
-    return ModelShape(
-        layers=init.layers,
-        width=init.width,
-        heads=init.heads,
-        kv_heads=init.kv_heads,
-        head_dim=init.head_dim,
-        mlp=init.mlp,
-        vocabulary=vocabulary + len(stage.tokens),
-        tied=True,
-        qk_norm=True,
-    )
+    sizes = {name: getattr(init, name) for name in ("layers", "width", "heads", "kv_heads", "head_dim", "mlp")}
+    return ModelShape(**sizes, vocabulary=vocabulary + len(stage.tokens), tied=True, qk_norm=True)
 
 
 def max_positions(model: str) -> int | None:

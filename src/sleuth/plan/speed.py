@@ -1,4 +1,4 @@
-"""Seconds of a run on a card, from its data sheet and assumed utilisation: an estimate, within a factor of two at best.
+"""Seconds of a run on a card, from its data sheet and the shares of it that were measured, or are assumed.
 
 Judges, retrieval and the first compilation of kernels are not in it.
 """
@@ -15,17 +15,26 @@ from sleuth.plan.phases import Machine, Phase, learner_of, played_by_server, pla
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe import Recipe, TrainingRecipe
 
-TRAIN_FLOPS, PREFILL_FLOPS, BANDWIDTH = 0.35, 0.4, 0.6
-"""Shares of the data sheet's figures that are reached: of arithmetic in training and in prefill, of memory in
-decoding."""
-LAUNCHES, LAUNCH_SECONDS = 70, 7e-6
-"""Kernel launches of a layer in one decode step, as counted, and the time of one, which no step is faster than."""
 RAGGED = 1.5
 """Decode steps, over those of sequences that all end together."""
-BUS = 25e9
-"""Bytes a second between card and host."""
-HOST_BANDWIDTH = 50e9
-"""Bytes a second of the host's memory, in the optimiser."""
+BUS, HOST_BANDWIDTH = 25e9, 50e9
+"""Bytes a second between card and host, and of the host's memory, in the optimiser."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Shares of a data sheet's figures that are reached: of arithmetic in updates and in prefill, of memory in
+    decoding; and the seconds of a `layer` in a decode step, than which none is faster."""
+
+    update: float
+    prefill: float
+    decoding: float
+    layer: float
+
+
+ASSUMED = Shares(update=0.35, prefill=0.4, decoding=0.6, layer=70 * 7e-6)  # so many launches
+MEASURED: dict[str, Shares] = {}
+"""By card; `python -m tools.draw_cards` prints it from benchmarks/results, with which a test compares it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,38 +45,42 @@ class Speed:
     passes: Passes
     ranks: int
 
+    @property
+    def shares(self) -> Shares:
+        """Those of the card."""
+        return MEASURED.get(self.card.name, ASSUMED)
+
+    def decode_step(self, at_once: int, read: float) -> float:
+        """Seconds of a step of `at_once` sequences that reads so many bytes of weights, keys and values."""
+        computed = self.frozen_pass(self.passes, at_once * self.ranks)
+        floor = self.passes.shape.layers * self.shares.layer
+        return max(read / (self.shares.decoding * self.card.bandwidth), computed, floor)
+
     def generation(self, played: Played, sequences: int, at_once: int) -> float:
         """Seconds to generate `sequences`, of which `at_once` fit the cache together."""
-        lengths, weights = played.lengths, self.passes.shape.weights
-        read = self.passes.size * weights + at_once * lengths.typical * self.passes.shape.bytes_per_token(
-            self.passes.size
-        )
-        step = max(
-            read / (BANDWIDTH * self.card.bandwidth),
-            2 * weights * at_once / (PREFILL_FLOPS * self.card.flops),
-            self.passes.shape.layers * LAUNCHES * LAUNCH_SECONDS,
-        )
+        lengths, shape, size = played.lengths, self.passes.shape, self.passes.size
+        read = size * shape.weights + at_once * lengths.typical * shape.bytes_per_token(size)
         steps = sequences * lengths.sampled / max(1, at_once)
         waves = max(steps, lengths.sampled) * RAGGED
         prefilled = sequences * (lengths.prompt / played.samples + lengths.response - lengths.sampled)
-        return waves * step + prefilled * 2 * weights / (PREFILL_FLOPS * self.card.flops)
+        return waves * self.decode_step(at_once, read) + self.frozen_pass(self.passes, prefilled * self.ranks)
 
     def update(self, learner: LearnerMemory, tokens: float, recomputed: int) -> float:
         """Seconds of forward and backward passes over `tokens` of all ranks, in which so many layers are computed
         again, and of the optimiser's step."""
-        shape = self.passes.shape
-        flops = 2 * (3 * shape.weights + recomputed * shape.layer) * tokens
-        seconds = flops / (TRAIN_FLOPS * self.card.flops) / self.ranks
+        shape, products = self.passes.shape, 3 - (learner.lora is not None)  # frozen matrices have no gradient
+        flops = 2 * (products * shape.weights + recomputed * shape.layer) * tokens
+        seconds = flops / (self.shares.update * self.card.flops) / self.ranks
         # The optimiser reads weight, gradient and two moments, and writes all but the gradient.
         moved = 7 * learner.stepped_size * learner.trained / self.ranks
         if not learner.offload:
-            return seconds + moved / (BANDWIDTH * self.card.bandwidth)
+            return seconds + moved / (self.shares.decoding * self.card.bandwidth)
         copied = (learner.stepped_size + self.passes.size) * learner.trained / self.ranks
         return seconds + copied / BUS + moved / HOST_BANDWIDTH
 
     def frozen_pass(self, passes: Passes, tokens: float) -> float:
         """Seconds of a forward pass over `tokens` of all ranks."""
-        return 2 * passes.shape.weights * tokens / (PREFILL_FLOPS * self.card.flops) / self.ranks
+        return 2 * passes.shape.weights * tokens / (self.shares.prefill * self.card.flops) / self.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

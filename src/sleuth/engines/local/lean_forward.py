@@ -27,6 +27,7 @@ from sleuth.engines.local.pages import PAGE
 from sleuth.kernels import lean_layers
 from sleuth.kernels.allocator import line_of
 from sleuth.kernels.compiled_layers import SILU
+from sleuth.kernels.matmul import joined
 
 LEAN = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 TOLERANCE = 0.01
@@ -63,23 +64,6 @@ class Product:
         for columns, down, up, scale in self.adapters:
             output[:, columns].addmm_(inputs @ down.T, up.T, alpha=scale)
         return output
-
-
-@torch.inference_mode(False)  # else the learner could not compute gradients of them
-def joined(weights: Sequence[nn.Parameter]) -> Tensor:
-    """The weights, which have a last dimension in common, one after another. They become views of it."""
-    first, count = weights[0].detach(), sum(map(len, weights))
-    storage, place = first.untyped_storage()._cdata, first.storage_offset()
-    for weight in weights:
-        if (weight.untyped_storage()._cdata, weight.storage_offset()) != (storage, place):
-            break
-        place += weight.numel()
-    else:
-        return first.as_strided((count, *first.shape[1:]), first.stride())
-    buffer = torch.cat([weight.detach() for weight in weights])
-    for weight, part in zip(weights, buffer.split([*map(len, weights)]), strict=True):
-        weight.data = part
-    return buffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

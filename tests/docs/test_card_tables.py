@@ -1,0 +1,100 @@
+"""The tables of docs/how-to/one_card.md, and the shares that the plan computes times with, are what the files of
+benchmarks/results say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.figures import Figure, Kept, Outcome
+from sleuth.plan.speed import ASSUMED, MEASURED, Shares
+from tools import draw_cards
+
+FACTS = {
+    "commit": "abc1234",
+    "date": "2026-11-27",
+    "versions": {"torch": "2.11.0", "transformers": "5.17.0", "triton": "3.6.0", "numpy": "2.4"},
+    "driver": {"driver_version": "580.1"},
+}
+
+
+def test_the_page_and_the_plan_have_what_the_files_say() -> None:
+    cards = draw_cards.read_files()
+    page = draw_cards.PAGE.read_text(encoding="utf-8")
+    assert page == draw_cards.with_tables(page, draw_cards.drawn(cards)), "run: python -m tools.draw_cards"
+    assert draw_cards.measured_speeds(cards) == MEASURED, "put into speed.py what `python -m tools.draw_cards` prints"
+
+
+def outcome(check: str, *figures: tuple[str, float, str], status: str = "done", **more: float) -> Outcome:
+    made = [Figure(check=check, name=name, value=value, unit=unit, **more) for name, value, unit in figures]
+    return Outcome(check=check, status=status, message="", figures=made, facts=FACTS)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> list[draw_cards.Measured]:
+    """Two files: of an H100, on which most was measured, and of a card that the plan does not know."""
+    h100 = Kept(path=tmp_path / "gpu-h100.json", card={"name": "NVIDIA H100 80GB HBM3"}, scale="real")
+    even = (
+        ("kernel: 256 decoded", 51_200.0, "tokens/s"),
+        ("kernel: a decode step", 6.0, "ms"),
+        ("kernel: read in a step", 14.0, "GB"),
+        ("kernel: bandwidth, share of the data sheet", 0.7004, ""),
+        ("kernel: 8 alone, a decode step", 2.8, "ms"),
+    )
+    for one in (
+        outcome("even", ("kernel: a decode step", 99.0, "ms")),  # of which the next one is a newer run
+        outcome("even", *even, at_most=5.0),
+        outcome(
+            "update", ("update of 118,528 tokens", 2.0, "s"), ("utilisation, of the peak", 0.23, ""), at_least=0.33
+        ),
+        outcome("qwen3_4b_lora", ("adapters: requests", 128.0, ""), ("update of 14,816 tokens", 1.5, "s")),
+        outcome("tools", ("mixed step: aten::mm, 196.3 calls", 3.25, "ms")),
+        outcome("profile", ("update: triton_fused, 28 calls", 7.0, "ms"), ("update: kernels", 1_900.0, "ms")),
+        outcome("step", ("rollout", float("nan"), "s"), status="failed"),
+    ):
+        h100.add(one)
+    other = Kept(path=tmp_path / "gpu-z.json", card={"name": "NVIDIA Z1"}, scale="real")
+    other.add(outcome("even", ("kernel: a decode step", 4.0, "ms"), at_most=5.0))
+    return draw_cards.read_files(tmp_path)
+
+
+def test_tables_have_a_column_a_card_and_say_which_bars_were_missed(cards: list[draw_cards.Measured]) -> None:
+    lines = draw_cards.drawn(cards).splitlines()
+    assert lines[0] == "|  | H100 80GB HBM3 | Z1 |"
+    assert "| 256 requests of 430 tokens: a decode step | 6 ms (bar: 5), 51,200 tokens/s (bar: 5) | 4 ms |" in lines
+    assert "| an update of 118,528 tokens, 32,768 a pass | 2 s, 23 % of the card (bar: 33 %) |  |" in lines
+    assert "| mixed step: `aten::mm` | 196.3 | 3.25 |" in lines
+    assert "| update: `triton_fused` | 28 | 7 |" in lines
+    assert not any("TRL" in line for line in lines)
+
+
+def test_what_was_not_measured_is_said_of_each_card(cards: list[draw_cards.Measured]) -> None:
+    lines = draw_cards.drawn(cards).splitlines()
+    told = "NVIDIA Z1 with torch 2.11.0, transformers 5.17.0, triton 3.6.0, driver 580.1, 2026-11-27, at abc1234: even."
+    assert told in lines
+    assert "NVIDIA H100 80GB HBM3, `step` failed: ." in lines
+    assert "NVIDIA Z1, `servers` not run." in lines
+
+
+def test_shares_of_the_plan_are_those_measured_and_else_assumed(cards: list[draw_cards.Measured]) -> None:
+    weights, tokens = 596_049_920, 118_528
+    update = float(f"{6 * weights * tokens / 2.0 / 989e12:.2g}")  # all activations have room
+    expected = Shares(update=update, prefill=ASSUMED.prefill, decoding=0.7, layer=0.0001)
+    assert draw_cards.measured_speeds(cards) == {"h100-80": expected}
+
+
+def test_planned_times_stand_beside_measured_ones(
+    cards: list[draw_cards.Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sleuth.plan.speed.MEASURED", {})
+    [line] = [line for line in draw_cards.drawn(cards).splitlines() if line.startswith("| Qwen3-4B, adapters: update")]
+    seconds = 2 * 2 * 4.022e9 * 14_816 / (ASSUMED.update * 989e12)  # frozen matrices have no gradient
+    planned, measured, ratio = line.split("|")[2].replace(":", "").replace(",", "").replace(" s", "").split()
+    assert float(measured) == 1.5
+    assert float(planned) == pytest.approx(seconds, rel=0.02)
+    assert float(ratio) == pytest.approx(seconds / 1.5, rel=0.02)
+
+
+def test_without_files_the_page_says_so(tmp_path: Path) -> None:
+    assert draw_cards.drawn(draw_cards.read_files(tmp_path)).startswith("No file of a card is kept")
