@@ -28,13 +28,13 @@ ROOMS = {
     "family.py": 236,
     "host": 1_530,
     "judges": 2_073,
-    "kernels": 2_468,
-    "learn": 3_718,
+    "kernels": 2_477,
+    "learn": 3_805,
     "own": 909,
-    "plan": 2_174,
+    "plan": 2_204,
     "ranks.py": 55,
     "read": 1_509,
-    "recipe": 3_588,
+    "recipe": 3_589,
     "render.py": 370,
     "report": 2_667,
     "retrieval": 2_736,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 479
+FILES = 480
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -52,13 +52,14 @@ def found_in(outcomes: Sequence[Outcome]) -> Found:
 
 def measured_shares(found: Found, card: Card) -> Shares:
     """What the phases of Qwen3-0.6B reached on a card, to two digits; what was not measured is assumed."""
-    weights = passes_of(REAL).shape.weights
+    shape = passes_of(REAL).shape
     shares = {name: getattr(ASSUMED, name) for name in ("update", "prefill", "decoding", "layer")}
     if (update := _update(found, "update")) is not None:
         tokens, seconds = update
-        shares["update"] = 2 * 4 * weights * tokens / seconds / card.flops
+        again = recomputed(REAL, card, tokens) * shape.layer
+        shares["update"] = 2 * (3 * shape.weights + again) * tokens / seconds / card.flops
     if (read := found.get("refiner", {}).get("prompts read")) is not None:
-        shares["prefill"] = 2 * weights * read / card.flops
+        shares["prefill"] = 2 * shape.weights * read / card.flops
     even = found.get("even", {})
     if (share := even.get("kernel: bandwidth, share of the data sheet")) is not None:
         shares["decoding"] = share
@@ -82,7 +83,8 @@ def compared(found: Found, card: Card) -> Iterator[Compared]:
             )
         if (update := _update(found, check)) is not None:
             tokens, seconds = update
-            planned = speed.update(learner_of(scale, adapters=adapters), tokens)
+            again = recomputed(scale, card, tokens, adapters=adapters)
+            planned = speed.update(learner_of(scale, adapters=adapters), tokens, again)
             yield Compared(what=f"{model}: update of {tokens:,} tokens", planned=planned, measured=seconds)
     if "rollout" in (step := found.get("step", {})):
         yield from _step(step, Speed(card=card, passes=passes_of(REAL), ranks=1))
@@ -102,7 +104,8 @@ def _step(step: Mapping[str, float], speed: Speed) -> Iterator[Compared]:
     played = Played(prompts=32, samples=8, at_once=256, cache_memory=None, lengths=lengths)
     rollout = speed.generation(played, 256, 256)
     yield Compared(what="a step: rollout", planned=rollout, measured=step["rollout"])
-    update = speed.update(learner_of(REAL), step["tokens computed"])
+    tokens = step["tokens computed"]
+    update = speed.update(learner_of(REAL), tokens, recomputed(REAL, speed.card, tokens))
     yield Compared(what="a step: update", planned=update, measured=step["update"])
 
 
@@ -123,6 +126,12 @@ def scale_of(check: str) -> Scale:
 def passes_of(scale: Scale) -> Passes:
     """The plan's passes of a model of this shape in bf16 on a card."""
     return Passes(shape=read_shape(scale.config().to_dict(), "model"), device=CUDA, size=2)
+
+
+def recomputed(scale: Scale, card: Card, tokens: float, *, adapters: bool = False) -> int:
+    """The layers whose activations have no room in a pass."""
+    learner, at_once = learner_of(scale, adapters=adapters), min(scale.budget, round(tokens))
+    return scale.layers - learner.kept_layers(at_once, card.memory - CUDA.libraries)
 
 
 def learner_of(scale: Scale, *, adapters: bool = False) -> LearnerMemory:

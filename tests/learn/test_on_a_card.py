@@ -27,9 +27,12 @@ from sleuth.learn.prefix_tree import gather_rows, prefix_tree
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_projection_of_16_384_rows_onto_151_936_words_takes_few_launches_and_bytes(at_once: bool) -> None:
+@pytest.mark.parametrize(("at_once", "in_slices"), [(True, False), (True, True), (False, True)])
+def test_the_projection_of_16_384_rows_onto_151_936_words_takes_few_launches_and_bytes(
+    monkeypatch, at_once: bool, in_slices: bool
+) -> None:
     """Shape of Qwen3-0.6B, bf16. All logits would be 5 GB, 10 GB in fp32."""
+    monkeypatch.setattr("sleuth.kernels.vocabulary.adds_in_fp32", lambda device: not in_slices)
     rows, words, width = 16_384, 151_936, 1_024
     head = nn.Linear(width, words, bias=False, device="meta", dtype=torch.bfloat16)
     hidden = torch.zeros(rows, width, device="meta", dtype=torch.bfloat16, requires_grad=True)
@@ -44,6 +47,8 @@ def test_the_projection_of_16_384_rows_onto_151_936_words_takes_few_launches_and
         share.backward()
     assert head.weight.grad.dtype == torch.bfloat16
     assert launched.names.total() < (2_500 if at_once else 3_500)
+    forward_again = 0 if at_once else 8
+    assert launched.names["mm"] + launched.names["addmm"] - forward_again == (96 if in_slices else 24)
     assert held.peak < 2.25e9
 
 

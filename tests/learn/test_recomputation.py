@@ -23,6 +23,8 @@ from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.prefix_tree import pack
 from sleuth.learn.recomputation import card_pass_of
+from sleuth.plan.memory import CUDA, Passes
+from sleuth.plan.shapes import read_shape
 from sleuth.ranks import Ranks
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
@@ -124,7 +126,7 @@ def test_short_of_memory_an_update_keeps_half_and_then_nothing_before_it_takes_f
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen2"])
-def test_a_layer_keeps_the_bytes_that_are_planned(kind) -> None:
+def test_a_pass_on_a_card_keeps_the_bytes_that_are_planned(kind) -> None:
     """The widths of Qwen3-0.6B in bf16, and the tensors that its functions on a card save."""
     config_class, model_class = {"qwen3": (Qwen3Config, Qwen3ForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM)}[
         kind
@@ -155,4 +157,6 @@ def test_a_layer_keeps_the_bytes_that_are_planned(kind) -> None:
     assert (found[1] - found[0]) / 2 / count == pytest.approx(need.layer, rel=0.01)
     if kind == "qwen3":
         assert need.layer == 45_120
-    assert found[1] / count == pytest.approx(need.activations(count, 3) / count, rel=0.1)
+    planned = Passes(shape=read_shape(config.to_dict(), kind), device=CUDA, size=2)
+    assert planned.card_pass() == need
+    assert found[1] == pytest.approx(planned.activations(count, 3), rel=0.1)

@@ -80,7 +80,7 @@ COLUMNS = {
     "frozen": ("reference", "teacher"),
     "state": ("masters", "optimiser"),
     "grads": ("gradients",),
-    "activ.": ("activations", "vocabulary"),
+    "activ.": ("activations", "kept activations", "vocabulary"),
     "cache": ("cache",),
     "other": ("packed weights", "server", "checkpoint", "libraries"),
 }

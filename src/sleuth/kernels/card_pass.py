@@ -42,12 +42,6 @@ class CardPass:
         """Bytes of a token's gradients in one layer's backward pass."""
         return self.size * (2 * self.mlp + 2 * self.width)
 
-    def activations(self, tokens: int, kept: int) -> int:
-        """Bytes of `tokens`: what the `kept` layers keep, the inputs of the others, and last hidden states with their
-        gradients."""
-        layers = kept * self.layer + (self.layers - kept) * self.size * self.width
-        return tokens * (layers + (3 * self.size + 2 * FP32) * self.width)
-
     def logits(self, rows: int) -> int:
         """Bytes of the logits of `rows`, a chunk at a time, and of what is computed from them: in fp32, shifted and
         exponentiated, of a 16-bit chunk a piece at a time."""
@@ -60,6 +54,7 @@ class CardPass:
         """How many layers can keep the activations of `tokens` in `free` bytes; the others compute them again. Counts
         all that a pass holds at once, also what is not there at the same time."""
         head = (self.size + FP32) * self.words * self.width * self.trains_words
-        needed = self.activations(tokens, 0) + tokens * self.under_way + self.logits(tokens) + head
-        each = self.activations(tokens, 1) - self.activations(tokens, 0)
+        inputs = (self.layers * self.size + 3 * self.size + 2 * FP32) * self.width  # and last hidden states
+        needed = tokens * (inputs + self.under_way) + self.logits(tokens) + head
+        each = tokens * (self.layer - self.size * self.width)
         return max(0, min(self.layers, int((1 - SPARE) * free - needed) // each))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -266,6 +266,9 @@ class _Gradients:
             self.bias += grad_logits.sum(dim=0)
 
     def _add_weight(self, total: Tensor, grad_logits: Tensor, inputs: Tensor) -> None:
+        if total.dtype != inputs.dtype and inputs.device.type == "cuda" and adds_in_fp32(inputs.device):
+            torch.addmm(total, grad_logits.T, inputs, out_dtype=total.dtype, out=total)
+            return
         if total.dtype != inputs.dtype:
             step, product = SUMMED_WORDS, _weight_gradient_in_fp32
         elif MKL_IS_SLOW:
@@ -276,6 +279,17 @@ class _Gradients:
         for first in range(0, len(total), step):
             words = slice(first, first + step)
             total[words] += product(grad_logits[:, words], inputs)
+
+
+@cache
+def adds_in_fp32(device: torch.device) -> bool:
+    """Whether a card adds a product of 16-bit factors to a sum in fp32, in place; older versions of torch refuse."""
+    total, ones = (torch.ones(16, 16, device=device, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    try:
+        torch.addmm(total, ones, ones, out_dtype=total.dtype, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return bool((total == 17).all())
 
 
 def _weight_gradient_in_fp32(gradients: Tensor, inputs: Tensor) -> Tensor:

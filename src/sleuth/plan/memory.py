@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.card_pass import CARD_CHUNK_ROWS, FP32, CardPass
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe.training import LoraRecipe
 
-FP32 = 4
 SIZES = {"float32": 4, "bfloat16": 2}
-PIECE_LOGITS = 2**25
-"""Logits of a 16-bit chunk that are in fp32 at the same time on a card."""
 Bytes = dict[str, int]
 """Bytes by part, such as `{"weights": 1_200_000_000}`."""
 
@@ -40,7 +38,7 @@ class Device:
         return max(self.chunk, self.chunk_logits // words)
 
 
-CUDA = Device(name="cuda", prefill=8_192, chunk=2_048, chunk_logits=0, libraries=1_000_000_000)
+CUDA = Device(name="cuda", prefill=8_192, chunk=CARD_CHUNK_ROWS, chunk_logits=0, libraries=1_000_000_000)
 CPU = Device(name="cpu", prefill=512, chunk=128, chunk_logits=2**21, libraries=600_000_000)
 
 
@@ -57,23 +55,29 @@ class Passes:
         """Whether norms and gates are the compiled ones, which keep less for the backward pass."""
         return self.device.name == "cpu" and self.size == FP32
 
+    def card_pass(self, *, trains_words: bool = True) -> CardPass:
+        """The same on a card."""
+        names = ("layers", "width", "heads", "queries", "keys", "mlp", "qk_norm")
+        sizes = {name: getattr(self.shape, name) for name in names}
+        return CardPass(**sizes, words=self.shape.vocabulary, size=self.size, trains_words=trains_words)
+
     @property
     def layer(self) -> int:
         """Bytes of a token that one layer keeps for its backward pass."""
+        if self.device.name == "cuda":
+            return self.card_pass().layer
         shape, size = self.shape, self.size
         # A norm keeps its inputs and outputs; transformers' own keeps fp32 inputs, and normalised ones too.
         norm = 2 * FP32 if self.compiled else FP32 + 2 * size
         qk_norm = (FP32 if self.compiled else FP32 + size) * (shape.queries + shape.keys) * shape.qk_norm
         attention = size * (shape.queries + 2 * shape.keys + shape.queries) + FP32 * shape.heads
-        if self.device.name == "cuda":  # the output is copied for the next layer, which needs it contiguous
-            attention += size * shape.queries
         gate = size * shape.mlp * (3 if self.compiled else 4)
         return 2 * norm * shape.width + qk_norm + attention + gate
 
     @property
     def layer_work(self) -> int:
         """Bytes of a token in one layer's backward pass: what the layer kept, and the gradients under way."""
-        return self.layer + self.size * (2 * self.shape.mlp + 2 * self.shape.width)
+        return self.layer + self.card_pass().under_way
 
     @property
     def forward_work(self) -> int:
@@ -82,19 +86,18 @@ class Passes:
         attention = self.size * (2 * shape.queries + 2 * shape.keys) + FP32 * shape.queries * shape.qk_norm
         return (2 * self.size + FP32) * shape.width + max(attention, 3 * self.size * shape.mlp)
 
-    def activations(self, tokens: int, *, checkpointed: bool) -> int:
-        """Bytes that all layers keep of `tokens`, and the last hidden states with their gradients."""
-        layer = self.size * self.shape.width if checkpointed else self.layer
-        return tokens * (self.shape.layers * layer + (3 * self.size + 2 * FP32) * self.shape.width)
+    def activations(self, tokens: int, kept: int) -> int:
+        """Bytes that `kept` layers keep of `tokens`, the inputs of the others, and the last hidden states with their
+        gradients."""
+        layers = kept * self.layer + (self.shape.layers - kept) * self.size * self.shape.width
+        return tokens * (layers + (3 * self.size + 2 * FP32) * self.shape.width)
 
     def logits(self, rows: int, *, graded: bool) -> int:
         """Bytes of the learner's logits and of what is computed from them, a chunk at a time. `graded`: with their
         gradient."""
+        if self.device.name == "cuda":
+            return self.card_pass().logits(rows)
         logits = min(rows, self.device.rows(self.shape.vocabulary)) * self.shape.vocabulary
-        if self.device.name == "cuda":  # in fp32, shifted and exponentiated; of a 16-bit chunk a piece at a time
-            if self.size == FP32:
-                return 3 * FP32 * logits
-            return self.size * logits + 3 * FP32 * min(logits, PIECE_LOGITS)
         if self.size == FP32:
             return FP32 * logits
         return (self.size + FP32 + self.size * graded) * logits  # in computation, in fp32, and the gradient
@@ -181,9 +184,20 @@ class LearnerMemory:
             return {"weights": self.weights}, state | models
         return {"weights": self.weights} | models, state
 
-    def update(self, tokens: int, rows: int) -> tuple[Bytes, Bytes]:
+    def kept_layers(self, tokens: int, memory: int) -> int:
+        """How many layers keep their activations in a pass over `tokens`, with `memory` bytes for all: a whole model on
+        a card that recomputes keeps those that fit."""
+        if not self.checkpointed:
+            return self.passes.shape.layers
+        if self.passes.device.name == "cpu" or self.ranks > 1:
+            return 0
+        summed = 0 if self.offload else self.stepped_size * self.trained
+        card_pass = self.passes.card_pass(trains_words=self.lora is None)
+        return card_pass.kept_layers(tokens, memory - total(self.state()[0]) - summed)
+
+    def update(self, tokens: int, rows: int, kept_layers: int = 0) -> tuple[Bytes, Bytes]:
         """The peak of forward and backward passes over `tokens`, of which `rows` are predicted; on the device and on
-        the host. Gradients of earlier passes are there already."""
+        the host. Gradients of earlier passes are there already. `kept_layers` of those that may recompute do not."""
         held, host = self.state()
         passes, shape, size = self.passes, self.passes.shape, self.passes.size
         summed = self.stepped_size * self.trained // self.ranks
@@ -203,8 +217,9 @@ class LearnerMemory:
             own, largest = 0 if self.lora else (size + FP32) * (shape.root + shape.layer), 0
         work = tokens * passes.layer_work
         logits = passes.logits(rows, graded=True)
-        activations = passes.activations(tokens, checkpointed=self.checkpointed)
-        layer = work if self.checkpointed else work - tokens * passes.layer
+        kept_layers = kept_layers if self.checkpointed else shape.layers
+        activations = passes.activations(tokens, kept_layers)
+        layer = work - tokens * passes.layer if kept_layers else work
         moments = (
             {"gradients": kept + head_sum, "activations": activations, "vocabulary": logits},
             {"gradients": kept + head, "activations": activations + layer},  # the last layer

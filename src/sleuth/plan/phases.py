@@ -41,7 +41,8 @@ class Phase:
     """A phase of a stage. `bytes` of the device and `host` bytes beyond it, by part.
 
     The part "cache" takes what is free, and the run goes on with less: `need` says how much less, and `needed` is the
-    sum with the least. `at_once` of the sequences that the phase would run together fit as typical ones."""
+    sum with the least; so does the part "kept activations", of all but the `recomputed` layers of an update. `at_once`
+    of the sequences that the phase would run together fit as typical ones."""
 
     stage: str
     name: str
@@ -50,11 +51,13 @@ class Phase:
     need: CacheNeed | None = None
     asked: int = 0
     at_once: int = 0
+    recomputed: int = 0
 
     @property
     def needed(self) -> int:
         """The least bytes of the device."""
-        return total(self.bytes) - self.bytes.get("cache", 0) + (self.need.least if self.need else 0)
+        optional = self.bytes.get("cache", 0) + self.bytes.get("kept activations", 0)
+        return total(self.bytes) - optional + (self.need.least if self.need else 0)
 
 
 def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase]:
@@ -133,9 +136,17 @@ class _Stage:
             yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
         if learner.teacher is not None:
             yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
-        yield self._phase("update", *learner.update(tokens, tokens))
+        yield self._update(learner, tokens)
         yield self._phase("optimiser step", *learner.optimiser_step())
         yield self._phase("checkpoint", *learner.save(), packed=False)
+
+    def _update(self, learner: LearnerMemory, tokens: int) -> Phase:
+        least = self._phase("update", *learner.update(tokens, tokens))
+        others = sum(least.bytes.get(part, 0) for part in ("libraries", "server", "packed weights"))
+        kept = learner.kept_layers(tokens, self.machine.memory - others)
+        more = total(learner.update(tokens, tokens, kept)[0]) - total(learner.update(tokens, tokens)[0])
+        parts = _present(least.bytes | {"kept activations": more})
+        return replace(least, bytes=parts, recomputed=self.shape.layers - kept)
 
     def _phase(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
         """`packed`: the engine's copies of weights are still there."""

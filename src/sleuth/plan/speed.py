@@ -65,10 +65,11 @@ class Speed:
         prefilled = sequences * (lengths.prompt / played.samples + lengths.response - lengths.sampled)
         return waves * self.decode_step(at_once, read) + self.frozen_pass(self.passes, prefilled * self.ranks)
 
-    def update(self, learner: LearnerMemory, tokens: float) -> float:
-        """Seconds of forward and backward passes over `tokens` of all ranks, and of the optimiser's step."""
-        products = 3 + learner.checkpointed - (learner.lora is not None)  # frozen matrices have no gradient
-        flops = 2 * products * self.passes.shape.weights * tokens
+    def update(self, learner: LearnerMemory, tokens: float, recomputed: int) -> float:
+        """Seconds of forward and backward passes over `tokens` of all ranks, in which so many layers are computed
+        again, and of the optimiser's step."""
+        shape, products = self.passes.shape, 3 - (learner.lora is not None)  # frozen matrices have no gradient
+        flops = 2 * (products * shape.weights + recomputed * shape.layer) * tokens
         seconds = flops / (self.shares.update * self.card.flops) / self.ranks
         # The optimiser reads weight, gradient and two moments, and writes all but the gradient.
         moved = 7 * learner.stepped_size * learner.trained / self.ranks
@@ -142,6 +143,8 @@ def stage_time(
         step["reference pass"] = again * speed.frozen_pass(passes, trained)
     if learner.teacher is not None:
         step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
-    step["update"] = again * speed.update(learner, trained) + (updates - again) * speed.update(learner, 0)
+    recomputed = next(phase.recomputed for phase in phases if phase.stage == stage.name and phase.name == "update")
+    step["update"] = again * speed.update(learner, trained, recomputed)
+    step["update"] += (updates - again) * speed.update(learner, 0, recomputed)
     seconds = once + steps * sum(step.values())
     return replace(counts, tokens=sampled or round(trained * steps), seconds=seconds, step_seconds=step)

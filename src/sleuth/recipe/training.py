@@ -197,7 +197,8 @@ class TrainingRecipe(StageFields):
     never the result."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of storing them, and return freed memory to the system: less
-    memory, a third more computation, and on a CPU about twice the time with a model of a few million weights."""
+    memory, a third more computation, and on a CPU about twice the time with a model of a few million weights. On one
+    GPU only the layers whose activations do not fit are recomputed, so that it costs nothing where all fit."""
     cpu_offload: bool = False
     """On a GPU: optimiser state, master weights and gradients stay in host memory, and the CPU updates the weights. The
     GPU holds only the model, and each pass waits for the copies."""
