@@ -197,7 +197,9 @@ def update(check: Check) -> None:
     whole = policy.gradient(batch, PolicyLoss(), budget=scale.budget)[1]
     parts = policy.gradient(batch, PolicyLoss(), budget=scale.small_budget)[1]
     check.found("gradients by budget, error", relative_error(parts, whole), at_most=BUDGET_ERROR)
-    del whole, parts
+    again = policy.gradient(batch, PolicyLoss(), budget=scale.budget)[1]
+    check.found("gradients again: other numbers", int((again != whole).sum()), at_most=0)
+    del whole, parts, again
     forget_peak(device)
     rows = draw_rows(scale.update)
     made: list[Update] = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sleuth.learn import card_attention
-from sleuth.learn.card_attention import FLASH, HOPPER, ancestor_block_mask, flex, has_flash
+from sleuth.learn.card_attention import BLACKWELL, FLASH, ancestor_block_mask, flex, has_flash
 
 CPU = torch.device("cpu")
 SHAPE = (torch.bfloat16, 4, 2, 16)
@@ -37,10 +37,10 @@ class Kernels:
 
 @pytest.fixture
 def kernels(monkeypatch) -> Iterator[Kernels]:
-    """Kernels of a Hopper with flash-attn-4, with nothing tried yet."""
+    """Kernels of a Blackwell with flash-attn-4, with nothing tried yet."""
     found = Kernels()
     monkeypatch.setattr(card_attention, "_compiled_flex", lambda: found)
-    monkeypatch.setattr(card_attention, "_capability", lambda device: HOPPER)
+    monkeypatch.setattr(card_attention, "_capability", lambda device: BLACKWELL)
     monkeypatch.setattr(card_attention, "_is_installed", lambda: True)
     has_flash.cache_clear()
     yield found
@@ -99,11 +99,11 @@ def test_running_out_of_memory_is_no_answer(kernels) -> None:
     assert has_flash(CPU, *SHAPE)
 
 
-@pytest.mark.parametrize(("capability", "installed"), [((8, 9), True), (HOPPER, False)])
+@pytest.mark.parametrize(("capability", "installed"), [((9, 0), True), (BLACKWELL, False)])
 def test_without_the_card_or_the_package_nothing_is_tried(kernels, monkeypatch, capability, installed) -> None:
     monkeypatch.setattr(card_attention, "_capability", lambda device: capability)
     monkeypatch.setattr(card_attention, "_is_installed", lambda: installed)
-    monkeypatch.setitem(card_attention.KERNEL_OPTIONS, capability, {"BLOCK_M": 64})
+    monkeypatch.setitem(card_attention.KERNEL_OPTIONS, capability, {16: {"BLOCK_M": 64}})
     attend()
     assert kernels.asked == [{"BLOCK_M": 64}], "as the table says"
 

@@ -90,6 +90,7 @@ def test_the_block_mask_of_a_tree_is_that_of_its_dense_mask(longest, seed):
             mine, theirs = getattr(ours, name), getattr(dense, name)
             assert mine.dtype == theirs.dtype
             assert torch.equal(mine, theirs), name
+            assert mine.is_contiguous(), name
         assert (ours.seq_lengths, ours.BLOCK_SIZE) == (dense.seq_lengths, dense.BLOCK_SIZE)
 
 
