@@ -29,7 +29,7 @@ ROOMS = {
     "host": 1_530,
     "judges": 2_073,
     "kernels": 2_477,
-    "learn": 3_809,
+    "learn": 3_825,
     "own": 909,
     "plan": 2_203,
     "ranks.py": 55,

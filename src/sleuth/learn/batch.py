@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -13,6 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from sleuth.kernels.transfers import sent
 from sleuth.learn.losses import Normaliser, token_weights
 from sleuth.types import Credit, Episode, Group, PromptLogprobs, Score, Trajectory
+
+NUMPY = {torch.bool: np.bool_, torch.int64: np.int64, torch.float32: np.float32}
 
 Advantages = Sequence[Sequence[float | None]]
 """By group and episode; None where an episode is left out of the loss."""
@@ -169,7 +172,9 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
     """
     trained = _pad([row.trained for row in rows], torch.bool)
     trained[:, 0] = False
-    token_weight = _pad([row.token_weight or (1.0,) * len(row.tokens) for row in rows], torch.float32)
+    token_weight = trained.float()
+    if any(row.token_weight for row in rows):
+        token_weight = _pad([row.token_weight or (1.0,) * len(row.tokens) for row in rows], torch.float32)
     advantages = torch.tensor([[row.advantage] for row in rows], dtype=torch.float32)
     if any(row.credit for row in rows):
         advantages = advantages + _pad([row.credit or (0.0,) * len(row.tokens) for row in rows], torch.float32)
@@ -285,4 +290,7 @@ def _episode_ids(rows: Sequence[Row]) -> Tensor | None:
 
 
 def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype, padding: float = 0) -> Tensor:
-    return pad_sequence([torch.tensor(row, dtype=dtype) for row in values], batch_first=True, padding_value=padding)
+    padded = np.full((len(values), max(map(len, values))), padding, dtype=NUMPY[dtype])
+    for row, own in zip(padded, values, strict=True):
+        row[: len(own)] = own
+    return torch.from_numpy(padded)

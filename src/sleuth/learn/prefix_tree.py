@@ -122,7 +122,8 @@ def row_order(batch: Batch, together: int = 1) -> RowOrder:
     """Every `together` rows of a batch as one unit, sorted so that units with long common prefixes are neighbours."""
     texts = _rows(batch)
     units = [range(first, first + together) for first in range(0, len(texts), together)]
-    order = sorted(units, key=lambda unit: (texts[unit[0]], unit[0]))
+    keys = [_key(text) for text in texts]
+    order = sorted(units, key=lambda unit: (keys[unit[0]], unit[0]))
     repeated = [sum(_shared_with_previous([texts[row] for row in unit])) for unit in order]
     lengths = [sum(len(texts[row]) for row in unit) - again for unit, again in zip(order, repeated, strict=True)]
     return RowOrder(units=order, lengths=lengths, shared=_shared_with_previous([texts[unit[0]] for unit in order]))
@@ -131,7 +132,8 @@ def row_order(batch: Batch, together: int = 1) -> RowOrder:
 def prefix_tree(batch: Batch) -> PrefixTree:
     """The prefix tree of all rows of `batch`."""
     rows = _rows(batch)
-    order = sorted(range(len(rows)), key=rows.__getitem__)
+    keys = [_key(row) for row in rows]
+    order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = _shared_with_previous([rows[row] for row in order])
     nodes = np.zeros(batch.tokens.shape, dtype=np.int64)
     total = sum(len(row) for row in rows) - sum(shared)
@@ -152,18 +154,24 @@ def prefix_tree(batch: Batch) -> PrefixTree:
     return PrefixTree(**tensors, depth=max(map(len, rows)))
 
 
-def _rows(batch: Batch) -> list[tuple[int, ...]]:
-    return [tuple(row[:length]) for row, length in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+def _rows(batch: Batch) -> list[np.ndarray]:
+    """The tokens of each row."""
+    return [row[:length] for row, length in zip(batch.tokens.numpy(), batch.lengths.tolist(), strict=True)]
 
 
-def _shared_with_previous(rows: Sequence[Sequence[int]]) -> list[int]:
+def _key(row: np.ndarray) -> bytes:
+    """What sorts as the tokens do, which are not negative."""
+    return row.astype(">i8").tobytes()
+
+
+def _shared_with_previous(rows: Sequence[np.ndarray]) -> list[int]:
     """The length of each row's longest common prefix with the previous row; 0 for the first."""
     return [0, *(_common_prefix(a, b) for a, b in pairwise(rows))]
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def _common_prefix(a: np.ndarray, b: np.ndarray) -> int:
     length = min(len(a), len(b))
-    differs = np.asarray(a[:length]) != np.asarray(b[:length])
+    differs = a[:length] != b[:length]
     return int(differs.argmax()) if differs.any() else length
 
 
