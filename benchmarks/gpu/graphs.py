@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -34,8 +35,9 @@ from sleuth.engines.local.engine import LocalEngine
 GRAPH_LAUNCHES = 100
 """Of a step that is one graph: the graph, and what carries its inputs and results."""
 SAME = 0.99
-"""Share of the tokens that are those of the same batches without graphs. Where prompts are read in other steps, other
-rows are multiplied together, which rounds differently; a text goes on differently after its first other token."""
+"""Share of the tokens that are those of the same batches. A graph's rows are filled up, and prompts are read in other
+steps: where another number of rows is multiplied together, products round differently, and a text goes on differently
+after its first other token. A replayed step has the numbers of the same step launched kernel by kernel."""
 WAYS = {"waiting": (False, False), "ahead": (True, False), "held": (True, True), "graphs": (True, True)}
 """Whether steps begin ahead, and whether they are scheduled as graphs are; those that are held are launched kernel by
 kernel all the same."""
@@ -56,7 +58,7 @@ def graphs(check: Check) -> None:
             engine = open_engine(check, model, tokenizer, lookahead=lookahead, graphs=as_graphs)
             _decode(check, way, engine, requests, told, speeds)
             engine.sleep()
-    for way, beside, bar in (("ahead", "waiting", SAME), ("held", "waiting", None), ("graphs", "held", SAME)):
+    for way, beside, bar in (("ahead", "waiting", SAME), ("held", "waiting", None), ("graphs", "held", None)):
         if way in told and beside in told:
             share = same_share(told[way], told[beside])
             check.found(f"{way}: tokens of {beside}, share", share, at_least=bar)
@@ -89,10 +91,38 @@ def _decode(
         if problem is not None:
             check.skip(f"CUDA graphs: {problem}")
             return
+        with _replays_compared(engine) as differences:
+            written, _ = continue_all(engine, written, 1)
+        check.found("graphs: log p beside launched, most", max(differences), "nats", at_most=0)
     (written, _), seconds = clocked(check, lambda: continue_all(engine, written, scale.decode))
     speeds[way] = len(written) * scale.decode / seconds
     check.found(f"{way}: {len(written)} decoded", speeds[way], "tokens/s")
     told[way] = _profiled(check, way, engine, written)
+
+
+@contextmanager
+def _replays_compared(engine: LocalEngine) -> Iterator[list[float]]:
+    """Computes each replayed step again, launched kernel by kernel from the same buffers; fills a list with how far the
+    results are apart."""
+    graphs, differences = engine._graphs, list[float]()
+    assert graphs is not None
+    before = graphs.decode
+
+    def decode(table: Any, slots: Any, state: Any, cache: Any, by_slot: torch.Tensor) -> torch.Tensor | None:
+        sampled = before(table, slots, state, cache, by_slot)
+        for buffers, _ in graphs._replays.values():
+            if sampled is not None and buffers.rows >= len(slots):
+                replayed = buffers.sampled.clone()
+                decode_graphs.decode_step(engine._logits, cache, buffers, by_slot)
+                differences.append(float((buffers.sampled - replayed).abs().max()))
+                break
+        return sampled
+
+    graphs.decode = decode  # type: ignore[method-assign]
+    try:
+        yield differences
+    finally:
+        del graphs.decode
 
 
 def same_share(ours: Sequence[Written], theirs: Sequence[Written]) -> float:

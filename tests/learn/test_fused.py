@@ -77,6 +77,15 @@ def test_a_gate_is_that_of_torch_with_one_graph_each_way(on_card, dtype) -> None
 
 
 @BY_DTYPE
+def test_a_joined_gate_is_that_of_torch(on_card, dtype) -> None:
+    torch.manual_seed(0)
+    inputs = [normal(5, 96, dtype=dtype)]
+    expected = outcome(lambda both: nn.functional.silu(both[:, :48]) * both[:, 48:], inputs)
+    for one, other in zip(outcome(fused_layers.JoinedSwishProduct.apply, inputs), expected, strict=True):
+        close(one, other, DTYPES[dtype])
+
+
+@BY_DTYPE
 def test_a_norm_is_that_of_transformers_with_one_graph_each_way(on_card, dtype) -> None:
     torch.manual_seed(0)
     norm = Qwen3RMSNorm(32).to(dtype)

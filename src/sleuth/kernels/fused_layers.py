@@ -7,8 +7,9 @@ product of a rotation. Backward passes recompute what is not an input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from sleuth.host.threads import to_stderr
+from sleuth.kernels import lean_layers
+from sleuth.kernels.allocator import line_of
 from sleuth.kernels.compiled_layers import NORMS, ROTATING, compiled_forwards
 from sleuth.kernels.fused import Fused, is_on, on_card, precision_of
 from sleuth.kernels.matmul import JoinedProduct, can_be_joined
@@ -62,10 +66,10 @@ def _mlp_forward(block: Any, otherwise: Callable[[Tensor], Tensor], inputs: Tens
         return otherwise(inputs)
     rows, layers = inputs.flatten(0, -2), (block.gate_proj, block.up_proj)
     if can_be_joined(*layers):
-        parts = [JoinedProduct.apply(rows, *(layer.weight for layer in layers))]
+        product = JoinedSwishProduct.apply(JoinedProduct.apply(rows, *(layer.weight for layer in layers)))
     else:
-        parts = [layer(rows) for layer in layers]
-    return block.down_proj(_SwishProduct.apply(*parts).view(*inputs.shape[:-1], -1))
+        product = _SwishProduct.apply(*(layer(rows) for layer in layers))
+    return block.down_proj(product.view(*inputs.shape[:-1], -1))
 
 
 def _attention_forward(
@@ -124,21 +128,58 @@ class _Norm(torch.autograd.Function):
 
 class _SwishProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *parts: Tensor) -> Tensor:
-        """Of gates and ups (N, m), or of one tensor (N, 2m) that has both."""
-        ctx.save_for_backward(*parts)
-        return swish_product(*_halves(parts))
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return swish_product(gate.detach(), up.detach())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        parts = ctx.saved_tensors  # a checkpoint unpacks them once
-        return swish_product_grads(*_halves(parts), gradients[0].detach()).chunk(len(parts), dim=-1)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        gate, up = (tensor.detach() for tensor in ctx.saved_tensors)
+        return swish_product_grads(gate, up, gradients[0].detach())
 
 
-def _halves(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    parts = [part.detach() for part in parts]
-    return tuple(parts) if len(parts) == 2 else parts[0].chunk(2, dim=-1)
+class JoinedSwishProduct(torch.autograd.Function):
+    """Of gates and ups side by side (N, 2m), by kernels of ours: a function that torch compiles computes each number of
+    such a gradient twice."""
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        return _layer_kernels(gate_up).swish_product(gate_up)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # type: ignore[override]
+        [gate_up] = ctx.saved_tensors
+        return _layer_kernels(gate_up).swish_product_grads(gate_up, gradients[0].contiguous())
+
+
+def _layer_kernels(tensor: Tensor) -> ModuleType:
+    """The kernels of a card, where they work there."""
+    if not tensor.is_cuda or not _has_kernels(tensor.device, tensor.dtype):
+        return lean_layers
+    from sleuth.kernels import layer_kernels
+
+    return layer_kernels
+
+
+@cache
+def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the kernels of a card give the gradient of a few random gates that plain torch gives."""
+    generator = torch.Generator(device).manual_seed(0)
+    inputs = [torch.randn(5, n, generator=generator, device=device, dtype=dtype) for n in (96, 48)]
+    expected = lean_layers.swish_product_grads(*inputs)
+    try:
+        from sleuth.kernels import layer_kernels  # needs Triton, which comes with torch for cards
+
+        off = (layer_kernels.swish_product_grads(*inputs) - expected).norm() / expected.norm()
+        reason = "" if off < lean_layers.TOLERANCE else f"their output is off by {off:.3g}"
+    except Exception as error:  # any: a compiler and a driver have errors of their own
+        reason = line_of(error)
+    if reason:
+        to_stderr(f"gates are computed in plain torch, which is slower, as our kernels do not work here: {reason}")
+    return not reason
 
 
 class _NormedRotation(torch.autograd.Function):
@@ -194,13 +235,13 @@ def swish_product(gate: Tensor, up: Tensor) -> Tensor:
 
 
 @Fused
-def swish_product_grads(gate: Tensor, up: Tensor, gradient: Tensor) -> Tensor:
-    """From the gradient of `swish_product`: those of gate and up, side by side (N, 2m). d silu(x) / dx =
-    s (1 + x (1 - s)) with the sigmoid s."""
+def swish_product_grads(gate: Tensor, up: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """From the gradient of `swish_product`: those of gate and up. d silu(x) / dx = s (1 + x (1 - s)) with the sigmoid
+    s."""
     exact, arrived = gate.to(precision_of(gate)), gradient.to(precision_of(gate))
     sigmoid = exact.sigmoid()
     of_gate = arrived * up * sigmoid * (1 + exact * (1 - sigmoid))
-    return torch.cat([of_gate.to(gate.dtype), (arrived * exact * sigmoid).to(up.dtype)], dim=-1)
+    return of_gate.to(gate.dtype), (arrived * exact * sigmoid).to(up.dtype)
 
 
 @Fused

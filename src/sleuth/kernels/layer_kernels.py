@@ -58,6 +58,28 @@ def _swish_product(gate_up, output, count: tl.constexpr, width: tl.constexpr):
     tl.store(output + row * count + at, product.to(output.dtype.element_ty), mask=inside)
 
 
+def swish_product_grads(gate_up: Tensor, gradient: Tensor) -> Tensor:
+    """As `lean_layers.swish_product_grads`."""
+    rows, count = gradient.shape
+    output = gate_up.new_empty(gate_up.shape)
+    grid = rows, triton.cdiv(count, GATES)
+    _swish_product_grads[grid](gate_up, gradient, output, count=count, width=GATES, num_warps=4)
+    return output
+
+
+@jit
+def _swish_product_grads(gate_up, gradient, output, count: tl.constexpr, width: tl.constexpr):
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * width + tl.arange(0, width)
+    inside, place = at < count, row * 2 * count + at
+    gate = tl.load(gate_up + place, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + place + count, mask=inside, other=0.0).to(tl.float32)
+    arrived = tl.load(gradient + row * count + at, mask=inside, other=0.0).to(tl.float32)
+    sigmoid = 1 / (1 + tl.exp(-gate))
+    of_gate = arrived * up * sigmoid * (1 + gate * (1 - sigmoid))
+    tl.store(output + place, of_gate.to(output.dtype.element_ty), mask=inside)
+    tl.store(output + place + count, (arrived * gate * sigmoid).to(output.dtype.element_ty), mask=inside)
+
+
 def rotate_and_write(
     product: Tensor,
     cos: Tensor,

@@ -181,7 +181,8 @@ def error(heads, kv_heads, size, width, normed, dtype="float32"):
         cos, sin = (drawn(7, size // 2).repeat(1, 2) for _ in range(2))
         where = torch.tensor([[0, 2, 1, 1, 0, 2, 2], [15, 16, 37, 36, 0, 1, 2]])
         query = kernels.rotate_and_write(product, cos, sin, norms, 1e-6, *where, keys, values)
-        return [hidden, after, alone, kernels.swish_product(gates), query, keys, values]
+        of_gates = kernels.swish_product_grads(gates, drawn(7, width))
+        return [hidden, after, alone, kernels.swish_product(gates), of_gates, query, keys, values]
     pairs = zip(computed(layer_kernels), computed(lean_layers), strict=True)
     return max(float((ours.double() - plain.double()).norm() / plain.double().norm()) for ours, plain in pairs)
 

@@ -485,6 +485,10 @@ class LocalEngine:
     @contextmanager
     def _inference_mode(self) -> Iterator[None]:
         """Runs with the engine's attention, in evaluation mode and without gradients; restores the model afterwards."""
+        if self._lean is not None:  # which calls no module of it
+            with torch.inference_mode():
+                yield
+            return
         config, training = self.model.config, self.model.training
         attention = config._attn_implementation
         config._attn_implementation = PAGED_ATTENTION

@@ -30,8 +30,6 @@ from sleuth.kernels.compiled_layers import SILU
 from sleuth.kernels.matmul import joined
 
 LEAN = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
-TOLERANCE = 0.01
-"""Relative error of a kernel's outputs beside plain torch's, where bf16 rounds each number by up to 0.4 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,4 +207,4 @@ def _problem(
         off = max(((ours - plain).norm() / plain.norm()).item() for ours, plain in pairs)
     except Exception as error:  # any: a compiler and a driver have errors of their own
         return line_of(error)
-    return None if off < TOLERANCE else f"their output is off by {off:.3g}"
+    return None if off < lean_layers.TOLERANCE else f"their output is off by {off:.3g}"
