@@ -47,9 +47,9 @@ activations out of a processor's cache; fewer would leave a card idle between ke
 MIN_FORWARD_TOKENS = 64
 """A forward that runs out of memory is not tried with fewer."""
 
-HELD_STEPS = 8
-"""With CUDA graphs, prompts are read in one forward of nine at most: it is launched kernel by kernel, and takes about
-three times as long as a decode step that is a graph."""
+HELD_STEPS = 32
+"""With CUDA graphs, prompts are read in one forward of 33 at most: it is launched kernel by kernel, and takes as long as
+eight decode steps that are graphs, however few tokens it reads."""
 
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
