@@ -105,7 +105,7 @@ class Planned:
 
 
 CHECKS = {
-    "card": Planned(work="benchmarks.gpu.learner:card", limit=20),
+    "card": Planned(work="benchmarks.gpu.learner:card", limit=30),
     "step": Planned(work="benchmarks.gpu.step:step", limit=120),
     "update": Planned(work="benchmarks.gpu.learner:update", limit=45),
     "even": Planned(work="benchmarks.gpu.sampler:even", limit=35),
