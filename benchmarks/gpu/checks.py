@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,11 @@ class Check:
             file.write(json.dumps(record) + "\n")
 
 
+def plan_lacks() -> str | None:
+    """A package that a plan needs and that is not here; None if it has all."""
+    return next((name for name in ("pydantic", "tomli_w") if find_spec(name) is None), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """Where a check is defined, `module:function`, the seconds that it may take at least, and its group."""
@@ -105,7 +111,7 @@ class Planned:
 
 
 CHECKS = {
-    "card": Planned(work="benchmarks.gpu.learner:card", limit=30),
+    "card": Planned(work="benchmarks.gpu.learner:card", limit=25),
     "step": Planned(work="benchmarks.gpu.step:step", limit=120),
     "update": Planned(work="benchmarks.gpu.learner:update", limit=45),
     "even": Planned(work="benchmarks.gpu.sampler:even", limit=35),

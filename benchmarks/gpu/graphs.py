@@ -78,10 +78,11 @@ def _decode(
 ) -> None:
     """The requests by one way: what was written, and how fast; nothing if it cannot be had here."""
     scale = check.scale
-    fit = fitting(requests, engine, scale.decode + 4 * PROFILED + 1)
+    fit = fitting(requests, engine, scale.decode + 4 * PROFILED + 2)
     written = [Written(prompt=prompt) for prompt in requests[:fit]]
     warm_up(engine, scale.longest)
-    written, _ = continue_all(engine, written, 1 + 2 * PROFILED)  # captures
+    written, _ = continue_all(engine, written, 1)  # reads all prompts
+    written, _ = continue_all(engine, written, 2 * PROFILED)  # captures
     if way == "graphs":
         problem = None if engine._graphs is None else engine._graphs.problem
         if not check.on_card:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
-from benchmarks.gpu.checks import Check
+from benchmarks.gpu.checks import Check, plan_lacks
 from benchmarks.gpu.learner import found_utilisation, kept_bytes, open_policy
 from benchmarks.gpu.sampler import SIBLINGS, Tokens, Written, clocked, continue_all, drawn, found_step, open_engine
 from benchmarks.gpu.scales import shaped
@@ -160,8 +160,8 @@ def needed_bytes(model: PreTrainedModel, tokens: int) -> float:
 
 def found_plan(check: Check, policy: Policy, rows: Sequence[Row], most: int) -> None:
     """The peak memory over that of the plan, where its packages are."""
-    if find_spec("pydantic") is None:
-        check.skip("peak memory beside the plan's: no pydantic")
+    if (lacking := plan_lacks()) is not None:
+        check.skip(f"peak memory beside the plan's: no {lacking}")
         return
     tokens = min(sum(len(row.tokens) for row in rows), max(check.scale.budget // 2, len(rows[0].tokens)))
     planned = planned_update(check, policy, tokens) + kept_bytes(check, policy, tokens)

@@ -61,8 +61,10 @@ def measured_shares(found: Found, card: Card) -> Shares:
     if (read := found.get("refiner", {}).get("prompts read")) is not None:
         shares["prefill"] = 2 * shape.weights * read / card.flops
     even = found.get("even", {})
-    if (share := even.get("kernel: bandwidth, share of the data sheet")) is not None:
-        shares["decoding"] = share
+    reached = [even.get("kernel: bandwidth, share of the data sheet")]
+    reached += [found.get(check, {}).get("bandwidth, share of the data sheet") for check in MODELS]
+    if any(reached):  # the least: prompts that siblings share are counted for each, and read once
+        shares["decoding"] = min(filter(None, reached))
     if (step := even.get("kernel: 8 alone, a decode step")) is not None:
         shares["layer"] = step / 1e3 / REAL.layers
     return Shares(**{name: float(f"{share:.2g}") for name, share in shares.items()})

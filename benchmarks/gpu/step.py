@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.flops import update_flops
 from benchmarks.gpu.card import forget_peak, peak_bytes, release, timed
-from benchmarks.gpu.checks import Check
+from benchmarks.gpu.checks import Check, plan_lacks
 from benchmarks.gpu.learner import found_utilisation, kept_bytes
 from benchmarks.gpu.sampler import clocked
 from sleuth.dialect import dialect_of
@@ -258,8 +258,8 @@ def by_parts(check: Check, world: World) -> None:
     steps, peaks = play_all(check, one)
     report(check, settings.context, steps)
     kept = kept_bytes(check, policy, settings.tokens_per_micro_batch)
-    if find_spec("pydantic") is None:
-        check.skip("peak memory beside the plan's: no pydantic")
+    if (lacking := plan_lacks()) is not None:
+        check.skip(f"peak memory beside the plan's: no {lacking}")
         _report_memory(check, peaks)
     else:
         recipe = read_recipe(check, {"model": str(check.folder), "grpo.env.index": str(check.folder)})

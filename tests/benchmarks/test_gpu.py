@@ -138,7 +138,7 @@ def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):
 
     monkeypatch.setattr(graphs, "continue_all", other)
     graphs.graphs(check)
-    assert figures(check)["ahead: tokens as waiting, share"].held is False
+    assert figures(check)["ahead: tokens of waiting, share"].held is False
     assert skipped(check)[0].startswith("CUDA graphs: there is no card")
 
 

@@ -48,8 +48,8 @@ MIN_FORWARD_TOKENS = 64
 """A forward that runs out of memory is not tried with fewer."""
 
 HELD_STEPS = 32
-"""With CUDA graphs, prompts are read in one forward of 33 at most: it is launched kernel by kernel, and takes as long as
-eight decode steps that are graphs, however few tokens it reads."""
+"""With CUDA graphs, prompts are read in one forward of 33 at most: it is launched kernel by kernel, and takes as long
+as eight decode steps that are graphs, however few tokens it reads."""
 
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
