@@ -27,7 +27,7 @@ from transformers import (
 )
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
-from sleuth.learn import card_attention, tree_blocks
+from sleuth.learn import attention, tree_blocks
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_logprobs
@@ -101,10 +101,10 @@ def test_every_token_attends_to_the_last_tokens_of_its_path(monkeypatch, max_mas
 def test_flex_attention_with_a_window_gives_the_same(window):
     tree, tensors = drawn(150, torch.float32)
     tensors = [tensor.detach() for tensor in tensors]
-    mask = card_attention.ancestor_block_mask(tree.ends, tree.positions, window)
+    mask = attention.ancestor_block_mask(tree.ends, tree.positions, window)
     flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, window), rtol=0, atol=1e-5)
-    whole_mask = card_attention.ancestor_block_mask(tree.ends)
+    whole_mask = attention.ancestor_block_mask(tree.ends)
     assert mask.sparsity() >= whole_mask.sparsity()
 
 

@@ -9,7 +9,7 @@ from padded import group_rows, whole
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from sleuth.learn import card_attention
+from sleuth.learn import attention
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
@@ -66,7 +66,7 @@ def test_flex_attention_with_the_ancestor_mask_gives_the_same():
     """What other devices run, here in its plain form: the mask is the claim, the compiler is not tested."""
     tree, tensors = drawn(2, dtype=torch.float32)
     tensors = [tensor.detach() for tensor in tensors]
-    mask = card_attention.ancestor_block_mask(tree.ends)
+    mask = attention.ancestor_block_mask(tree.ends)
     flex = flex_attention(*tensors, block_mask=mask, scale=0.3, enable_gqa=True).transpose(1, 2)
     torch.testing.assert_close(flex, under_a_dense_mask(tree, *tensors, 0.3), rtol=0, atol=1e-5)
 
@@ -84,8 +84,8 @@ def test_the_block_mask_of_a_tree_is_that_of_its_dense_mask(longest, seed):
     whole_tree = prefix_tree(collate(group_rows(random.Random(seed), groups=3, siblings=5, longest=longest)))
     for size in {len(whole_tree), len(whole_tree) // 128 * 128 or 1}:
         ends = whole_tree.ends[:size].clamp(max=size)
-        ours = card_attention.ancestor_block_mask(ends)
-        dense = create_block_mask(card_attention.ancestor_mask_mod(ends), None, None, size, size, device="cpu")
+        ours = attention.ancestor_block_mask(ends)
+        dense = create_block_mask(attention.ancestor_mask_mod(ends), None, None, size, size, device="cpu")
         for name in BLOCK_TENSORS:
             mine, theirs = getattr(ours, name), getattr(dense, name)
             assert mine.dtype == theirs.dtype
@@ -101,7 +101,7 @@ def test_the_block_mask_of_65_536_tokens_takes_megabytes():
     ends = prefix_tree(collate(rows)).ends
     assert len(ends) == 65_536
     with LiveBytes() as held:
-        mask = card_attention.ancestor_block_mask(ends)
+        mask = attention.ancestor_block_mask(ends)
     assert mask.shape == (1, 1, 65_536, 65_536)
     assert held.peak < 40 * 512**2, "bytes for each pair of blocks"
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers import AttentionInterface
 
-from sleuth.learn.card_attention import ancestor_block_mask, flex
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.learn.tree_blocks import Block, blocks_for_outputs, tree_blocks, within_window
 from sleuth.types import SleuthError
 
 TREE_ATTENTION = "sleuth_tree"
 """The name under which transformers knows `attend_tree`."""
+BLOCK_TOKENS = 128
+"""Tokens of FlexAttention's blocks of queries and of keys."""
 Observe = Callable[[Any, Tensor, Tensor, float], None]
 """Called in each layer with its module, queries (1, H, N, D), keys (1, kv_heads, N, D) and the scale of the scores."""
 
@@ -114,9 +117,9 @@ def attend_tree(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if branches.observe is not None:
         branches.observe(module, query, key, scale)
-    whole, branches = branches, branches.within(sliding_window)
+    branches = branches.within(sliding_window)
     if branches.mask is not None:
-        output = flex(query, key, value, branches.mask, scale, windowed=branches is not whole)
+        output = _compiled_flex()(query, key, value, block_mask=branches.mask, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
     key, value = branches.with_above(module, key, value)
     return BlockAttention.apply(query, key, value, branches.blocks, scale), None
@@ -173,6 +176,67 @@ def _by_kv_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tens
     sharing = heads // kv_heads
     keys, values = (tensor[0, :, None].expand(kv_heads, sharing, -1, -1) for tensor in (key, value))
     return query.view(kv_heads, sharing, count, size), keys, values
+
+
+def ancestor_mask_mod(
+    ends: Tensor, positions: Tensor | None = None, window: int | None = None
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """FlexAttention's `mask_mod`, (batch, head, query, key) -> bool: whether the key is on the path of the query, and
+    not `window` or more tokens before it."""
+    if window is None or positions is None:
+        return lambda batch, head, query, key: (key <= query) & (query < ends[key])
+    return lambda batch, head, query, key: (
+        (key <= query) & (query < ends[key]) & (positions[query] - positions[key] < window)
+    )
+
+
+def ancestor_block_mask(ends: Tensor, positions: Tensor | None = None, window: int | None = None) -> BlockMask:
+    """FlexAttention's mask of a tree whose subtrees end at `ends` (N), and whose tokens are at `positions` (N) if there
+    is a `window`: that of `create_block_mask`, which holds several bytes for each pair of tokens, computed with memory
+    for pairs of blocks of 128 tokens only.
+
+    Since subtrees are contiguous, the last end in a block of keys says which later blocks of queries see any of it, and
+    the first end which see all of it. A block sees itself in part. A window hides a block of keys from a block of
+    queries if it hides the last of these from the first, and shows all of it if it shows the first to the last.
+    """
+    size = len(ends)
+    rows = -(-size // BLOCK_TOKENS)  # blocks of keys, and of queries
+    by_block = F.pad(ends, (0, rows * BLOCK_TOKENS - size)).view(rows, BLOCK_TOKENS)  # 0: no token attends to it
+    last, first = by_block.amax(dim=1), by_block.amin(dim=1)
+    numbers = torch.arange(rows, device=ends.device)
+    query, key = numbers[:, None], numbers[None]
+    whole = (key < query) & (first >= (query + 1) * BLOCK_TOKENS)  # (rows, rows)
+    partly = ((key < query) & (last > query * BLOCK_TOKENS) | (key == query)) & ~whole
+    if window is not None and positions is not None:
+        filled = torch.cat([positions, positions[-1:].expand(rows * BLOCK_TOKENS - size)]).view(rows, BLOCK_TOKENS)
+        deepest, highest = filled.amax(dim=1), filled.amin(dim=1)
+        shown = deepest[:, None] - highest < window
+        near = (highest[:, None] - deepest < window) | (key == query)
+        whole, partly = whole & shown, (partly | whole & ~shown) & near
+    seen = (_in_front(partly), _in_front(whole), _in_front(partly.T), _in_front(whole.T))
+    # Not by `from_kv_blocks`, which makes indices on the host: each wait for a card would leave it idle.
+    return BlockMask(
+        (size, size),
+        *(blocks for pair in seen for blocks in pair),
+        BLOCK_SIZE=(BLOCK_TOKENS, BLOCK_TOKENS),
+        mask_mod=ancestor_mask_mod(ends, positions, window),
+    )
+
+
+def _in_front(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of each row (rows, rows) are true, and their numbers, in order, before those of the others; for
+    one batch and one head."""
+    counts = blocks.sum(dim=1, dtype=torch.int32)
+    # Contiguous: of a transposed matrix the order would be transposed too, and a kernel reads it as if it were not.
+    order = blocks.to(torch.uint8).contiguous().argsort(dim=1, descending=True, stable=True).to(torch.int32)
+    return counts[None, None], order.contiguous()[None, None]
+
+
+@cache
+def _compiled_flex() -> Any:
+    """FlexAttention by torch's own kernels, whose backward pass adds in a fixed order. Those of flash-attn-4 do not on
+    Hopper, and a run would not continue to the byte."""
+    return torch.compile(flex_attention, dynamic=True)
 
 
 class ActivationBoundary:
