@@ -94,8 +94,15 @@ class Browser:
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression comes to."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        """What a JavaScript expression comes to. A page that is loaded again while it is asked is asked again."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            try:
+                told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+                break
+            except RuntimeError as error:
+                if "navigated" not in str(error) or time.monotonic() > deadline:
+                    raise
         if "exceptionDetails" in told:
             raise RuntimeError(told["exceptionDetails"])
         return told["result"].get("value")
