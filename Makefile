@@ -75,7 +75,7 @@ test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "ranks and not slow"
 
 test-kernels: $(DEV) $(KERNELS)  ## the kernels of a card in Triton's interpreter, which is in a folder of its own (650 MB)
-	$(BIN)/pytest tests/engines/local/test_decode_kernels.py tests/engines/local/test_sample_kernels.py
+	$(BIN)/pytest $(addprefix tests/engines/local/test_,decode_kernels.py prefill_kernels.py sample_kernels.py lean_forward.py)
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
 	$(PYTEST) -m slow
