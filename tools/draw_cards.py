@@ -4,6 +4,7 @@ them into the page, and prints the plan's shares of each card as they belong int
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,8 @@ ROWS = (
     ("256 episodes of two turns", "tools", "256 episodes of two turns", "tokens sampled"),
     ("the same: a step that reads and decodes", "tools", "mixed steps: apart, median", "mixed step: launches"),
     ("the same: how many of all; share of kernels", "tools", "mixed steps", "forwards", "mixed step: kernels, s.*"),
-    ("tokens of graphs as of steps that wait; until they differ", "graphs", "graphs: tokens as .*", "graphs: until .*"),
+    ("tokens of graphs and of launched steps; until they differ", "graphs", "graphs: tokens .*", "graphs: until .*"),
+    ("log p of a replayed step beside the step launched", "graphs", "graphs: log p beside launched, most"),
     ("an update of 59,264 tokens: ours; nothing recomputed", "peers", "ours, as the recipe", "ours, nothing .*"),
     ("the same: transformers on padded rows, 4 and 8 a pass", "peers", "padded, 4 rows", "padded, 8 rows"),
     ("the same: TRL, 4 and 8 rows a pass", "peers", "TRL, 4 rows", "TRL, 8 rows"),
@@ -141,9 +143,9 @@ def _facts(cards: Sequence[Measured]) -> Iterator[str]:
     for card in cards:
         by_facts: dict[str, list[str]] = {}
         for check, outcome in card.outcomes.items():
-            versions, told = outcome.facts["versions"], outcome.facts.get("driver", {})
+            versions, driver = outcome.facts["versions"], outcome.facts.get("driver", {})
             named = [f"{name} {versions[name]}" for name in ("torch", "transformers", "triton") if name in versions]
-            named += [f"driver {told['driver_version']}"] if "driver_version" in told else []
+            named += [f"driver {driver['driver_version']}"] if "driver_version" in driver else []
             key = f"{', '.join(named)}, {outcome.facts['date']}, at {outcome.facts['commit']}"
             by_facts.setdefault(key, []).append(check)
         for facts, checks in by_facts.items():
@@ -177,13 +179,18 @@ def with_tables(page: str, tables: str) -> str:
     return f"{before}{BEGIN}\n\n{tables}\n{END}{after}"
 
 
-def main() -> None:
-    """Writes the page and prints the shares."""
-    cards = read_files()
+def main() -> int:
+    """Writes the page and prints the shares; 2 if a file is none of the checks."""
+    try:
+        cards = read_files()
+    except ValueError as error:
+        print(str(error).partition(";")[0], file=sys.stderr)
+        return 2
     PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), drawn(cards)), encoding="utf-8")
     for name, shares in measured_speeds(cards).items():
         print(f'    "{name}": {shares},')
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_476,
     "dialect.py": 252,
-    "engines": 5_767,
+    "engines": 5_769,
     "episodes": 2_228,
     "evaluation": 1_824,
     "family.py": 236,

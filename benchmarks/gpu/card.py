@@ -98,10 +98,10 @@ def driver(device: torch.device) -> dict[str, str]:
     for one in (f"GPU-{uuid}", "0"):
         try:
             asked = [*command, f"--id={one}"]
-            told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+            answer = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
         except (OSError, subprocess.SubprocessError):
             continue
-        return dict(zip(ASKED, (value.strip() for value in told.split(",")), strict=False))
+        return dict(zip(ASKED, (value.strip() for value in answer.split(",")), strict=False))
     return {}
 
 

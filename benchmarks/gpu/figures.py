@@ -88,9 +88,19 @@ def _value(figure: Mapping[str, Any]) -> float:
 
 
 def read_kept(path: Path) -> Kept:
-    """A file as it is."""
-    kept = json.loads(path.read_text())
+    """A file as it is. Raises ValueError if it is no file of the checks."""
+    kept, _ = _parsed(path)
     return Kept(path=path, card=kept["card"], scale=kept["scale"])
+
+
+def _parsed(path: Path) -> tuple[dict[str, Any], list[Outcome]]:
+    try:
+        kept = json.loads(path.read_text())
+        outcomes = [Outcome.from_json(record) for record in kept["checks"]]
+        _ = kept["card"]["name"], kept["scale"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: not a file of this check; name another: --out FILE") from error
+    return kept, outcomes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +115,8 @@ class Kept:
         """The outcomes in the file. Raises ValueError if it holds anything else, or those of another card."""
         if self.path is None or not self.path.exists():
             return []
-        try:
-            kept = json.loads(self.path.read_text())
-            where = (kept["card"]["name"], kept["scale"])
-            outcomes = [Outcome.from_json(record) for record in kept["checks"]]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.path}: not a file of this check; name another: --out FILE") from error
+        kept, outcomes = _parsed(self.path)
+        where = (kept["card"]["name"], kept["scale"])
         if where != (self.card["name"], self.scale):
             raise ValueError(f"{self.path}: it keeps {' '.join(where)}, not {self.card['name']} {self.scale}")
         return outcomes

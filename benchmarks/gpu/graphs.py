@@ -49,22 +49,22 @@ def graphs(check: Check) -> None:
     requests = [
         prompt for _ in range(scale.requests // SIBLINGS) for prompt in [drawn(check, draw, scale.prompt)] * SIBLINGS
     ]
-    told: dict[str, list[Written]] = {}
+    written_by: dict[str, list[Written]] = {}
     speeds: dict[str, float] = {}
     model, tokenizer = scale.model(check.device), scale.tokenizer()
     for way, (lookahead, as_graphs) in WAYS.items():
         steps = decode_graphs.STEPS_BEFORE_CAPTURE if way == "graphs" else sys.maxsize
         with patch.object(decode_graphs, "STEPS_BEFORE_CAPTURE", steps):
             engine = open_engine(check, model, tokenizer, lookahead=lookahead, graphs=as_graphs)
-            _decode(check, way, engine, requests, told, speeds)
+            _decode(check, way, engine, requests, written_by, speeds)
             engine.sleep()
     for way, beside, bar in (("ahead", "waiting", SAME), ("held", "waiting", None), ("graphs", "held", None)):
-        if way in told and beside in told:
-            share = same_share(told[way], told[beside])
+        if way in written_by and beside in written_by:
+            share = same_share(written_by[way], written_by[beside])
             check.found(f"{way}: tokens of {beside}, share", share, at_least=bar)
-            check.found(f"{way}: until texts differ", same_share_so_far(told[way], told[beside]))
-    if "graphs" in told:
-        compare(check, "graphs: ", model, told["graphs"])
+            check.found(f"{way}: until texts differ", same_share_so_far(written_by[way], written_by[beside]))
+    if "graphs" in written_by:
+        compare(check, "graphs: ", model, written_by["graphs"])
         check.found("graphs over ahead", speeds["graphs"] / speeds["ahead"], at_least=check.speed_bar(1))
 
 
@@ -73,7 +73,7 @@ def _decode(
     way: str,
     engine: LocalEngine,
     requests: Sequence[Tokens],
-    told: dict[str, list[Written]],
+    written_by: dict[str, list[Written]],
     speeds: dict[str, float],
 ) -> None:
     """The requests by one way: what was written, and how fast; nothing if it cannot be had here."""
@@ -98,7 +98,7 @@ def _decode(
     (written, _), seconds = clocked(check, lambda: continue_all(engine, written, scale.decode))
     speeds[way] = len(written) * scale.decode / seconds
     check.found(f"{way}: {len(written)} decoded", speeds[way], "tokens/s")
-    told[way] = _profiled(check, way, engine, written)
+    written_by[way] = _profiled(check, way, engine, written)
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def _profiled(check: Check, way: str, engine: LocalEngine, written: Sequence[Wri
 def host_waits() -> Iterator[list[warnings.WarningMessage]]:
     """What torch says about calls for which the host waits; to wait for an event is none of them."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         found: list[warnings.WarningMessage] = []
@@ -174,4 +174,4 @@ def host_waits() -> Iterator[list[warnings.WarningMessage]]:
             yield found
         finally:
             torch.cuda.set_sync_debug_mode(before)
-            found += [one for one in told if "called a synchronizing CUDA operation" in str(one.message)]
+            found += [one for one in warned if "called a synchronizing CUDA operation" in str(one.message)]

@@ -63,10 +63,10 @@ def _found_clocks(check: Check, rate: float) -> None:
     a, b = (torch.randn(size, size, device=check.device, dtype=torch.bfloat16) for _ in range(2))
     for _ in range(int(2 * rate / (2 * size**3))):
         torch.mm(a, b)
-    told = driver(check.device)
+    answer = driver(check.device)
     torch.cuda.synchronize(check.device)
     for name in ("clocks.sm", "clocks.max.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu"):
-        number, _, unit = told.get(name, "").partition(" ")
+        number, _, unit = answer.get(name, "").partition(" ")
         if re.fullmatch(r"[\d.]+", number):
             check.found(f"under load: {name}", float(number), unit)
 

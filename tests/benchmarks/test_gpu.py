@@ -279,20 +279,20 @@ def test_real_sizes_have_the_weights_of_their_models_and_need_what_the_plan_coun
     assert planned * 0.95 < needed < planned * 1.2
 
 
-def test_the_driver_is_asked_and_never_told(monkeypatch):
+def test_the_driver_is_queried_and_nothing_is_set(monkeypatch):
     calls: list[list[str]] = []
 
     def run(arguments, **options):
         calls.append(arguments)
         if arguments[-1] == "--id=GPU-x":
             raise subprocess.CalledProcessError(6, arguments)
-        told = "580.1, 1980 MHz, 2619 MHz, 1980 MHz, 2619 MHz, 320.5 W, 700.00 W, 41, P0\n"
-        return subprocess.CompletedProcess(arguments, 0, stdout=told)
+        answer = "580.1, 1980 MHz, 2619 MHz, 1980 MHz, 2619 MHz, 320.5 W, 700.00 W, 41, P0\n"
+        return subprocess.CompletedProcess(arguments, 0, stdout=answer)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="x"))
     monkeypatch.setattr(card.subprocess, "run", run)
-    told = card.driver(torch.device("cuda"))
-    assert (told["driver_version"], told["clocks.sm"], told["power.limit"]) == ("580.1", "1980 MHz", "700.00 W")
+    driver = card.driver(torch.device("cuda"))
+    assert (driver["driver_version"], driver["clocks.sm"], driver["power.limit"]) == ("580.1", "1980 MHz", "700.00 W")
     assert all(one[1].startswith("--query-gpu=") for one in calls)
     assert [one[-1] for one in calls] == ["--id=GPU-x", "--id=0"]
     assert card.driver(torch.device("cpu")) == {}
@@ -392,7 +392,7 @@ FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD", "other"),
     ],
 )  # fmt: skip
-def test_a_kernels_name_is_shortened_and_tells_its_kind(kernel, short, kind):
+def test_a_kernels_name_is_shortened_and_has_a_kind(kernel, short, kind):
     assert short_name(kernel) == short
     seen = Profiled(kernels={short_name(kernel): (2, 0.5)}, launches=2, waiting=0.0, seconds=1.0)
     assert seen.by_kind() == {kind: 1.0}

@@ -71,8 +71,8 @@ def test_tables_have_a_column_a_card_and_say_which_bars_were_missed(cards: list[
 
 def test_what_was_not_measured_is_said_of_each_card(cards: list[draw_cards.Measured]) -> None:
     lines = draw_cards.drawn(cards).splitlines()
-    told = "NVIDIA Z1 with torch 2.11.0, transformers 5.17.0, triton 3.6.0, driver 580.1, 2026-11-27, at abc1234: even."
-    assert told in lines
+    line = "NVIDIA Z1 with torch 2.11.0, transformers 5.17.0, triton 3.6.0, driver 580.1, 2026-11-27, at abc1234: even."
+    assert line in lines
     assert "NVIDIA H100 80GB HBM3, `step` failed: ." in lines
     assert "NVIDIA Z1, `servers` not run." in lines
 
@@ -98,3 +98,17 @@ def test_planned_times_stand_beside_measured_ones(
 
 def test_without_files_the_page_says_so(tmp_path: Path) -> None:
     assert draw_cards.drawn(draw_cards.read_files(tmp_path)).startswith("No file of a card is kept")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"card": {"name": "Z"}, "scale": "real", "checks": [1]}'])
+def test_a_file_of_something_else_is_one_line_and_the_page_stays(
+    tmp_path: Path, monkeypatch, capsys, text: str
+) -> None:
+    (tmp_path / "gpu-z.json").write_text(text)
+    page = tmp_path / "page.md"
+    page.write_text("as it was")
+    monkeypatch.setattr(draw_cards, "PAGE", page)
+    monkeypatch.setattr(draw_cards.read_files, "__defaults__", (tmp_path,))
+    assert draw_cards.main() == 2
+    assert capsys.readouterr().err == f"{tmp_path / 'gpu-z.json'}: not a file of this check\n"
+    assert page.read_text() == "as it was"

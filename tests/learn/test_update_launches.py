@@ -1,4 +1,4 @@
-"""Launches of an optimiser step on a card, counted with fake tensors: what the host tells the card of Qwen3-0.6B."""
+"""Launches of an optimiser step of Qwen3-0.6B on a card, counted with fake tensors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kernels_of_lists(lists: int, sizes: list[int], cuda: int) -> int:
     return kernels + (parts > 0)
 
 
-class Told(TorchDispatchMode):
+class Counted(TorchDispatchMode):
     """`operators` by name, but for views and allocations, the `kernels` that they are by the version of CUDA, and
     those for which the host waits; `largest` are the bytes of the largest tensor that is made. Numbers that the host
     reads are 1."""
@@ -104,24 +104,26 @@ def test_an_optimiser_step_of_a_0_6b_takes_few_launches_and_two_waits(monkeypatc
         optimiser = Optimiser(model, masters.tensors, Optimisation(steps=9, learning_rate=1e-4))
         largest = model.get_input_embeddings().weight.numel()
         for first in (True, False):
-            with Told() as passes:
+            with Counted() as passes:
                 for _ in range(2):
                     give_gradients(model)
                     masters.collect_gradients()
-            with Told() as told:
+            with Counted() as counted:
                 masters.clip_gradients(1.0)
                 optimiser.step()
                 masters.discard_gradients()
                 masters.publish()
-            moments = told.operators.pop("zeros_like", 0) + told.operators.pop("zeros", 0)
+            moments = counted.operators.pop("zeros_like", 0) + counted.operators.pop("zeros", 0)
             assert moments == 3 * 310 * first
     print(f"{dtype}: {passes.operators.total()} operators move the gradients of two passes, {dict(passes.kernels)}")
-    print(f"{told.operators.total()} step, {dict(told.kernels)} kernels by version of CUDA: {dict(told.operators)}")
+    print(
+        f"{counted.operators.total()} step, {dict(counted.kernels)} kernels by version of CUDA: {dict(counted.operators)}"
+    )
     assert passes.waits == []
-    assert told.waits == ["_local_scalar_dense"] * 2
-    assert told.operators.total() + passes.operators.total() <= 60
-    assert told.kernels[13] <= 70
-    assert told.largest == largest * dtype.itemsize, "a copy of as many elements as the largest weight has"
+    assert counted.waits == ["_local_scalar_dense"] * 2
+    assert counted.operators.total() + passes.operators.total() <= 60
+    assert counted.kernels[13] <= 70
+    assert counted.largest == largest * dtype.itemsize, "a copy of as many elements as the largest weight has"
 
 
 def test_the_count_of_steps_is_on_the_card_also_after_a_checkpoint_that_has_it_on_the_host() -> None:
@@ -140,7 +142,7 @@ def test_the_count_of_steps_is_on_the_card_also_after_a_checkpoint_that_has_it_o
         return Optimiser(model, MasterWeights(model).tensors, Optimisation(steps=9, learning_rate=1e-4))
 
     def stepped(optimiser):
-        with Told():
+        with Counted():
             for [weight] in optimiser.stepped.values():
                 weight.grad = torch.zeros_like(weight)
             optimiser.step()

@@ -72,7 +72,7 @@ class Targets:
         flat, target = flat[predicted][order], torch.searchsorted(self._numbers, nodes[predicted][order])
         starts = torch.searchsorted(target, torch.arange(len(self) + 1)).tolist()  # of each target's indices in `flat`
         flat, target = map(self.pack.send, (flat, target))
-        told = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided]  # (M, k)
+        teacher = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided]  # (M, k)
 
         def logprob_grad(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
             span = slice(starts[part.start], starts[part.stop])
@@ -80,13 +80,13 @@ class Targets:
                 logprobs = values.detach().requires_grad_()
                 of_rows = target[span] - part.start
                 tokens = rows.tokens_at(flat[span])
-                if told is None or self.also is None:
+                if teacher is None or self.also is None:
                     row_logprobs = gather_rows(logprobs, of_rows)
                 else:
                     row_logprobs = gather_rows(logprobs[:, 0], of_rows)
                     top = Top(
                         tokens=self.also[part][of_rows][None],
-                        logprobs=told[part][of_rows][None],
+                        logprobs=teacher[part][of_rows][None],
                         of_policy=gather_rows(logprobs[:, 1:], of_rows)[None],
                     )
                     tokens = replace(tokens, teacher_top=top)

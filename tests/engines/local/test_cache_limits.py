@@ -153,8 +153,10 @@ def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
 
     hook = model.register_forward_pre_hook(never, with_kwargs=True)
     try:
+        engine = engine_of(model, tokenizer)
         with pytest.raises(torch.OutOfMemoryError):
-            play(engine_of(model, tokenizer), words)
+            play(engine, words)
+        assert engine.forwards == 0
     finally:
         hook.remove()
 

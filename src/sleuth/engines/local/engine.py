@@ -49,7 +49,7 @@ MIN_FORWARD_TOKENS = 64
 
 HELD_STEPS = 32
 """With CUDA graphs, prompts are read in one forward of 33 at most: it is launched kernel by kernel, and takes as long
-as eight decode steps that are graphs, however few tokens it reads."""
+as about ten decode steps that are graphs."""
 
 ARRIVAL_YIELDS = 8
 """Times to yield to the event loop before a forward, so that callers with a pending request join its batch."""
@@ -399,15 +399,17 @@ class LocalEngine:
     def _forward(self, batch: Batch, last: np.ndarray) -> torch.Tensor:
         """The logits (B, V) after the batch's tokens at `last` (B): the decoding ones, and the last of each chunk that
         ends its prompt."""
-        self.forwards += 1
         if self._lean is not None:
-            return self._lean(batch)[: len(last)]  # only the last chunk may end inside its prompt
-        if len(last) == len(batch.tokens):
-            return self._logits(batch)
-        outputs = sent(last, self.model.device)
-        batch.output_indices = select_outputs(outputs, len(batch.tokens))
-        with nullcontext() if batch.output_indices is None else skip_unused_outputs(self.model, "batch"):
-            return self._logits(batch, logits_to_keep=outputs)
+            logits = self._lean(batch)[: len(last)]  # only the last chunk may end inside its prompt
+        elif len(last) == len(batch.tokens):
+            logits = self._logits(batch)
+        else:
+            outputs = sent(last, self.model.device)
+            batch.output_indices = select_outputs(outputs, len(batch.tokens))
+            with nullcontext() if batch.output_indices is None else skip_unused_outputs(self.model, "batch"):
+                logits = self._logits(batch, logits_to_keep=outputs)
+        self.forwards += 1  # not one that ran out of memory
+        return logits
 
     def _logits(self, batch: Batch, **options: torch.Tensor) -> torch.Tensor:
         """The logits (T, V) of the batch's tokens, or of those that the options name."""
