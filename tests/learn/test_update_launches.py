@@ -116,9 +116,7 @@ def test_an_optimiser_step_of_a_0_6b_takes_few_launches_and_two_waits(monkeypatc
             moments = counted.operators.pop("zeros_like", 0) + counted.operators.pop("zeros", 0)
             assert moments == 3 * 310 * first
     print(f"{dtype}: {passes.operators.total()} operators move the gradients of two passes, {dict(passes.kernels)}")
-    print(
-        f"{counted.operators.total()} step, {dict(counted.kernels)} kernels by version of CUDA: {dict(counted.operators)}"
-    )
+    print(f"{counted.operators.total()} step, {dict(counted.kernels)} kernels by CUDA: {dict(counted.operators)}")
     assert passes.waits == []
     assert counted.waits == ["_local_scalar_dense"] * 2
     assert counted.operators.total() + passes.operators.total() <= 60

@@ -85,6 +85,10 @@ def test_the_weights_stay_the_models_own(make_model, words, lean_engine, tmp_pat
     first = play(one, prompts)
     places = [weight.data_ptr() for weight in model.parameters()]
     assert play(other, prompts) == first
+    for layer in model.model.layers:  # no second copy: what is multiplied at once is in one buffer
+        attention, block = layer.self_attn, layer.mlp
+        for parts in ((attention.q_proj, attention.k_proj, attention.v_proj), (block.gate_proj, block.up_proj)):
+            assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
     assert [weight.data_ptr() for weight in model.parameters()] == places
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     model(torch.tensor(prompts)).logits.sum().backward()
