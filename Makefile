@@ -75,7 +75,7 @@ test-ranks: $(DEV)  ## runs and updates of two and more ranks, which take a core
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "ranks and not slow"
 
 test-kernels: $(DEV) $(KERNELS)  ## the kernels of a card in Triton's interpreter, which is in a folder of its own (650 MB)
-	$(BIN)/pytest $(addprefix tests/engines/local/test_,decode_kernels.py prefill_kernels.py sample_kernels.py lean_forward.py)
+	$(BIN)/pytest $(addprefix tests/,kernels/test_decode_kernels.py kernels/test_prefill_kernels.py kernels/test_sample_kernels.py engines/local/test_lean_forward.py)
 
 test-slow: $(DEV)  ## the learning runs, which take minutes
 	$(PYTEST) -m slow
@@ -84,7 +84,7 @@ servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environ
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m servers
 
 trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python environment of its own (2 GB)
-	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/interop
+	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/trainers
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
 	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py

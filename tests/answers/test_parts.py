@@ -1,0 +1,151 @@
+"""What may be paid for beside the answer, each measured on episodes made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from answered_episodes import episode_of, looked_up, results, score_of
+
+from sleuth import family
+from sleuth.answers.factory import answer_scorer_of, reward_of, reward_spec_of
+from sleuth.answers.search_results import appears_in, passages_with
+from sleuth.answers.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
+from sleuth.dialect import DIALECTS
+from sleuth.judges.factory import JudgePool
+from sleuth.recipe.rewards import RewardInputs
+from sleuth.types import Action, Episode, Passage, Reward
+
+DIALECT = DIALECTS["sleuth"]
+NOBODY = JudgePool(Path("unused"))
+"""Nothing here is judged."""
+RIGHT = "<think>b</think><answer>Paris</answer>"
+
+
+KINDS = ("token_f1", "format", "cited_answer")
+
+
+def reward_named(kind: str) -> Reward:
+    return family.table("rewards", kind)(kind=kind).build(
+        RewardInputs(dialect=DIALECT, tokenizer=None, judge_pool=NOBODY)
+    )
+
+
+def measure(kind: str, episode: Episode) -> float | None:
+    return score_of(reward_named(kind), episode).value
+
+
+def answering(answer: str, golden: str = "Paris", stop: str = "answered") -> Episode:
+    return episode_of(("policy", f"<answer>{answer}</answer>"), golden=golden, stop=stop)
+
+
+def test_token_f1_pays_the_words_of_the_given_answer() -> None:
+    assert measure("token_f1", answering("Paris, France")) == pytest.approx(2 / 3)
+    assert measure("token_f1", episode_of(("policy", "Paris"))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "stands"),
+    [
+        ("New York", "in the city of New York.", True),
+        ("no", "northern", False),
+        ("The", "the the", False),
+        ("York New", "New York", False),
+        ("U.S.A.", "made in USA", True),
+    ],
+)
+def test_an_answer_stands_in_a_text_with_all_its_words_whole_and_in_order(answer: str, text: str, stands: bool) -> None:
+    assert appears_in(answer, text) is stands
+
+
+def test_results_of_turns_that_are_told_anew_stand_before_the_turns_that_are_left() -> None:
+    search = Action(kind="search", text="x", passages=(Passage(id="1", title="", text="Paris"),))
+    actions = (search, Action(kind="answer", text="Paris"))
+    for copied, found in (("<search>x</search> Paris", True), ("<search>x</search> cut", False)):
+        episode = episode_of(("env", copied), ("policy", RIGHT), actions=actions)
+        assert bool([*passages_with("Paris", episode.trajectory)]) is found
+
+
+def test_the_passages_that_hold_an_answer_are_told_in_the_order_in_which_they_were_shown() -> None:
+    cited = looked_up("A city. Paris", RIGHT).trajectory
+    assert [passage.id for passage in passages_with("paris", cited)] == ["1"]
+    assert list(passages_with("Rome", cited)) == []
+    assert list(passages_with("Paris", looked_up("A city. Paris", RIGHT, shown="A city.").trajectory)) == []
+
+
+WELL_FORMED = {
+    "a thought and an answer": episode_of(("policy", RIGHT)),
+    "white space between": episode_of(("policy", "\n<think>a</think>\n\n<answer>Rome</answer>\n")),
+    "a search first": looked_up("Paris", RIGHT),
+    "tags in a passage": looked_up("</think> <answer> <search>", RIGHT),
+    "a cut that took the closing tag": episode_of(
+        ("policy", "<think>a</think><search>x</search>"), ("env", "<information> cut"), ("policy", RIGHT)
+    ),
+    "a search that the environment opened": episode_of(
+        ("env", "<search>"), ("policy", "x</search>"), results("Paris"), ("policy", RIGHT)
+    ),
+}
+MALFORMED = {
+    "no thought": episode_of(("policy", "<answer>Paris</answer>")),
+    "a thought that never closes": episode_of(("policy", "<think>b<answer>Paris</answer>")),
+    "a thought closed twice": episode_of(("policy", "<think>b</think></think><answer>Paris</answer>")),
+    "words outside": episode_of(("policy", "<think>b</think> so <answer>Paris</answer>")),
+    "words after": episode_of(("policy", RIGHT + " so")),
+    "two answers": episode_of(("policy", RIGHT + "<answer>Paris</answer>")),
+    "no answer": episode_of(("policy", "<think>b</think><search>x</search>"), stop="turns"),
+    "not taken for an answer": episode_of(("policy", RIGHT), stop="length"),
+    "results of its own": episode_of(
+        ("policy", "<think>a</think><search>x</search><information>p</information>" + RIGHT)
+    ),
+    "a bad action on the way": episode_of(("policy", "<think>a</think>"), ("env", DIALECT.hint), ("policy", RIGHT)),
+    "an answer in an opened search": episode_of(("env", "<search>"), ("policy", RIGHT)),
+    "nothing written": episode_of(),
+}
+
+
+@pytest.mark.parametrize("name", WELL_FORMED)
+def test_a_transcript_of_thoughts_searches_and_an_answer_is_well_formed(name: str) -> None:
+    assert measure("format", WELL_FORMED[name]) == 1.0
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_anything_else_is_not_well_formed(name: str) -> None:
+    assert measure("format", MALFORMED[name]) == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failed_retriever_makes_every_part_missing_and_never_zero(kind: str) -> None:
+    score = score_of(
+        reward_named(kind),
+        episode_of(("policy", "<search>x</search>"), stop="failed", actions=(Action(kind="search", text="x"),)),
+    )
+    assert (score.value, score.note, score.parts) == (None, "retriever failed", {})
+
+
+def test_the_reward_of_a_recipe_is_the_weighted_sum_of_its_parts_and_tells_each() -> None:
+    recipes = [
+        AnswerRewardRecipe(kind="answer"),
+        FormatRecipe(kind="format", weight=0.25),
+        TokenF1Recipe(kind="token_f1", weight=0.5),
+    ]
+    score = score_of(reward_of(recipes, DIALECT, None, NOBODY), looked_up("Paris", RIGHT))
+    assert score.value == 1.75
+    assert score.parts == {"em": 1.0, "correct": 1.0, "format": 1.0, "token_f1": 1.0}
+    assert score.note == "correct"
+
+
+def test_strict_exact_match_is_told_where_nothing_is_paid_for_it() -> None:
+    score = score_of(reward_of([TokenF1Recipe(kind="token_f1")], DIALECT, None, NOBODY), answering("Paris, France"))
+    assert score.value == pytest.approx(2 / 3)
+    assert (score.parts["em"], score.note) == (0.0, "wrong")
+    assert answer_scorer_of([TokenF1Recipe(kind="token_f1")]) == "strict"
+
+
+def test_the_reward_spec_names_the_version_of_everything_that_is_paid_for() -> None:
+    recipes = [AnswerRewardRecipe(kind="answer", scorer="verl"), FormatRecipe(kind="format", weight=0.5)]
+    spec = reward_spec_of(recipes)
+    assert [(part.kind, part.scorer, part.scorer_version, part.weight) for part in spec.parts] == [
+        ("answer", "verl", 1, 1.0),
+        ("format", "format", 1, 0.5),
+    ]
+    assert spec.hash != reward_spec_of([AnswerRewardRecipe(kind="answer"), recipes[1]]).hash

@@ -1,0 +1,289 @@
+"""What goes wrong with models: templates that fail or never end, stop tokens, tags, and recipes that do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from model_families import FAMILIES, QWEN2_5, QWEN3_5, Family
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.decoders import ByteLevel
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+from verb import sleuth
+
+from sleuth.learn.models import load_outline
+from sleuth.plan import model_template
+from sleuth.plan.model_check import examine, tag_finding
+from sleuth.plan.model_files import Finding, load_files
+from sleuth.plan.model_recipe_fit import recipe_findings
+from sleuth.recipe import load_recipe
+from sleuth.types import SleuthError
+
+ROOT = Path(__file__).parents[2]
+TINY, PAGE = ROOT / "models" / "tiny-base", ROOT / "docs" / "how-to" / "check_model.md"
+
+
+def found_with(**changes: object) -> list[Finding]:
+    """The findings on a model with Qwen2.5's habits, changed."""
+    return examine(dataclasses.replace(FAMILIES["Qwen2.5"], **changes).files())
+
+
+def lines(findings: list[Finding], check: str, level: str) -> str:
+    return "\n".join(str(one) for one in findings if (one.check, one.level) == (check, level))
+
+
+def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_template, "RENDER_SECONDS", 1.0)
+    endless = "{%- for a in range(99999) -%}{%- for b in range(99999) -%}{%- endfor -%}{%- endfor -%}"
+    found = found_with(template=endless)
+    assert "rendering was stopped: it does not end within 1 s" in lines(found, "template", "problem")
+    assert lines(found, "tags", "ok")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{- 'x' * 2000000 -}}", "it writes 2,000,000 characters for a few lines of conversation"),
+        ("{{- ('x' * 9000000000) | length -}}", "it needs more than 4 GB of memory"),
+    ],
+)
+def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
+    assert reason in lines(found_with(template=template), "template", "problem")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{%- if -%}", "it cannot render a user's question: "),
+        ("{{- raise_exception('never a question') -}}", "it cannot render a user's question: never a question"),
+        (
+            "{%- if messages | length > 1 -%}{{- raise_exception('one message only') -}}{%- endif -%}{{- messages -}}",
+            "it cannot render a conversation of several turns: one message only",
+        ),
+        ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
+        ("{{- messages | length -}}", "it drops the user's question, if that is no list of parts"),
+        ("{{- messages[0].content -}}", "it drops what the assistant said"),
+    ],
+)
+def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str) -> None:
+    assert reason in lines(found_with(template=template), "template", "problem")
+
+
+def test_a_refused_system_message_is_named() -> None:
+    refuses = "{%- if messages[0].role == 'system' -%}{{- raise_exception('no system role') -}}{%- endif -%}" + QWEN2_5
+    assert "it refuses a system message: no system role" in lines(found_with(template=refuses), "template", "warning")
+
+
+def test_an_empty_thought_that_the_history_forgets_is_named() -> None:
+    never = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
+    found = found_with(template=never)
+    assert r"at the second question the template changes earlier text: " in lines(found, "history", "warning")
+
+
+def test_turns_that_the_template_refuses_are_named() -> None:
+    strict = (
+        "{%- for m in messages -%}{%- if '<think>' in m.content -%}{{- raise_exception('a thought') -}}{%- endif -%}"
+    )
+    found = found_with(template=strict + "{%- endfor -%}" + QWEN2_5)
+    assert "refuses turns as the policy wrote them: a thought" in lines(found, "history", "warning")
+
+
+def test_a_template_that_writes_no_calls_leaves_them_to_the_prompt() -> None:
+    found = found_with(template=QWEN2_5.replace("m.tool_calls or []", "[]"))
+    assert "the policy learns them from prompts" in lines(found, "tool calls", "ok")
+
+
+def test_a_base_model_needs_no_template() -> None:
+    found = found_with(template=None)
+    assert "there is no chat template: a base model" in lines(found, "template", "warning")
+    assert not [one for one in found if one.level == "problem"]
+
+
+def test_several_templates_are_a_problem() -> None:
+    files = FAMILIES["Qwen2.5"].files()
+    files.tokenizer.chat_template = {"default": QWEN2_5, "tool_use": QWEN2_5}
+    assert "several chat templates (default and tool_use)" in lines(examine(files), "template", "problem")
+
+
+def test_a_turn_that_ends_with_no_stop_token_is_a_problem() -> None:
+    found = found_with(eos="<|endoftext|>", stops=("<|endoftext|>",))
+    assert "ends a turn with <|im_end|>, and sampling stops at <|endoftext|>" in lines(found, "stop tokens", "problem")
+
+
+def test_an_end_that_is_no_token_is_a_problem() -> None:
+    found = found_with(controls=("<|im_start|>",), eos="<|endoftext|>", stops=("<|endoftext|>",))
+    assert "<|im_end|>, which the tokenizer splits into" in lines(found, "stop tokens", "problem")
+
+
+def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
+    files = FAMILIES["Granite 4"].files()
+    generation = GenerationConfig(eos_token_id=[99999, -1])
+    assert dataclasses.replace(files, generation=generation).eos_ids == {files.tokenizer.vocab["<|end_of_text|>"]}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("generation_config.json", "[]", "problem: generation config: generation_config.json cannot be used: "),
+        ("generation_config.json", '{"eos_token_id": "x"}', "problem: generation config: "),
+        ("config.json", '{"model_type": "none"}', "warning: config: this transformers cannot read its config: "),
+    ],
+)
+def test_a_damaged_config_is_a_finding(file: str, content: str, reason: str, tmp_path: Path) -> None:
+    saved(FAMILIES["Granite 4"], tmp_path)
+    (tmp_path / file).write_text(content)
+    assert reason in "\n".join(map(str, examine(load_files(str(tmp_path)))))
+
+
+def merging_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, but for `>` and a line break after it, which are one, as in the vocabularies of Qwen."""
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    newline = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("\n")[0][0]
+    vocabulary = {symbol: at for at, symbol in enumerate([*symbols, f">{newline}"])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[(">", newline)]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>")
+
+
+def test_tags_of_several_tokens_are_counted() -> None:
+    finding = tag_finding(merging_tokenizer())
+    assert (finding.level, "18 are several tokens (<think>, </think>, " in finding.line) == ("ok", True), finding.line
+
+
+def test_a_tag_that_a_tokenizer_cannot_write_is_a_problem() -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"?": 0}, unk_token="?")))
+    tokenizer.unk_token = "?"
+    finding = tag_finding(tokenizer)
+    assert (finding.level, "the tokenizer cannot write <think>, " in finding.line) == ("problem", True), finding.line
+
+
+def saved(family: Family, folder: Path) -> Path:
+    files = family.files()
+    files.tokenizer.save_pretrained(folder)
+    assert files.config is not None
+    assert files.generation is not None
+    files.config.save_pretrained(folder)
+    files.generation.save_pretrained(folder)
+    return folder
+
+
+def recipe(folder: Path, env: str, context: int = 4096, scorer: str = "strict") -> Path:
+    file = folder / "r.toml"
+    file.write_text(f"""
+name = "r"
+model = "elsewhere"
+[[stage]]
+kind = "grpo"
+steps = 2
+prompts_per_step = 1
+samples_per_prompt = 2
+learning_rate = 1e-3
+context = {context}
+data = {{ questions = "q.jsonl" }}
+env = {{ kind = "search", retriever = "empty", {env} }}
+reward = [{{ kind = "answer", scorer = "{scorer}" }}]
+""")
+    return file
+
+
+def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -> None:
+    model = saved(FAMILIES["Qwen3"], tmp_path / "model")
+    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
+    result = sleuth("check", "model", model, "--recipe", file, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ok"]) == (0, True)
+    assert found["seconds"] < 60
+    stage = [one["line"] for one in found["findings"] if one["check"] == "stage.0 (grpo)"]
+    assert stage[0] == "the scorer strict pays a right answer 1, through this template"
+    assert "of context = 4,096 tokens and leaves" in stage[1]
+    assert "at most 8,192 follow" in stage[1]
+
+
+@pytest.mark.parametrize(
+    ("env", "context", "scorer", "reason"),
+    [
+        (
+            'dialect = "chat", prompt = "plain", prompt_role = "user"',
+            4096,
+            "search_r1",
+            "the scorer search_r1 would pay",
+        ),
+        ('dialect = "sleuth", prompt = "plain"', 70, "strict", "less than one turn of 64"),
+        ('dialect = "sleuth", prompt = "plain"', 65536, "strict", "context = 65,536 is more than the 32,768"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_a_problem(
+    env: str, context: int, scorer: str, reason: str, tmp_path: Path
+) -> None:
+    found = list(recipe_findings(FAMILIES["Qwen3"].files(), load_recipe(recipe(tmp_path, env, context, scorer))))
+    assert reason in lines(found, "stage.0 (grpo)", "problem")
+
+
+def test_a_dialect_that_the_template_cannot_speak_is_a_problem_of_the_recipe(tmp_path: Path) -> None:
+    model = saved(FAMILIES["Gemma 3"], tmp_path / "model")
+    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
+    result = sleuth("check", "model", model, "--recipe", file)
+    assert result.exit_code == 1
+    assert "problem: stage.0 (grpo): the chat template does not render tools" in result.stdout
+
+
+def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
+    result = sleuth("check", "model", TINY)
+    *findings, count = result.stdout.splitlines()
+    assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 2 warnings")
+    assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
+
+
+def test_a_folder_without_a_kind_is_taken_for_a_model() -> None:
+    result = sleuth("check", TINY)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: sleuth check {TINY}: say what it is; use sleuth check model {TINY}\n",
+    )
+
+
+def test_wrong_input_is_one_line(tmp_path: Path) -> None:
+    for arguments, reason in (
+        (["no/such/folder"], "no such folder"),
+        ([tmp_path], "no tokenizer there"),
+        ([TINY, "--recipe", tmp_path / "none.toml"], "no such recipe"),
+    ):
+        result = sleuth("check", "model", *arguments)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert reason in result.stderr
+
+
+def test_a_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = sleuth("check", "model", TINY, "--recipe", "demo")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "ok: stage." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("tokenizer_config.json", "[]", "no tokenizer could be loaded"),
+        ("tokenizer.json", '{"added_tokens": [], "model": {"type": "none"}}', "no tokenizer could be loaded"),
+    ],
+)
+def test_damaged_files_of_a_tokenizer_are_one_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / name).write_text(text)
+    result = sleuth("check", "model", model)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert reason in result.stderr
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"eos_token_id": "x"}'])
+def test_a_generation_config_that_cannot_be_used_is_one_line_where_a_model_is_loaded(tmp_path: Path, text: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(TINY, model)
+    (model / "generation_config.json").write_text(text)
+    with pytest.raises(SleuthError, match=r"generation_config\.json"):
+        load_outline(str(model))

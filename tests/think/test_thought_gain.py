@@ -1,0 +1,363 @@
+"""What a thought gains, by hand and against the plain padded computation; and that thoughts alone are trained by it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sleuth.learn.batch import batch_of_groups
+from sleuth.learn.models import load_model
+from sleuth.learn.optim import Optimisation
+from sleuth.learn.policy import Policy
+from sleuth.recipe import load_recipe
+from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.render import Renderer
+from sleuth.think.env import thinking_of
+from sleuth.think.rewards import GainRecipe
+from sleuth.think.thought_gain import GainScorer
+from sleuth.think.thoughts import THINK, tag_piece
+from sleuth.training.grpo import advantages_of
+from sleuth.training.learning import policy_loss_of
+from sleuth.types import Continuation, Episode, Group, Piece, Score, Segment, Task, Trajectory
+
+ROOT = Path(__file__).parents[2]
+BEFORE, BEHIND = " Tamton is a town in Osmark. The region of Tamton is", " Osmark."
+STAGE = """
+name = "gains"
+model = "m"
+[[stage]]
+kind = "grpo"
+steps = 1
+prompts_per_step = 1
+samples_per_prompt = 2
+learning_rate = 1e-3
+context = 200
+data = { kind = "places", texts = "t.jsonl" }
+env = { kind = "thought" }
+reward = [{ kind = "gain" }]
+loss = { setting = "dr_grpo", constant = 48, old_logprobs = "learner" }
+"""
+
+
+@pytest.fixture(scope="module")
+def base():
+    return load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def renderer(base) -> Renderer:
+    return Renderer(base[1])
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> GrpoRecipe:
+    file = tmp_path / "gains.toml"
+    file.write_text(STAGE)
+    [found] = load_recipe(file).stage
+    assert isinstance(found, GrpoRecipe)
+    return found
+
+
+def tags(renderer: Renderer) -> tuple[Piece, Piece]:
+    return tag_piece(THINK.open, renderer), tag_piece(THINK.close, renderer)
+
+
+def scorer(base, renderer: Renderer, **recipe: object) -> GainScorer:
+    asked = GainRecipe.model_validate({"kind": "gain", "clip": None, **recipe})
+    return GainScorer(asked, base[0], tags(renderer), None)
+
+
+def segment(author, text: str, renderer: Renderer) -> Segment:
+    return renderer.render(Piece(text=text, author=author))
+
+
+def group(renderer: Renderer, *thoughts: str, before: str = BEFORE, behind: str = BEHIND, closed: bool = True) -> Group:
+    """Thoughts that end with their tag were closed by the policy; the environment closes others, where `closed`."""
+    source = {at: segment("source", text, renderer) for at, text in enumerate((before, behind))}
+    task = Task(
+        id=before,
+        question=before,
+        golden_answers=("Osmark",),
+        reference=behind,
+        continuation=Continuation(document="d", prefix=source[0], suffix=source[1]),
+    )
+
+    def episode(sample: int, thought: str) -> Episode:
+        told = [source[0], segment("env", THINK.open, renderer), segment("policy", thought, renderer)]
+        if closed and not thought.endswith(THINK.close):
+            told.append(segment("env", THINK.close, renderer))
+        return Episode(task=task, sample=sample, trajectories=(Trajectory(segments=tuple(told)),))
+
+    episodes = tuple(episode(*of) for of in enumerate(thoughts))
+    return Group(task=task, episodes=episodes, scores=(Score(value=0.0),) * len(episodes))
+
+
+@torch.no_grad()
+def plain_nll(model, renderer: Renderer, story: str, behind: str = BEHIND) -> float:
+    """Nats a token of the end of a story, from the model's own full logits; each piece is encoded by itself."""
+    told = [renderer.render(Piece(text=part, author="teacher")).tokens for part in (*story.split("|"), behind)]
+    tokens = torch.tensor([[token for part in told for token in part]])
+    logprobs = model(tokens).logits[0].float().log_softmax(-1)
+    first = tokens.shape[1] - len(told[-1])
+    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(first, tokens.shape[1])) / len(told[-1])
+
+
+THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
+
+
+def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
+    base, renderer
+) -> None:
+    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    blank = plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
+    nlls = [plain_nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
+    assert [score.value for score in found.scores] == pytest.approx([blank - nll for nll in nlls], abs=1e-5)
+    assert [score.parts["gain"] for score in found.scores] == [score.value for score in found.scores]
+    assert found.scores[0].value > found.scores[1].value  # to a base that reads, the right fact is worth more
+    assert figures["gain"] == pytest.approx(blank - sum(nlls) / 3, abs=1e-5)
+    assert figures["blank_nll"] == pytest.approx(blank, abs=1e-5)
+    assert figures["swapped_gain"] is None  # there is no other group to take a thought from
+
+
+def test_an_empty_thought_gains_exactly_nothing(base, renderer) -> None:
+    [found], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], base[0], budget=512)
+    assert [score.value for score in found.scores] == [0.0, 0.0]
+
+
+def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
+    other = " Vogrun is a town in Ulmark. The region of Vogrun is"
+    groups = [
+        group(renderer, THOUGHTS[0]),
+        group(renderer, " Vogrun is in Ulmark</think>", before=other, behind=" Ulmark."),
+    ]
+    _, figures = scorer(base, renderer).score(groups, base[0], budget=512)
+    swapped = [
+        plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
+        - plain_nll(base[0], renderer, f"{BEFORE}|<think>| Vogrun is in Ulmark</think>"),
+        plain_nll(base[0], renderer, f"{other}|<think>|</think>", " Ulmark.")
+        - plain_nll(base[0], renderer, f"{other}|<think>|{THOUGHTS[0]}|</think>", " Ulmark."),
+    ]
+    assert figures["swapped_gain"] == pytest.approx(sum(swapped) / 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gains_are_those_of_plain_padded_rows_however_the_stories_are_packed(base, renderer, seed: int) -> None:
+    model, draw = base[0], random.Random(seed)
+
+    def some(count: int) -> tuple[int, ...]:
+        return tuple(draw.randrange(20, 800) for _ in range(count))
+
+    def drawn() -> Group:
+        made = group(renderer, *[" x"] * draw.randint(1, 4))
+        prefix, suffix = some(draw.randint(1, 12)), some(draw.randint(1, 6))
+        continuation = Continuation(
+            document="d",
+            prefix=Segment(author="source", tokens=prefix, text=""),
+            suffix=Segment(author="source", tokens=suffix, text=""),
+        )
+        task = replace(made.task, continuation=continuation)
+
+        def episode(old: Episode) -> Episode:
+            _, opening, _, closing = old.trajectory.segments
+            thought = Segment(author="policy", tokens=some(draw.randint(0, 8)), text=" x")
+            story = Trajectory(segments=(continuation.prefix, opening, thought, closing))
+            return replace(old, task=task, trajectories=(story,))
+
+        return replace(made, task=task, episodes=tuple(map(episode, made.episodes)))
+
+    groups = [drawn() for _ in range(draw.randint(1, 3))]
+    found = {budget: scorer(base, renderer).score(groups, base[0], budget=budget) for budget in (24, 4096)}
+    rows, spans = [], []
+    for of in groups:
+        assert of.task.continuation is not None
+        prefix, suffix = of.task.continuation.prefix.tokens, of.task.continuation.suffix.tokens
+        stories = [(*prefix, *[token for tag in tags(renderer) for token in tag.tokens or ()])]
+        stories += [episode.trajectory.tokens for episode in of.episodes]
+        rows += [(*story, *suffix) for story in stories]
+        spans += [len(suffix)] * len(stories)
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    with torch.no_grad():
+        logprobs = model(padded).logits.float().log_softmax(-1)
+    means = [
+        sum(float(logprobs[at, t - 1, row[t]]) for t in range(len(row) - span, len(row))) / span
+        for at, (row, span) in enumerate(zip(rows, spans, strict=True))
+    ]
+    plain: list[float] = []
+    at = 0
+    for of in groups:
+        blank_mean, own = means[at], means[at + 1 : at + 1 + len(of.episodes)]
+        plain += [value - blank_mean for value in own]
+        at += 1 + len(of.episodes)
+    for paid, _ in found.values():
+        assert [score.value for one in paid for score in one.scores] == pytest.approx(plain, abs=1e-4)
+
+
+def test_gains_are_clipped_where_they_are_paid_and_told_as_they_are(base, renderer) -> None:
+    thoughts = group(renderer, *THOUGHTS)
+    [free], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
+    [bound], _ = scorer(base, renderer, clip=0.05, weight=3.0).score([thoughts], base[0], budget=512)
+    for whole, cut in zip(free.scores, bound.scores, strict=True):
+        assert whole.value is not None
+        assert cut.value == pytest.approx(3 * max(-0.05, min(0.05, whole.value)))
+        assert cut.parts["gain"] == whole.parts["gain"]
+
+
+def test_an_unclosed_thought_is_worth_no_more_than_an_empty_one_or_its_worst_sibling(base, renderer) -> None:
+    own = scorer(base, renderer)
+    closed, open_ = group(renderer, *THOUGHTS[:2]), group(renderer, " Tamton", closed=False)
+    mixed = replace(closed, episodes=(*closed.episodes, *open_.episodes), scores=(Score(value=0.0),) * 3)
+    [found], _ = own.score([mixed], base[0], budget=512)
+    gains = [score.value or 0.0 for score in found.scores]
+    assert gains[2] == min(0.0, *gains[:2])
+    assert found.scores[2].note == "the thought was never closed"
+    assert "gain" not in found.scores[2].parts
+    [alone], figures = own.score([open_], base[0], budget=512)
+    assert (alone.scores[0].value, figures["gain"], figures["blank_nll"]) == (0.0, None, None)
+
+
+def test_a_missing_score_stays_missing_and_others_are_added_to(base, renderer) -> None:
+    thoughts = replace(group(renderer, *THOUGHTS[:2]), scores=(Score(value=None, note="out"), Score(value=1.0)))
+    [found], _ = scorer(base, renderer).score([thoughts], base[0], budget=512)
+    assert (found.scores[0].value, found.scores[0].note) == (None, "out")
+    assert found.scores[1].value == pytest.approx(1.0 + found.scores[1].parts["gain"])
+
+
+def test_a_suffix_that_was_written_has_no_part_in_a_gain(base, renderer) -> None:
+    bare = group(renderer, *THOUGHTS)
+    longer = replace(
+        bare,
+        episodes=tuple(
+            replace(
+                one,
+                trajectories=(
+                    Trajectory(segments=(*one.trajectory.segments, segment("policy", " Ulmark.", renderer))),
+                ),
+            )
+            for one in bare.episodes
+        ),
+    )
+    assert thinking_of(longer.episodes[0].trajectory, THINK.close).suffix is not None
+    own = scorer(base, renderer)
+    (one, figures), (other, others) = (own.score([told], base[0], budget=512) for told in (bare, longer))
+    assert (one[0].scores, figures) == (other[0].scores, others)
+
+
+# -- who scores --------------------------------------------------------------------------------------------------------
+
+
+def test_a_frozen_scorer_stays_and_a_moving_one_follows_slowly(base, renderer) -> None:
+    model = base[0]
+    policy = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1.0)
+    frozen, moving = scorer(base, renderer), scorer(base, renderer, scorer="moving", decay=0.9)
+    for one in (frozen, moving):
+        one.follow(policy)
+    before, after = (next(iter(one.model.parameters())) for one in (frozen, moving))
+    assert torch.equal(before, next(iter(model.parameters())))
+    assert torch.allclose(after, before + 0.1, atol=1e-6)
+    assert frozen.state_dict() == {}
+    state = {name: weight.clone() for name, weight in moving.state_dict().items()}
+    again = GainScorer(moving.recipe, model, tags(renderer), state)
+    assert torch.equal(next(iter(again.model.parameters())), after)
+
+
+def test_the_information_gain_of_rlp_is_the_policy_with_the_thought_over_the_average_without(base, renderer) -> None:
+    policy = copy.deepcopy(base[0])
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.mul_(1.05)
+    rlp = scorer(base, renderer, scorer="policy", decay=0.5)
+    rlp.follow(policy)  # the average is half way between the base and the policy
+    average = copy.deepcopy(base[0])
+    with torch.no_grad():
+        for weight in average.parameters():
+            weight.mul_(1.025)
+    [found], figures = rlp.score([group(renderer, *THOUGHTS)], policy, budget=512)
+    without = plain_nll(average, renderer, BEFORE)  # no thought, and no tags either
+    nlls = [plain_nll(policy, renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
+    assert [score.value for score in found.scores] == pytest.approx([without - nll for nll in nlls], abs=1e-4)
+    assert figures["blank_nll"] == pytest.approx(without, abs=1e-4)
+
+
+def test_an_average_of_bfloat16_weights_moves_by_less_than_their_spacing(base, renderer) -> None:
+    """A step of 0.001 from 1 towards 2 is less than half of bfloat16's spacing of 1/128 there."""
+    model = copy.deepcopy(base[0]).to(torch.bfloat16)
+    policy = copy.deepcopy(model)
+    with torch.no_grad():
+        for start, end in zip(model.parameters(), policy.parameters(), strict=True):
+            start.fill_(1.0)
+            end.fill_(2.0)
+    asked = GainRecipe.model_validate({"kind": "gain", "scorer": "policy"})
+    rlp = GainScorer(asked, model, tags(renderer), None)
+    for _ in range(20):
+        rlp.follow(policy)
+    name, kept = next(iter(rlp.state_dict().items()))
+    assert float(kept.flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1e-6)
+    assert float(rlp.model.get_parameter(name).flatten()[0]) == pytest.approx(2 - 0.999**20, abs=1 / 128)
+    again = GainScorer(asked, model, tags(renderer), rlp.state_dict())
+    assert torch.equal(again.state_dict()[name], kept)
+
+
+# -- the gradient ------------------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage) -> None:
+    """Against the formula written out: -sum_i A_i sum_t log p(z_it) / (budget x thoughts), on full padded logits."""
+    model = copy.deepcopy(base[0])
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    advantages = [advantages_of(scored, stage)]
+    policy = Policy(model, Optimisation(name="adamw", steps=1, learning_rate=1e-3))
+    batch = batch_of_groups([scored], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
+    _, found = policy.gradient(batch, policy_loss_of(stage), budget=512)
+
+    gains = [score.value or 0.0 for score in scored.scores]
+    centred = [gain - sum(gains) / 3 for gain in gains]
+    plain = copy.deepcopy(base[0])
+    loss = torch.zeros(())
+    for episode, advantage in zip(scored.episodes, centred, strict=True):
+        tokens = torch.tensor([episode.trajectory.tokens])
+        logprobs = plain(tokens).logits[0].log_softmax(-1)
+        prefix, opening, thought, *_ = episode.trajectory.segments
+        first = len(prefix.tokens) + len(opening.tokens)
+        for at in range(first, first + len(thought.tokens)):
+            loss = loss - advantage * logprobs[at - 1, tokens[0, at]] / (48 * 3)
+    loss.backward()
+    expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert expected.abs().max() > 1e-5
+
+
+def test_equal_gains_pull_on_nothing(base, renderer, stage) -> None:
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS[:1] * 3)], base[0], budget=512)
+    assert advantages_of(scored, stage) == pytest.approx([0.0] * 3, abs=1e-6)
+
+
+def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(base, renderer, stage) -> None:
+    loss = stage.loss.model_copy(update={"setting": None, "advantage": "best", "normalise": "token", "constant": None})
+    asked = stage.model_copy(update={"loss": loss})
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    gains = [score.value or 0.0 for score in scored.scores]
+    best = gains.index(max(gains))
+    assert gains[best] > 0
+    advantages = [advantages_of(scored, asked)]
+    assert advantages[0] == [float(at == best) for at in range(3)]
+    policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
+    batch = batch_of_groups([scored], advantages, normalise=asked.loss.normalise, constant=asked.loss.constant)
+    _, found = policy.gradient(batch, policy_loss_of(asked), budget=512)
+
+    plain = copy.deepcopy(base[0])
+    tokens = torch.tensor([scored.episodes[best].trajectory.tokens])
+    logprobs = plain(tokens).logits[0].log_softmax(-1)
+    prefix, opening, thought, *_ = scored.episodes[best].trajectory.segments
+    first = len(prefix.tokens) + len(opening.tokens)
+    nll = -sum(logprobs[at - 1, tokens[0, at]] for at in range(first, first + len(thought.tokens)))
+    (nll / batch.tokens_trained).backward()
+    expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
+    assert torch.allclose(found, expected, atol=1e-6)
