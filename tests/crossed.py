@@ -181,7 +181,6 @@ def grpo_axes(world: Path, models: Path) -> Axes:
             "top_k": {"teacher.top_k": 4},
         },
         "temperature": {"one": {}, "lower": {"sampling.temperature": 0.7}},
-        "draw": {"shuffled": {}, "by_difficulty": {"data.draw": "by_difficulty"}},
         "no_signal": {"kept": {}, "replaced": {"replace_no_signal": 1}},
         "control": {"no": {}, "shuffled": {"reward.0.shuffle": True}},
         "probed": {"no": {}, "yes": {"probe_prompts": 2}},
@@ -271,7 +270,7 @@ COUNTS = {"grpo": 140, "supervised": 26, "online_dpo": 22}
 SCENE = {"grpo": "env", "supervised": "data", "online_dpo": "data"}
 """The axis that decides most about the others."""
 SILENT = frozenset({"model", "env", "data", "memory", "saved", "probed", "before", "after", "held_out", "init"}) | {
-    "stops", "replaced", "by_difficulty", "search_gain", "citation_gain",
+    "stops", "replaced", "search_gain", "citation_gain",
     "searched", "answer", "scorer", "sub_match", "token_f1", "format", "cited_answer",
 }  # fmt: skip
 """Axes that are no option of a recipe, or that change no figure of two steps; and choices that act in groups without

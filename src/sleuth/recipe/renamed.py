@@ -31,7 +31,11 @@ class Deleted:
     instead: str
 
 
+SHUFFLED = "each question is played once an epoch, in shuffled order; choose questions with kinds, limit or a file"
 DELETED: dict[tuple[str, ...], Deleted] = {
+    ("data", "draw"): Deleted("shuffled", SHUFFLED),
+    ("data", "floor"): Deleted(0.1, SHUFFLED),
+    ("data", "rate_bounds"): Deleted([0.1, 0.9], SHUFFLED),
     ("env", "search_seconds"): Deleted(
         30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
     ),

@@ -64,9 +64,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
             "share of episodes",
         ),
         StepFigure("dropped_groups", "Groups with fewer than two scores."),
-        StepFigure(
-            "drawn_rate", "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1."
-        ),
         StepFigure("replaced_groups", "Groups without signal that `replace_no_signal` replaced."),
     ),
     "Parts of the score (means over the episodes that have them)": (

@@ -37,12 +37,10 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import merged_sources
 from sleuth.ranks import Ranks
-from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.engines import engine_of, record_cache
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
@@ -74,8 +72,6 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     inputs.require_cache(stage, stage.context)
     if stage.credit is not None:
         stage.credit.require_dialect(setting.dialect)
-    if isinstance(stage.data, PlayedQuestionsRecipe):
-        require_sources(stage.data, tasks)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -142,7 +138,7 @@ class GRPOTrainer(Trainer):
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=order_of(stage, tasks, context.key, saved),
+            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
@@ -315,16 +311,6 @@ def other_protocol(now: ProtocolCard | None, checkpoint: Path, name: str, but: C
     same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
     before = before.model_copy(update={field: getattr(now, field) for field in same})
     return [f"another protocol: {line}" for line in differences(before, now, (name, "this stage"))]
-
-
-def order_of(
-    stage: GrpoRecipe, tasks: Sequence[Task], key: tuple[int, ...], saved: Saved | None
-) -> InfiniteSampler[Task] | DifficultySampler:
-    """The order in which a stage plays its tasks, from where `saved` left it."""
-    state, data = saved.state if saved else {}, stage.data
-    if isinstance(data, PlayedQuestionsRecipe) and data.draw == "by_difficulty":
-        return DifficultySampler(tasks, data, seed=key, state=state, right=partial(rightness, rewards=stage.reward))
-    return InfiniteSampler(tasks, seed=key, taken=state.get("asked", 0))
 
 
 def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> list[float | None]:

@@ -22,7 +22,6 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.rollouts import is_whole, read_rollouts
-from sleuth.training.difficulty_sampler import DifficultySampler
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.stage_context import StageContext
@@ -52,7 +51,7 @@ class RolloutWorker:
     engine: TrainingEngine
     renderer: Renderer
     setting: Setting
-    order: InfiniteSampler[Task] | DifficultySampler
+    order: InfiniteSampler[Task]
     reward: Reward | None
     judge_pool: JudgePool
     order_state: dict[str, Any] = field(init=False)
@@ -73,9 +72,6 @@ class RolloutWorker:
         """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
-        if isinstance(self.order, DifficultySampler):
-            rate = self.order.observe(played.groups)
-            played = replace(played, figures=played.figures | {"drawn_rate": rate})
         self.order_state = self.order.state_dict()
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
