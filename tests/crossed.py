@@ -91,7 +91,6 @@ def training_axes(models: Path) -> dict[str, dict[str, Settings]]:
         "dtype": {
             "float32": {},
             "bfloat16": {"dtype": "bfloat16"},
-            "bfloat16_alone": {"dtype": "bfloat16", "master_weights": False},
         },
         "lora": {"no": {}, "yes": lora, "attention": {"lora": {"rank": 2, "targets": ["q_proj", "v_proj"]}}},
         "optimiser": {"adamw": {}, "muon": {"optimiser": "muon"}},

@@ -109,7 +109,7 @@ class Policy:
         self.measure_from(reference)
         self.teacher = None if teacher is None else holding(teacher)
         self.teacher_top_k = teacher_top_k
-        self.masters = holding(model, in_fp32=optimisation.master_weights)
+        self.masters = holding(model)
         whole = self.masters.ranks.alone
         self._recomputation = Recomputation(self.masters.module, whole=whole) if gradient_checkpointing else None
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)

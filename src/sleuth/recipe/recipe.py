@@ -178,12 +178,6 @@ class Recipe(StrictModel):
             yield f"stage.{index}.init would discard the weights of the stages before it; only the first stage may"
 
     @combination
-    def _master_weights_have_effect(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            if self.dtype == "float32" and not getattr(stage, "master_weights", True):
-                yield f'stage.{index}.master_weights = false has no effect with dtype = "float32"; remove it'
-
-    @combination
     def _offloading_has_effect(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):

@@ -186,10 +186,6 @@ class TrainingRecipe(StageFields):
     """Decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """Maximum global norm of the gradient; larger ones are scaled down."""
-    master_weights: bool = True
-    """With dtype = "bfloat16": the optimiser updates float32 copies of the weights, so that small updates are not lost
-    to rounding. false: it updates the bfloat16 weights, as some published runs did; a learning rate that would change
-    too few of them is an error."""
     lora: LoraRecipe | None = None
     """Train low-rank adapters instead of the weights; their learning rate is about ten times that of full training."""
     tokens_per_micro_batch: PositiveInt = 4_096
@@ -268,8 +264,7 @@ class TrainingRecipe(StageFields):
             "weight_decay",
             "max_grad_norm",
         )
-        settings = {name: getattr(self, name) for name in (*names, "master_weights")}
-        return {"name": self.optimiser, **settings}
+        return {"name": self.optimiser, **{name: getattr(self, name) for name in names}}
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is saved after `step` steps."""

@@ -41,9 +41,9 @@ from sleuth.learn.models import (
     pick_device,
     weights_sha256,
 )
+from sleuth.learn.optim import UpdateResolution
 from sleuth.learn.policy import frozen_copy
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import EnvFields
