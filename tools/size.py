@@ -29,7 +29,7 @@ ROOMS = {
     "host": 1_530,
     "judges": 2_073,
     "kernels": 2_555,
-    "learn": 3_720,
+    "learn": 3_667,
     "own": 909,
     "plan": 2_205,
     "ranks.py": 55,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 477
+FILES = 472
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -11,10 +11,9 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import Observe
 from sleuth.learn.chunked_loss import add_gradients
-from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)

@@ -25,10 +25,9 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import Observe
-from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.master_weights import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 

@@ -47,7 +47,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
         8, "a missing verdict is asked for 8 times more (`VERDICT_RETRIES` in sleuth.judges.cache)"
     ),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
-    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
+    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
     ("reward", "dropout"): Deleted(
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),

@@ -19,7 +19,7 @@ from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
-from sleuth.learn.advantages import has_signal
+from sleuth.learn.losses import has_signal
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout

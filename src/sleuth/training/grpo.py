@@ -29,11 +29,10 @@ from sleuth.episodes.setting import Setting, trial_group
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.allocator import release_cached_memory, releasing_cached_memory
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, Verdicts
-from sleuth.learn.function_loss import FunctionLoss, require_loss
+from sleuth.learn.losses import group_advantages
 from sleuth.learn.models import require_teacher
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import merged_sources
 from sleuth.ranks import Ranks

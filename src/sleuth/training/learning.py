@@ -8,10 +8,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.served_teacher import ServedTeacher, find_teacher
 from sleuth.learn.adapters import Adapters
-from sleuth.learn.function_loss import FunctionLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import load_outline
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.objective import FunctionLoss, PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.own.functions import load_function

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool
-from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
+from sleuth.learn.losses import has_signal
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer

@@ -32,9 +32,9 @@ from sleuth.host.threads import PROCESS
 from sleuth.kernels.allocator import release_cached_memory
 from sleuth.learn.adapters import adaptable_layers, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages
-from sleuth.learn.model_families import check_family
 from sleuth.learn.models import (
     add_to_tokenizer,
+    check_family,
     context_of,
     load_frozen_teacher,
     load_model,
