@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
-from sleuth.learn.optim import UpdateResolution, path_length
+from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.own.calls import slow_calls
@@ -21,7 +21,6 @@ from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
-from sleuth.training.learning import optimisation_of
 from sleuth.training.stage_context import Saved, StageContext, failing
 from sleuth.types import SleuthError, StoppedByRule
 
@@ -142,7 +141,7 @@ def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
 def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:
     """Raises SleuthError if less than one weight in a hundred could change in all steps together."""
     steps = stage.last_step
-    length = path_length(optimisation_of(stage), steps)
+    length = path_length(Optimisation(**stage.optimisation()), steps)
     moved = resolution.share(length)
     if moved < TINY:
         raise SleuthError(
@@ -156,7 +155,7 @@ def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: Upd
 def _rows_until(context: StageContext, begin: int) -> list[Figures]:
     """The stage's rows until its step `begin`; later ones are deleted."""
     context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
-    return context.rows()
+    return context.checkpoints.rows()
 
 
 def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:
@@ -177,7 +176,7 @@ def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: T
         resumable=stage.keep + 1,  # the best one is kept beside the newest
         milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
     )
-    line = require_room(context.folder.path, plan, held=context.held_bytes())
+    line = require_room(context.folder.path, plan, held=context.checkpoints.held_bytes())
     if line:
         context.folder.say(line)
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,8 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.rollouts import is_whole, read_rollouts
+from sleuth.runs.checkpoints import step_name
+from sleuth.runs.rollouts import is_whole, read_rollouts, write_rollouts
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.stage_context import StageContext
@@ -148,10 +150,22 @@ class RolloutWorker:
     def _played_before(self, step: int, first_prompt: int) -> dict[int, Group]:
         """The groups of a step that was played before, by the numbers of their prompts, if its rollouts were written
         and are whole; none if a change of the user's code, which may be that of a tool, was accepted since."""
-        file = self.context.rollouts_of(step)
+        file = rollouts_file(self.context, step)
         if self.context.folder.accepted_reward is not None or not (file.exists() and is_whole(file)):
             return {}
         return dict(enumerate(read_rollouts(file), first_prompt))
+
+
+def rollouts_file(context: StageContext, step: int) -> Path:
+    """The file of the rollouts of a stage's step."""
+    return context.folder.rollouts / f"{step_name(context.first_step + step)}.parquet"
+
+
+def store_rollouts(context: StageContext, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
+    """Writes the rollouts of a step, now or when the disk has room; returns their file."""
+    file = rollouts_file(context, step)
+    context.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
+    return file
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:
