@@ -36,12 +36,12 @@ ROOMS = {
     "read": 1_509,
     "recipe": 3_589,
     "render.py": 370,
-    "report": 2_667,
+    "report": 2_457,
     "retrieval": 2_736,
     "rollout.py": 241,
-    "runs": 3_638,
+    "runs": 3_572,
     "search": 3_172,
-    "serve": 3_199,
+    "serve": 3_193,
     "terminal": 482,
     "think": 5_747,
     "trainers": 668,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 479
+FILES = 473
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
