@@ -41,7 +41,7 @@ ROOMS = {
     "rollout.py": 241,
     "runs": 3_572,
     "search": 3_172,
-    "serve": 3_193,
+    "serve": 2_571,
     "terminal": 482,
     "think": 5_747,
     "trainers": 668,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 473
+FILES = 468
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

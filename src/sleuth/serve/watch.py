@@ -14,13 +14,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sleuth.report.live import LiveReport, state_shown
-from sleuth.serve.http.access import Access, Gate, Limits
+from sleuth.serve.http.access import FILE_HEADERS, Access, Gate, Limits, file_route
 from sleuth.serve.http.refused import Refused, refused_answer
-from sleuth.serve.http.routes import FILE_HEADERS, JSON, file_route
 from sleuth.types import SleuthError
 
 REQUESTS = 64
@@ -57,7 +56,7 @@ def watch_app(reports: Sequence[LiveReport], access: Access) -> Starlette:
         return RedirectResponse("0/", headers=FILE_HEADERS)
 
     async def health(request: Request) -> Response:
-        return Response(to_json({"status": "ready"}), media_type=JSON)
+        return JSONResponse({"status": "ready"})
 
     routes += [Route("/", first), Route("/health", health)]
     access = replace(access, open_paths=(*access.open_paths, "/", *served))
@@ -72,6 +71,6 @@ def _route(answer: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Re
             body = to_json(await run_in_threadpool(answer, request))
         except SleuthError as error:
             return Refused(404, str(error), headers=FILE_HEADERS).response()
-        return Response(body, media_type=JSON, headers=FILE_HEADERS)
+        return Response(body, media_type="application/json", headers=FILE_HEADERS)
 
     return respond
