@@ -36,12 +36,12 @@ ROOMS = {
     "read": 1_510,
     "recipe": 3_559,
     "render.py": 393,
-    "report": 2_667,
+    "report": 2_457,
     "retrieval": 2_736,
     "rollout.py": 241,
-    "runs": 3_700,
+    "runs": 3_634,
     "search": 3_174,
-    "serve": 3_199,
+    "serve": 2_571,
     "terminal": 617,
     "think": 5_763,
     "trainers": 668,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 473
+FILES = 462
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
