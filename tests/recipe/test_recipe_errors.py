@@ -395,9 +395,7 @@ def refiner(demo: Path, write: Write) -> Path:
         ),
         ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),
         ("stage.1.reward.0.format_gate=false", "stage.1.reward.0.format_gate = false does not fit sum = "),
-        ("stage.1.reward=[{kind='rubric', static='refiner'}]", 'static = "refiner" needs judges of kind "http"'),
-        ("stage.1.reward.0.watch={judge='lexical'}", "stage.1.reward.0.watch.judge equals judge"),
-        ("stage.1.reward.0.watch={share=0.5}", "stage.1.reward.0.watch.judge is missing"),
+        ("stage.1.reward=[{kind='rubric', static='refiner'}]", 'static = "refiner" needs a judge of kind "http"'),
         ("stage.1.reward.0.judge={kind='lexical', least_accuracy=90}", "least_accuracy = 90: should be less than"),
         ("stage.1.reward=[{kind='rubric', own=false}]", "own = false leaves no criterion"),
         (

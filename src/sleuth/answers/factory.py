@@ -121,11 +121,11 @@ def require_judges(rewards: Sequence[RewardFields]) -> None:
 
 
 def judges_in(rewards: Sequence[Judged], what: str = "reward") -> Iterator[JudgeUse]:
-    """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
+    """Each judge; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
-        for number, judge in enumerate(reward.judges()):
-            if not judge.needs_endings:  # the first one decides
-                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
+        for judge in reward.judges():
+            if not judge.needs_endings:
+                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills())
 
 
 def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:

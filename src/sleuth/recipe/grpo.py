@@ -350,7 +350,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
         for reward in self.reward:
-            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[2]
+            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[1]
 
     def methods(self) -> tuple[str, ...]:
         loss = ("grpo",) if self.loss.advantage == "grpo" else ()

@@ -32,6 +32,7 @@ class Deleted:
 
 
 DELETED: dict[tuple[str, ...], Deleted] = {
+    ("alarms", "judge_divergence"): Deleted("warn", "no second judge watches the first; examine it: least_accuracy"),
     ("env", "search_seconds"): Deleted(
         30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
     ),
@@ -47,6 +48,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("reward", "dropout"): Deleted(
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
+    ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""

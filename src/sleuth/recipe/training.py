@@ -50,8 +50,6 @@ class AlarmsRecipe(StrictModel):
     """Episodes stopped searching."""
     no_signal: AlarmAction = "warn"
     """The scores differ in no group."""
-    judge_divergence: AlarmAction = "warn"
-    """The agreement between the watching judge and the judge that decides the reward fell."""
     gamed_reward: AlarmAction = "warn"
     """A known reward hack scores as much as an honest answer."""
     hollow_thoughts: AlarmAction = "warn"

@@ -28,7 +28,7 @@ class ComparisonRecipe(StrictModel):
     """Whether each pair is judged in both orders, where one wins only if both verdicts agree (arXiv:2306.05685), or
     once, in a random order."""
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ("continuations",)
 
@@ -59,7 +59,7 @@ class PreferenceFields(KindTable):
         judge = getattr(self, "judge", None)
         return () if judge is None else (judge,)
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ()
 

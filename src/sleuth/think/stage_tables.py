@@ -180,7 +180,7 @@ class ProbeRecipe(EvaluationFields):
         """At the place, and at another one of its document."""
         return 2
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ("suffixes",)
 

@@ -20,7 +20,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from sleuth.serve.http.refused import as_integer, replace_surrogates
+from sleuth.host.escapes import replace_surrogates
+from sleuth.serve.http.refused import as_integer
 
 MAX_MESSAGES = 256
 MAX_TOKENS = 2**31 - 1  # the largest accepted token limit

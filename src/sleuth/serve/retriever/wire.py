@@ -19,8 +19,9 @@ from pydantic import (
 )
 from starlette.exceptions import HTTPException
 
+from sleuth.host.escapes import replace_surrogates
 from sleuth.retrieval.corpus import contents_of
-from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
+from sleuth.serve.http.refused import as_integer, problem_line
 from sleuth.types import Passage
 
 TOP_K = 3  # default of `/retrieve`
