@@ -49,6 +49,8 @@ DELETED: dict[tuple[str, ...], Deleted] = {
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
+    ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
+    ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""

@@ -12,8 +12,8 @@ from pydantic import Field, PositiveFloat
 from sleuth.dialect import Dialect
 from sleuth.own.functions import load_function
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, Skill
-from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
+from sleuth.recipe.judges import ON_SHEETS, JudgedFields, JudgeFields, JudgeTable, Skill
+from sleuth.recipe.strict import FilePath, FunctionName, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, PairJudge, Reward, SheetJudge, StepFigure, Task
 
 if TYPE_CHECKING:
@@ -39,26 +39,6 @@ class Judges(Protocol):
     def pair_judge(self, recipe: JudgeFields) -> PairJudge: ...
 
 
-class Judged(Protocol):
-    """A table of a recipe that asks judges: a reward, or a stage that measures."""
-
-    @property
-    def kind(self) -> Any: ...
-
-    def judges(self) -> tuple[JudgeFields, ...]: ...
-
-    def skills(self) -> tuple[Skill, ...]: ...
-
-
-class Recorded(Judged, Protocol):
-    """A reward as checkpoints carry it."""
-
-    @property
-    def weight(self) -> Any: ...
-
-    def record(self, identify: Identify) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInputs:
     """What rewards are made with: the dialect of the episodes, the tokenizer and the judges."""
@@ -78,7 +58,7 @@ class AnswerSize(NamedTuple):
     cited_sheets: int
 
 
-class RewardFields(KindTable):
+class RewardFields(JudgedFields):
     """The keys of every reward, how it is made, and what differs between rewards; the defaults are those of one of
     episodes that search, without a judge."""
 
@@ -128,15 +108,6 @@ class RewardFields(KindTable):
     def answer_scorer(self) -> str | None:
         """The scorer of answers; None for a reward that does not compare answers with golden ones."""
         return None
-
-    def judges(self) -> tuple[JudgeFields, ...]:
-        """The judge that it asks, if any."""
-        judge = getattr(self, "judge", None)
-        return () if judge is None else (judge,)
-
-    def skills(self) -> tuple[Skill, ...]:
-        """What it asks of its judge."""
-        return ()
 
     def cases(self, size: AnswerSize) -> tuple[int, bool]:
         """For one answer: calls of its judge, and whether the row or the answer decides how many."""

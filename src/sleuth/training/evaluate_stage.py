@@ -10,7 +10,7 @@ from sleuth.data.questions import select_tasks
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
-from sleuth.recipe.evaluation import EvaluateRecipe
+from sleuth.recipe.stage import EvaluateRecipe
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import RetrievalFailed, Task
 

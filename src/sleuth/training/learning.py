@@ -22,6 +22,8 @@ from sleuth.recipe.training import LoraRecipe, TrainingRecipe
 
 SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
 """The keys of `[stage.loss]` that the policy loss has by the same names."""
+TEACHER_SECONDS = 300.0
+"""Timeout of an answer of a teacher on a server."""
 
 
 def optimisation_of(stage: TrainingRecipe) -> Optimisation:
@@ -66,7 +68,7 @@ def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> 
         eos_ids=eos_ids,
         context=stage.context,
         top_k=named.top_k or 0,
-        seconds=named.seconds,
+        seconds=TEACHER_SECONDS,
     )
 
 

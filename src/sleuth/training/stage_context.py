@@ -47,8 +47,9 @@ from sleuth.learn.update_resolution import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.training import SampledRecipe, TrainingRecipe
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.chain import forget, recorded
 from sleuth.runs.checkpoints import (
