@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.answers.factory import eval_reward_of, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
@@ -213,6 +214,11 @@ def open_eval_session(
         raise SleuthError(
             f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
             "start; evaluate it in a recipe with an `evaluate` stage whose env names it"
+        )
+    if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
+        raise SleuthError(
+            f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here; install the package "
+            "of its family, evaluate it in a recipe with an `evaluate` stage, or give --dialect"
         )
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
