@@ -43,14 +43,15 @@ def sleuth(tmp_path: Path) -> Sleuth:
 def test_a_family_beside_its_recipe_trains_resumes_and_is_recorded(sleuth: Sleuth, tmp_path: Path) -> None:
     for file in EXAMPLE.glob("spelling*"):
         shutil.copy(file, tmp_path)
-    spell(sleuth)
+    spell(sleuth, tmp_path)
+    sleuth("train", "spelling.toml", "--run", "again", "--set", "stage.1.stop_after=1")
     hashes = json.loads((tmp_path / "run" / "manifest.json").read_text())["sources"]["grpo"]
     assert hashes.keys() == {"spelling.py", "spelling_env.py"}
     place = tmp_path / "spelling_env.py"
     place.write_text(place.read_text().replace("zip(ended, verdicts", "zip(ended, [*verdicts]"))
-    changed = sleuth("train", "spelling.toml", "--run", "run", "--set", "stage.1.steps=4", status=2)
-    assert "spelling_env.py" in changed.stderr.splitlines()[-1]
-    alone = sleuth("eval", "run/checkpoints/step-000003", "--questions", "runs/words.jsonl", status=2)
+    changed = sleuth("train", "spelling.toml", "--run", "again", status=2)
+    assert "spelling_env.py changed after it was saved; start a new run" in changed.stderr.splitlines()[-1]
+    alone = sleuth("eval", "run/checkpoints/step-000003", "--questions", "words.jsonl", "--limit", 1)
     assert "its dialect 'spelling' is of no family that is installed here" in alone.stderr
 
 
@@ -62,26 +63,33 @@ def test_a_family_from_a_wheel_is_as_good_as_ours(sleuth: Sleuth, tmp_path: Path
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--target", site, *wheels.glob("*.whl")], check=True)
     recipe = (EXAMPLE / "spelling.toml").read_text()
     (tmp_path / "spelling.toml").write_text(recipe.replace('families = ["spelling:FAMILY"]\n', ""))
-    spell(sleuth, site)
-    asked = ("eval", "run/checkpoints/step-000003", "--questions", "runs/words.jsonl", "--limit", 8, "--json")
+    spell(sleuth, tmp_path, site)
+    asked = ("eval", "run/checkpoints/step-000003", "--questions", "words.jsonl", "--limit", 8, "--json")
     figures = json.loads(sleuth(*asked, site=site).stdout)
     assert figures["letters"]["n"] == 8
     assert figures["missing"]["value"] == 0.0
-    assert sleuth("replay", "run", 1, site=site).stdout.startswith("loss as recorded")
+    assert "loss as recorded" in sleuth("replay", "run", 1, site=site).stdout
     (tmp_path / "reward.toml").write_text('[[reward]]\nkind = "spelled"\n')
     again = json.loads(sleuth("rescore", "run", "--reward", "reward.toml", "--json", site=site).stdout)
-    assert again["episodes"] == 48
+    assert again["stages"][0]["episodes"] == 48
 
 
-def spell(sleuth: Sleuth, site: Path | None = None) -> None:
-    """Writes words with the family's verb, or as it does, checks and plans the recipe, trains it with a stop in
-    between, and looks for its figure in the evaluation and the report."""
+def spell(sleuth: Sleuth, folder: Path, site: Path | None = None) -> None:
+    """Checks and plans the recipe, trains it with a stop in between, and looks for its figure in the report."""
     run = ("train", "spelling.toml", "--run", "run")
     assert sleuth("check", "recipe", "spelling.toml", site=site, status=2).stderr.count("no such file") == 3
-    if site is None:
-        sleuth("words")
+    if site is not None:
+        sleuth("words", "words.jsonl", "--count", 24, site=site)
+    else:
+        rows = [{"id": str(at), "question": f"t{at}", "golden_answers": [f"{at}t"]} for at in range(24)]
+        (folder / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "ok: 3 stages, 3 steps" in sleuth("check", "recipe", "spelling.toml", site=site).stdout
     planned = json.loads(sleuth("plan", "spelling.toml", "--json", site=site).stdout)
     assert (planned["fits"], planned["steps"], planned["episodes"]) == (True, 3, 64)
     sleuth(*run, "--set", "stage.1.stop_after=2", site=site)
     assert "continuing at step 2 of 3" in sleuth(*run, site=site).stderr
+    measured = json.loads((folder / "run" / "eval" / "trained.json").read_text())
+    assert (measured["letters"]["n"], measured["missing"]["value"]) == (16, 0.0)
+    sleuth("report", "run", site=site)
+    shown = "Letters in place" if site is not None else "Letters"
+    assert shown in (folder / "run" / "report.html").read_text()

@@ -215,11 +215,6 @@ def open_eval_session(
             f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
             "start; evaluate it in a recipe with an `evaluate` stage whose env names it"
         )
-    if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
-        raise SleuthError(
-            f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here; install the package "
-            "of its family, evaluate it in a recipe with an `evaluate` stage, or give --dialect"
-        )
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
@@ -228,6 +223,11 @@ def open_eval_session(
         max_positions, notes = context_of(loaded), []
     if card is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
+    if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
+        notes.append(
+            f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
+            "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
+        )
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),
