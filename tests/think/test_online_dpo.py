@@ -213,23 +213,6 @@ def test_a_judge_that_is_out_drops_pools_and_ends_the_run_before_anything_is_gue
     assert not (tmp_path / "run" / "metrics.jsonl").exists() or not rows_of(tmp_path / "run")
 
 
-# -- mechanics mode ----------------------------------------------------------------------------------------------------
-
-
-def test_without_a_judge_it_is_mechanics_mode_and_says_so_in_metrics_and_card(
-    run: Run, recipe: Path, tmp_path: Path
-) -> None:
-    last = run(recipe, tmp_path / "run", "stage.0.reward=[{kind='mechanics'}]", "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
-    assert row["judged_by"] == "mechanics"
-    assert row.keys() >= {"repetition", "copying", "known_names"}
-    assert "mechanics mode" in (last / "README.md").read_text()
-
-
-def test_with_a_judge_the_card_says_nothing_of_mechanics(run: Run, recipe: Path, tmp_path: Path) -> None:
-    assert "mechanics mode" not in (run(recipe, tmp_path / "run", "stage.0.steps=1") / "README.md").read_text()
-
-
 # -- rewrites ----------------------------------------------------------------------------------------------------------
 
 

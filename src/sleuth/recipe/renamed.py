@@ -32,16 +32,10 @@ class Deleted:
 
 
 DELETED: dict[tuple[str, ...], Deleted] = {
-    ("env", "search_seconds"): Deleted(
-        30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
-    ),
-    ("held_out", "suffix_tokens"): Deleted(
-        128, "the gain is measured on 128 tokens (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"
-    ),
+    ("env", "search_seconds"): Deleted(30.0, "it is 30 (`SEARCH_SECONDS` in sleuth.retrieval.remote)"),
+    ("held_out", "suffix_tokens"): Deleted(128, "it is 128 (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"),
     ("init", "tie"): Deleted(True, "random weights have one tensor for input and output embeddings"),
-    ("judge", "again"): Deleted(
-        8, "a missing verdict is asked for 8 times more (`VERDICT_RETRIES` in sleuth.judges.cache)"
-    ),
+    ("judge", "again"): Deleted(8, "it is 8 (`VERDICT_RETRIES` in sleuth.judges.cache)"),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
     ("reward", "dropout"): Deleted(
@@ -54,6 +48,7 @@ OWN_REWARD = 'set kind = "python" and a function of your own, which sees the epi
 KINDS = {
     ("reward", "answer_from_evidence"): OWN_REWARD,
     ("reward", "evidence_in_results"): OWN_REWARD,
+    ("reward", "mechanics"): 'set kind = "pairwise" and a judge, or kind = "python" and a function of your own',
     ("reward", "searched"): OWN_REWARD,
     ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',

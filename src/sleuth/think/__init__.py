@@ -25,7 +25,6 @@ FAMILY = Family(
     preferences={
         "pairwise": "sleuth.think.preferences:PairwiseRecipe",
         "pointwise": "sleuth.think.preferences:PointwiseRecipe",
-        "mechanics": "sleuth.think.preferences:MechanicsRecipe",
         "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
     },
     skills={

@@ -39,8 +39,6 @@ from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.stage_context import Saved, StageContext, StageInputs
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 
-MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
-
 
 def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
@@ -96,14 +94,14 @@ class DPOTrainer(Trainer):
         """The judges, as in every row of metrics."""
         if self.stage.loss.kind == "original_nll":
             return "nobody"
-        return "mechanics" if self.stage.mechanics else ", ".join(part.scorer for part in self.reward_spec.parts)
+        return ", ".join(part.scorer for part in self.reward_spec.parts)
 
     def opening(self) -> list[str]:
-        """How many texts there are to continue; and a warning if no judge is used."""
+        """How many texts there are to continue."""
         lines = [str(self.excerpts)]
         if self.stage.rewrites is not None:
             lines.append(f"{len(self.rewrites):,} of them have a rewrite in {self.stage.rewrites}")
-        return lines + ([MECHANICS] if self.stage.mechanics else [])
+        return lines
 
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh pools; its figures."""

@@ -41,8 +41,6 @@ class PreferenceFields(KindTable):
         weight: Any
         """Set by each class."""
 
-    is_mechanics: ClassVar[bool] = False
-    """Whether it only shows that the pipeline works."""
     version: ClassVar[int] = 1
     """Increased whenever the same candidates could get another score under this reward."""
 
@@ -112,10 +110,8 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """The texts whose suffixes are compared."""
     sampling: SamplingRecipe = SamplingRecipe()
     """How continuations are sampled."""
-    reward: Annotated[Row[PreferenceTable], Field(min_length=1)] = Field(
-        default=({"kind": "mechanics", "weight": 1.0},), validate_default=True
-    )
-    """The rewards; a candidate's score is their weighted sum. Absent: mechanics mode."""
+    reward: Annotated[Row[PreferenceTable], Field(min_length=1)]
+    """The rewards; a candidate's score is their weighted sum."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
     """The loss on the best and the worst candidate of a pool."""
 
@@ -130,11 +126,6 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
                 "samples_per_prompt = 0 leaves the original as the only candidate: set it to 1 or more, name rewrites, "
                 'or set loss.kind = "original_nll"'
             )
-
-    @property
-    def mechanics(self) -> bool:
-        """Whether candidates are ranked without any judge."""
-        return self.loss.kind != "original_nll" and all(part.is_mechanics for part in self.reward)
 
     @property
     def writes(self) -> Literal["continuations"]:

@@ -1,9 +1,8 @@
-"""Rewards of candidates that continue a text: comparisons by a judge, one dimension, rules, and a function of one's
-own."""
+"""Rewards of candidates that continue a text: comparisons by a judge, one dimension, and a function of one's own."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
@@ -63,24 +62,6 @@ class PointwiseRecipe(PreferenceFields):
 
     def calls_of_pool(self, size: int) -> int:
         return size
-
-
-class MechanicsRecipe(PreferenceFields):
-    """Rules instead of a judge: repetition, copying, and names that the text does not contain. They only show that the
-    pipeline works and do not measure quality; the run's metrics and cards call this mechanics mode."""
-
-    is_mechanics: ClassVar[bool] = True
-    kind: Literal["mechanics"]
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
-
-    def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.think.preference_rewards import MechanicsReward
-
-        return MechanicsReward()
-
-    def record(self, identify: Identify) -> dict[str, Any]:
-        return {"scorer": "rules", "scorer_version": self.version}
 
 
 class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):

@@ -10,7 +10,7 @@ from sleuth.dialect import Tags
 from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import Judges
 from sleuth.think.env import thinking_of
-from sleuth.think.preference_rewards import REPLACEMENT_CHARACTER, copying, repetition
+from sleuth.think.preference_rewards import copying, repetition
 from sleuth.think.suffix_judge import ends_right
 from sleuth.types import Case, Episode, Group, Judge, Score, Task, Verdict
 
@@ -80,6 +80,7 @@ def _score(task: Task, text: str | None, verdict: Verdict | None) -> Score:
     return Score(value=value, parts={"suffix": value, **right})
 
 
+REPLACEMENT_CHARACTER = "\ufffd"
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 
 
@@ -107,7 +108,5 @@ def thought_figures(groups: Sequence[Group], tags: Tags, ends: Collection[int] =
             for (text, _), (thinking, _) in zip(texts, thoughts, strict=True)
         ),
         "copied": fmean(1 - copying(text, before) for text, before in texts),
-        "repeated": fmean(
-            1 - repetition(text, before) if LETTER_OR_DIGIT.search(text) else 0.0 for text, before in texts
-        ),
+        "repeated": fmean(1 - repetition(text) if LETTER_OR_DIGIT.search(text) else 0.0 for text, _ in texts),
     }
