@@ -64,7 +64,7 @@ def test_among_equals_the_key_draws_and_the_same_key_draws_the_same():
 
 
 def test_the_suffix_is_trained_and_the_prefix_is_not_whoever_wrote_it():
-    for episode in pool(0.1, 0.2, 0.9, authors=("policy", "teacher", "source")).episodes:
+    for episode in pool(0.1, 0.2, 0.9, authors=("policy", "policy", "source")).episodes:
         row = suffix_row(episode)
         assert row.tokens[:3] == PREFIX.tokens
         assert row.trained == (False, False, False, True, True)
@@ -93,7 +93,7 @@ def test_the_figures_of_a_step_by_hand():
     assert figures["missing_fraction"] == pytest.approx(2 / 12)
     assert figures["chosen_over_original"] == pytest.approx((1.0 + 0.5) / 2)
     assert figures["rollouts_over_original"] == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0.5) / 6)
-    assert (figures["chosen_by_policy"], figures["chosen_by_source"], figures["chosen_by_teacher"]) == (0.5, 0.5, 0.0)
+    assert (figures["chosen_by_policy"], figures["chosen_by_source"]) == (0.5, 0.5)
     assert figures["response_tokens_mean"] == 2.0
 
 

@@ -41,6 +41,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("reward", "dropout"): Deleted(
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
+    ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""

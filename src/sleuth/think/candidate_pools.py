@@ -1,9 +1,9 @@
-"""Candidate pools: for each prefix the policy's suffixes, the original one, and a rewrite if there is one."""
+"""Candidate pools: for each prefix the policy's suffixes and the original one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerFast
@@ -38,11 +38,13 @@ def require_pools(
     return tasks
 
 
-def pools_of(
-    tasks: Sequence[Task], own: Sequence[Sequence[Episode]], rewrites: Mapping[str, Segment] | None = None
-) -> list[Group]:
-    """A group for each task: its `own` continuations, then the original, then its rewrite in `rewrites`, by task id."""
-    return [_pool(task, episodes, rewrites or {}) for task, episodes in zip(tasks, own, strict=True)]
+def pools_of(tasks: Sequence[Task], own: Sequence[Sequence[Episode]]) -> list[Group]:
+    """A group for each task: its `own` continuations, then the original."""
+    pools = []
+    for task, episodes in zip(tasks, own, strict=True):
+        original = candidate(task, len(episodes), task.required_continuation.suffix, "source")
+        pools.append(Group(task=task, episodes=(*episodes, original)))
+    return pools
 
 
 async def continuations(
@@ -70,9 +72,3 @@ async def continuations(
         return await asyncio.gather(*(continue_once(task, prompt, sample) for sample in range(samples)))
 
     return await asyncio.gather(*(continue_task(task, first_prompt + number) for number, task in enumerate(tasks)))
-
-
-def _pool(task: Task, own: Sequence[Episode], rewrites: Mapping[str, Segment]) -> Group:
-    others = [task.required_continuation.suffix, *([rewrites[task.id]] if task.id in rewrites else [])]
-    behind = [candidate(task, len(own) + at, segment, segment.author) for at, segment in enumerate(others)]
-    return Group(task=task, episodes=(*own, *behind))

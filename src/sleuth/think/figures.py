@@ -78,7 +78,7 @@ STEPS = (
     _pools("dropped", "Share of pools with too few verdicts."),
     _pools("chosen_over_original", "How often the best candidate is better than the original; a tie counts half."),
     _pools("rollouts_over_original", "How often one of the policy's own is."),
-    _pools("chosen_by_*", "Share of pools whose best candidate was written by the policy, the source or the teacher."),
+    _pools("chosen_by_*", "Share of pools whose best candidate was written by the policy or the source."),
     _pools("wins", "Share of the other candidates that one is better than."),
     _pools("unjudged", "Share of comparisons without a verdict."),
     _pools("quality", "Mean verdict of the judge of quality."),

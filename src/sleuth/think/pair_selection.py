@@ -68,7 +68,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
 
     `reward_mean` is the mean score of what the policy wrote. `chosen_over_original` is how often the best of a pool is
     better than the original (a tie, such as with itself, counts half), `rollouts_over_original` how often one of the
-    policy's own is; `chosen_by_policy`, `_source` and `_teacher` are who wrote the best. `ties` and `dropped` are
+    policy's own is; `chosen_by_policy` and `_source` are who wrote the best. `ties` and `dropped` are
     shares of pools. Parts of scores have their means under their own names.
     """
     own = [score.value for group in groups for at, score in enumerate(group.scores) if _by_policy(group, at)]
@@ -89,7 +89,7 @@ def pool_figures(groups: Sequence[Group], choices: Sequence[Choice]) -> dict[str
         "missing_fraction": mean_of([float(score.value is None) for score in scores]),
         "chosen_over_original": mean_of(_wins_of_chosen(groups, choices)),
         "rollouts_over_original": mean_of(_wins_of_rollouts(groups)),
-        **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source", "teacher")},
+        **{f"chosen_by_{author}": _share(chosen, author) for author in ("policy", "source")},
         "response_tokens_mean": mean_of(
             [
                 float(len(continuation(episode).tokens))

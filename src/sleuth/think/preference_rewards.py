@@ -169,7 +169,7 @@ def continuation(episode: Episode) -> Segment:
 
 
 def author_of(episode: Episode) -> Author:
-    """The author of the continuation: the policy, the `source` (the text's own suffix), or a `teacher` (a rewrite)."""
+    """The author of the continuation: the policy, or the `source` (the text's own suffix)."""
     return continuation(episode).author
 
 

@@ -13,7 +13,7 @@ from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, Identify, Judges, clashing_figures
-from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.strict import KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 from sleuth.types import Reward
@@ -88,9 +88,8 @@ class PreferenceLossRecipe(StrictModel):
 
 class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Self-improving pretraining (arXiv:2601.21343): DPO on the best and the worst of a pool, which holds the original
-    suffix of a text, a rewrite of it and the policy's own continuations."""
+    suffix of a text and the policy's own continuations."""
 
-    named: ClassVar[Mapping[str, str]] = {"rewrites": "file"}
     runner: ClassVar[str] = "sleuth.think.online_dpo"
     kind: Literal["online_dpo"]
     name: Name = "online_dpo"
@@ -99,8 +98,6 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Prefixes in one optimiser step."""
     samples_per_prompt: NonNegativeInt = 16
     """Number of the policy's own continuations in a pool."""
-    rewrites: FilePath | None = None
-    """File of rows with `id` and `rewrite`: a teacher's suffix for the text of that id. Texts without one get none."""
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
@@ -121,10 +118,10 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _pool_has_candidates(self) -> Iterator[str]:
-        if self.loss.kind != "original_nll" and self.samples_per_prompt == 0 and self.rewrites is None:
+        if self.loss.kind != "original_nll" and self.samples_per_prompt == 0:
             yield (
-                "samples_per_prompt = 0 leaves the original as the only candidate: set it to 1 or more, name rewrites, "
-                'or set loss.kind = "original_nll"'
+                "samples_per_prompt = 0 leaves the original as the only candidate: set it to 1 or more, or "
+                'loss.kind = "original_nll"'
             )
 
     @property
@@ -158,9 +155,8 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
         """Those for the pools of a step, unless nothing is compared."""
-        pool = self.samples_per_prompt + 1 + (self.rewrites is not None)
         for reward in self.reward if self.loss.kind != "original_nll" else ():
-            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(pool), False
+            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(self.samples_per_prompt + 1), False
 
     def methods(self) -> tuple[str, ...]:
         return ("self_improving",)
