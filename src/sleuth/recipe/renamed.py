@@ -41,6 +41,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("reward", "dropout"): Deleted(
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
+    ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }

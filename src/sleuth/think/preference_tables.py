@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -163,9 +163,9 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
 
 
 class WinRateRecipe(EvaluationFields, ComparisonRecipe):
-    """Compares the current model's continuations of held-out prefixes with another model's, in `eval/NAME.json`."""
+    """Compares the current model's continuations of held-out prefixes with those of the recipe's `model`, in
+    `eval/NAME.json`."""
 
-    named: ClassVar[Mapping[str, str]] = {"against": "model"}
     models: ClassVar[int] = 2
     runner: ClassVar[str] = "sleuth.think.win_rate"
     kind: Literal["win_rate"]
@@ -173,8 +173,6 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     """Name of the evaluation file, such as "against_base"."""
     data: TextRecipe
     """The held-out texts to continue."""
-    against: str | None = None
-    """The other model: a folder or a hub id; absent: the recipe's `model`."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature; 0: greedy."""
     stops: Row[str] = ()

@@ -183,7 +183,7 @@ def win_rate(
     recipe: RecipeFile,
     against: Annotated[
         str | None,
-        typer.Option(metavar="OTHER", help="The other model. [default: the stage's own, or the recipe's model]"),
+        typer.Option(metavar="OTHER", help="The other model. [default: the recipe's model]"),
     ] = None,
     no_code: NoCode = False,
     out: Out = None,
@@ -196,7 +196,7 @@ def win_rate(
     from sleuth.think.preference_tables import WinRateRecipe
 
     resolved, stage = load_stage(recipe, WinRateRecipe)
-    other = against or stage.against or resolved.model
+    other = against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
     require_inputs([model, other])
