@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_990,
     "cli": 4_302,
     "convert": 1_284,
-    "data": 2_476,
+    "data": 2_464,
     "dialect.py": 252,
     "engines": 5_769,
     "episodes": 2_228,
@@ -43,14 +43,14 @@ ROOMS = {
     "search": 3_172,
     "serve": 3_199,
     "terminal": 482,
-    "think": 5_668,
+    "think": 5_488,
     "trainers": 668,
     "training": 3_850,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 479
+FILES = 474
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -24,7 +24,7 @@ from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.certificate import verdict
-from sleuth.think.stage_tables import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe
+from sleuth.think.tables import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe
 from sleuth.think.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
 from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.thoughts import spots_of, thought_setting, thought_tokens

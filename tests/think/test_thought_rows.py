@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.render import Renderer, decode, load_tokenizer
-from sleuth.think.stage_tables import HeldOutThoughtsRecipe
+from sleuth.think.tables import HeldOutThoughtsRecipe
 from sleuth.think.thoughts import interleaved, places_in, require_apart, thought_documents
 from sleuth.types import Document, SleuthError, Thought
 

@@ -26,7 +26,7 @@ from sleuth.recipe.text import TextRecipe, text_recipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import extract_thoughts, insert_thoughts
-from sleuth.think.stage_tables import AnnotateRecipe
+from sleuth.think.tables import AnnotateRecipe
 from sleuth.think.thought_arms import GENERIC
 from sleuth.think.thought_card import thought_card
 from sleuth.think.thought_figures import LogprobScorer, positions_of, suffix_nlls

@@ -10,7 +10,7 @@ from sleuth import __version__
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.intervals import Measured
 from sleuth.runs.eval_file import write_eval
-from sleuth.think.stage_tables import ProbeRecipe
+from sleuth.think.tables import ProbeRecipe
 from sleuth.think.thoughts import Spot
 
 CERTIFICATE = "thoughts.json"

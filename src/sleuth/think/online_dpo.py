@@ -24,9 +24,18 @@ from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
 from sleuth.rollout import scored
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.think.candidate_pools import continuations, pools_of, require_pools
 from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
-from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.pools import (
+    Choice,
+    candidate_row,
+    choose,
+    continuations,
+    pair_of,
+    pool_figures,
+    pools_of,
+    require_pools,
+    signs_of,
+)
 from sleuth.think.preference_tables import OnlineDpoRecipe
 from sleuth.training.engines import local_engine_of, record_cache
 from sleuth.training.infinite_sampler import InfiniteSampler
@@ -163,7 +172,7 @@ class DPOTrainer(Trainer):
         """The figures of an update; of none if there is no row to train."""
         loss, pairs = self.stage.loss, list[tuple[Row, Row]]()
         if loss.kind == "original_nll":
-            rows = [suffix_row(group.episodes[0]) for group in groups]
+            rows = [candidate_row(group.episodes[0]) for group in groups]
         else:
             pairs = [pair for group, choice in zip(groups, choices, strict=True) if (pair := pair_of(group, choice))]
             rows = [best for best, _ in pairs]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -13,7 +12,7 @@ from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import Judges
 from sleuth.think.preference_tables import ComparisonRecipe
 from sleuth.think.tournament import BothOrders, OneOrder, find_extremes
-from sleuth.types import Author, Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
+from sleuth.types import Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
 
 MIN_JUDGED_SHARE = 0.5
 """A candidate with a smaller share of its comparisons judged has no score."""
@@ -166,30 +165,3 @@ def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Epis
 def continuation(episode: Episode) -> Segment:
     """The segment after the prefix."""
     return episode.trajectory.segments[-1]
-
-
-def author_of(episode: Episode) -> Author:
-    """The author of the continuation: the policy, or the `source` (the text's own suffix)."""
-    return continuation(episode).author
-
-
-WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
-REPETITION_WORDS, COPYING_WORDS = 3, 8
-"""n-gram lengths for repetition within a text and copying from the prefix."""
-
-
-def repetition(text: str) -> float:
-    """The share of distinct 3-grams of words: 1 if none repeats."""
-    ngrams = _ngrams(text, REPETITION_WORDS)
-    return len(set(ngrams)) / len(ngrams) if ngrams else float(bool(WORD.search(text)))
-
-
-def copying(text: str, prefix: str) -> float:
-    """The share of 8-grams of words that are not in the prefix."""
-    ngrams, in_prefix = _ngrams(text, COPYING_WORDS), set(_ngrams(prefix, COPYING_WORDS))
-    return 1 - fmean(ngram in in_prefix for ngram in ngrams) if ngrams else 1.0
-
-
-def _ngrams(text: str, length: int) -> Sequence[tuple[str, ...]]:
-    words = [word.lower() for word in WORD.findall(text)]
-    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]

@@ -1,18 +1,21 @@
-"""`kind = "online_dpo"` and `kind = "win_rate"`: preferences between continuations, for training and measuring."""
+"""The tables of preferences between continuations: rewards of candidates, and `online_dpo` and `win_rate`, which train
+and measure by them."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.answers.function import function_reward_of
+from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, Identify, Judges, clashing_figures
+from sleuth.recipe.rewards import AnswerSize, FunctionFields, Identify, Judges, clashing_figures
 from sleuth.recipe.strict import KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
@@ -37,12 +40,10 @@ class PreferenceFields(KindTable):
     """How rewards of candidates are made, and what differs between them; the defaults are those of one without a
     judge."""
 
-    if TYPE_CHECKING:
-        weight: Any
-        """Set by each class."""
-
     version: ClassVar[int] = 1
     """Increased whenever the same candidates could get another score under this reward."""
+    weight: PositiveFloat = 1.0
+    """Factor of this reward in the sum."""
 
     @abstractmethod
     def build(self, judge_pool: Judges) -> Reward:
@@ -69,6 +70,62 @@ class PreferenceFields(KindTable):
 def rounds_of(size: int) -> int:
     """The number of rounds in which a tournament of a pool finds the best and the worst."""
     return math.ceil(math.log2(size)) if size > 1 else 0
+
+
+class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
+    """The share of the other candidates in the pool that a candidate beats, according to a judge who sees two."""
+
+    kind: Literal["pairwise"]
+    schedule: Literal["round_robin", "tournament"] = "round_robin"
+    """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
+
+    def build(self, judge_pool: Judges) -> Reward:
+        from sleuth.think.preference_rewards import PairwiseReward, pair_judge_of, shown_to
+
+        judge = pair_judge_of(self, judge_pool)
+        return PairwiseReward(judge, schedule=self.schedule, evidence_of=shown_to(self.judge))
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        scorer = f"{identify(self.judge)}, {self.schedule}, orders={self.orders}"
+        return {"scorer": scorer, "scorer_version": self.version}
+
+    def calls_of_pool(self, size: int) -> int:
+        pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
+        return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
+
+
+class PointwiseRecipe(PreferenceFields):
+    """One dimension of a continuation, according to a judge who sees one continuation at a time."""
+
+    kind: Literal["pointwise"]
+    dimension: Literal["quality", "factuality", "safety"]
+    """The dimension; for factuality the judge sees the true continuation too."""
+    judge: HttpJudgeRecipe
+    """The judge."""
+
+    def build(self, judge_pool: Judges) -> Reward:
+        from sleuth.think.preference_rewards import PointwiseReward
+
+        return PointwiseReward(judge_pool.judge(self.judge), self.dimension)
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        return {"scorer": f"{identify(self.judge)}, {self.dimension}", "scorer_version": self.version}
+
+    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+        return (self.dimension,)
+
+    def calls_of_pool(self, size: int) -> int:
+        return size
+
+
+class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
+    """The number that a function of your own returns for a candidate (docs/how-to/own_code.md): an episode of two
+    segments, the prefix and its continuation."""
+
+    kind: Literal["python"]
+
+    def build(self, judge_pool: Judges) -> Reward:
+        return function_reward_of(self)
 
 
 PreferenceTable = Annotated[PreferenceFields, OneOf("preferences")]

@@ -23,7 +23,7 @@ from sleuth.render import encode
 from sleuth.runs.progress import ProgressBar
 from sleuth.think.reasoning_answers import extract, same_answer, same_number
 from sleuth.think.reasoning_problems import Problem, load_problems
-from sleuth.think.stage_tables import ProblemsRecipe, ReasonRecipe
+from sleuth.think.tables import ProblemsRecipe, ReasonRecipe
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 

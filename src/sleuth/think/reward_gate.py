@@ -24,7 +24,7 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of
-from sleuth.think.stage_tables import GateRecipe
+from sleuth.think.tables import GateRecipe
 from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
 from sleuth.think.thought_gain import GainScorer, gain_in
 from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting

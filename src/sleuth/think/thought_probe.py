@@ -28,8 +28,8 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.certificate import certificate, verdict_line, write_certificate
-from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
+from sleuth.think.tables import ProbeRecipe
 from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
 from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting, thought_tokens
 from sleuth.training.stage_context import StageContext, StageInputs

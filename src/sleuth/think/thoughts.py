@@ -18,7 +18,7 @@ from sleuth.recipe.text import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
 from sleuth.think.splicing import THINK
-from sleuth.think.stage_tables import PlacesRecipe, ThoughtEnvRecipe
+from sleuth.think.tables import PlacesRecipe, ThoughtEnvRecipe
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
 

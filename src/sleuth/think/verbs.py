@@ -121,7 +121,7 @@ def probe_thoughts(
     teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
     model's folder.
     """
-    from sleuth.think.stage_tables import ProbeRecipe
+    from sleuth.think.tables import ProbeRecipe
 
     resolved, stage = load_stage(recipe, ProbeRecipe)
     require_inputs([model])
@@ -206,7 +206,7 @@ def win_rate(
     from sleuth.evaluation.eval_session import load_named
     from sleuth.judges.factory import JudgePool
     from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.candidate_pools import require_pools
+    from sleuth.think.pools import require_pools
     from sleuth.think.win_rate import compare_writers
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))
@@ -240,7 +240,7 @@ def reasoning(
     The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of
     each set and their means; --out writes each set beside FILE.json, as FILE@SET.json.
     """
-    from sleuth.think.stage_tables import ReasonRecipe
+    from sleuth.think.tables import ReasonRecipe
 
     resolved, stage = load_stage(recipe, ReasonRecipe)
     require_inputs([model])

@@ -21,10 +21,10 @@ from sleuth.judges.factory import JudgePool
 from sleuth.recipe import Recipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.progress import ProgressBar
-from sleuth.think.candidate_pools import continuations, require_pools
+from sleuth.think.pools import continuations, require_pools
 from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.preference_tables import WinRateRecipe
-from sleuth.think.suffix_judge import ends_right
+from sleuth.think.suffix_reward import ends_right
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
 
