@@ -105,7 +105,7 @@ def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory
             continue
         put = [Thought(at=at, text=" so it goes on") for at in break_offsets(document.text)[1:6:2]]
         row = {"id": document.id, "origin": document.origin, "raw_text": document.text}
-        rows.append(row | {"augmented_text": insert_thoughts(document.text, put, TAGS)})
+        rows.append(row | {"augmented_text": insert_thoughts(document.text, put)})
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 

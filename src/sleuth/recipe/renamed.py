@@ -38,7 +38,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("judge", "again"): Deleted(8, "it is 8 (`VERDICT_RETRIES` in sleuth.judges.cache)"),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
-    ("reward", "dropout"): Deleted(0.0, "all criteria are judged; a `function` of your own may draw from them"),
+    ("reward", "dropout"): Deleted(0.0, "all criteria of an answer are judged; a `function` may draw from them"),
     ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),

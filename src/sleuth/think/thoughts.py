@@ -22,21 +22,6 @@ from sleuth.think.tables import PlacesRecipe, ThoughtEnvRecipe
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtPosition:
-    """The position of a thought in a document: the tokens `before` and `behind` it, without any other thought.
-
-    `ThoughtPosition(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
-    """
-
-    document: str
-    source: str
-    kind: str
-    before: tuple[int, ...]
-    thought: str
-    behind: tuple[int, ...]
-
-
 def thought_documents(data: DocumentsRecipe) -> list[Document]:
     """The first `data.limit` documents of the part that have thoughts. A document whose own text contains one of the
     tags is skipped: the tag could not be told from a thought. Raises SleuthError if there is none."""
@@ -71,24 +56,6 @@ def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece
         if room <= 0:
             break
     return pieces
-
-
-def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
-    """Every thought of the document with text on both sides, in order; before it as many tokens as fit into a model's
-    context."""
-    for thought in document.thoughts:
-        behind = plain_tokens(renderer, document.text[thought.at :])[:suffix_tokens]
-        room = context - len(behind) - len(thought_tokens(thought.text, renderer))
-        before = plain_tokens(renderer, document.text[: thought.at])[-max(room, 1) :]
-        if before and behind and room > 0:
-            yield ThoughtPosition(
-                document=document.id,
-                source=document.source,
-                kind=document.kind,
-                before=tuple(before),
-                thought=thought.text,
-                behind=tuple(behind),
-            )
 
 
 def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:

@@ -71,9 +71,8 @@ def thoughts(
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
     from sleuth.terminal.progress import progress_bar
-    from sleuth.think.annotate import annotate_thoughts
+    from sleuth.think.annotate import ThoughtWriter, annotate_thoughts
     from sleuth.think.thought_figures import LogprobScorer
-    from sleuth.think.thought_writer import ThoughtWriter
 
     writer = ThoughtWriter(open_client(writing, out))
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
@@ -92,13 +91,8 @@ def _print_annotated(found: AnnotatedTexts, out: Path) -> None:
     answered = f", {found.known:,} of them answered before" if found.known else ""
     typer.echo(f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; see {out.stem}.md")
     for gate in found.gates:
-        blank, generic = (
-            gain.formatted("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic)
-        )
-        verdict = "passes" if gate.passes else "does not pass"
-        typer.echo(
-            f"{gate.source or '(no source)'}: over empty {blank}, over generic {generic} nats a token: {verdict}"
-        )
+        over_blank, over_generic, verdict = gate.described("+.4f")
+        typer.echo(f"{gate.named}: over empty {over_blank}, over generic {over_generic} nats a token: {verdict}")
     for reason, count in found.reasons.most_common(SHOWN_REASONS):
         typer.echo(f"{count:,} without thoughts: {reason}")
     if found.reasons:
