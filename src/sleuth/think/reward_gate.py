@@ -25,12 +25,11 @@ from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of
 from sleuth.think.tables import GateRecipe
-from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
 from sleuth.think.thought_gain import GainScorer, gain_in
-from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting
+from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.training.step_metrics import values_of
-from sleuth.types import Group, SleuthError, StoppedByRule, Task
+from sleuth.types import Group, StoppedByRule, Task
 
 SCORED_TOKENS = 4_096
 """Distinct tokens of a forward pass that computes gains."""
@@ -48,7 +47,7 @@ def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
     if inputs.tokenizer is None:
         return []
     spots = spots_of(stage.data, inputs.tokenizer)
-    context = _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
+    context = _context(spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
     inputs.require_cache(stage, context)
     tasks = [spot.task for spot in spots]
     require_endings(stage.judges(), tasks)
@@ -104,7 +103,7 @@ def measure_gate(
     """
     spots = spots_of(stage.data, thinker.tokenizer)
     setting = thought_setting(stage.env, thinker.tokenizer)
-    context = _context(stage, spots, setting, thinker.max_positions)
+    context = _context(spots, setting, thinker.max_positions)
     reward = reward_of(stage.reward, setting.dialect, thinker.tokenizer, judge_pool)
     tasks = [spot.task for spot in spots]
     with thinker.engine(stage, context) as engine:
@@ -121,7 +120,7 @@ def measure_gate(
         played, tokens = groups, budget or TokenBudget(SCORED_TOKENS)
         groups = tokens.run(lambda count: scorer.score(played, thinker.model, budget=count))[0]
     by_group = [_figures_of(group, setting) for group in groups]
-    documents = [document_of(spot) for spot in spots]
+    documents = [spot.document for spot in spots]
     figures = {
         name: (share if name in SHARES else bootstrap_mean)([one[name] for one in by_group], documents)
         for name in by_group[0]
@@ -190,16 +189,6 @@ def _record(group: Group, figures: Mapping[str, float | None], closing: str) -> 
     }
 
 
-def _context(stage: GateRecipe, spots: Sequence[Spot], setting: ThoughtSetting, positions: int) -> int:
-    """Tokens of the longest episode, or of a thought with its true suffix. Raises SleuthError if that is more than the
-    model's `positions`."""
-    prefix = max(len(prefix_of(spot)) for spot in spots)
-    thought = len(setting.opening_tag.tokens or ()) + setting.longest_answer
-    suffix = max(len(suffix_of(spot)) for spot in spots)
-    longest = prefix + thought + suffix
-    if longest > positions:
-        raise SleuthError(
-            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
-            f"{positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
-        )
-    return longest
+def _context(spots: Sequence[Spot], setting: ThoughtSetting, positions: int) -> int:
+    """Tokens of the longest episode, or of a thought with its true suffix."""
+    return require_fit(spots, positions, thought=len(setting.opening_tag.tokens or ()) + setting.longest_answer)

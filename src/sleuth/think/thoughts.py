@@ -110,6 +110,34 @@ class Spot:
     task: Task
     teacher: str | None = None
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens before it."""
+        return self.task.required_continuation.prefix.tokens
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        """The true tokens after it."""
+        return self.task.required_continuation.suffix.tokens
+
+    @property
+    def document(self) -> str:
+        """The id of its document, by which spots are clustered."""
+        return self.task.required_continuation.document
+
+
+def require_fit(spots: Sequence[Spot], positions: int, *, thought: int, suffix: int = 0) -> int:
+    """Tokens of the longest sequence at these spots, with thoughts of `thought` tokens and suffixes of `suffix` or as
+    long as the true ones. Raises SleuthError if that is more than the model's `positions`."""
+    prefix = max(len(spot.prefix) for spot in spots)
+    suffix = max(suffix, *(len(spot.suffix) for spot in spots))
+    if prefix + thought + suffix > positions:
+        raise SleuthError(
+            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
+            f"{positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
+        )
+    return prefix + thought + suffix
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtSetting(Setting):

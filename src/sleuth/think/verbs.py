@@ -127,9 +127,8 @@ def probe_thoughts(
     from sleuth.evaluation.eval_session import load_named
     from sleuth.judges.factory import JudgePool
     from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.certificate import write_certificate
     from sleuth.think.thought_probe import probe_thoughts as probe_model
-    from sleuth.think.thought_probe import require_spots
+    from sleuth.think.thought_probe import require_spots, write_certificate
 
     thinker = load_named(model, resolved)
     require_spots(stage, thinker.tokenizer, thinker.max_positions)
