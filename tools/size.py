@@ -43,14 +43,14 @@ ROOMS = {
     "search": 3_172,
     "serve": 3_199,
     "terminal": 482,
-    "think": 5_337,
+    "think": 5_263,
     "trainers": 668,
     "training": 3_850,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 470
+FILES = 468
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

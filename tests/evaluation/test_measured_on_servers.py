@@ -18,7 +18,7 @@ from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 from sleuth.training import servers
 from sleuth.training.servers import RunServers
 from sleuth.training.stage_context import StageContext

@@ -19,7 +19,7 @@ from sleuth.data.documents import read_documents
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
-from sleuth.think.world_chained import ChainedTexts
+from sleuth.think.world_texts import ChainedTexts
 from sleuth.types import Thought
 
 ROOT = Path(__file__).parents[2]

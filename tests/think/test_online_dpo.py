@@ -17,7 +17,7 @@ from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.preference_rewards import continuation
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 from sleuth.types import Group, SleuthError
 
 Run = Callable[..., Path]

@@ -38,7 +38,7 @@ FAMILY = Family(
         "ending": "sleuth.think.tables:EndingJudgeRecipe",
     },
     layouts={"augmented": "sleuth.think.splicing:LAYOUT"},
-    world_files="sleuth.think.world_files:WORLD_FILES",
+    world_files="sleuth.think.world_texts:WORLD_FILES",
     data={
         "thoughts": "sleuth.think.tables:ThoughtTextRecipe",
         "places": "sleuth.think.tables:PlacesRecipe",
