@@ -31,13 +31,22 @@ class Deleted:
     instead: str
 
 
+SHUFFLED = "each question is played once an epoch, in shuffled order; choose questions with kinds, limit or a file"
 DELETED: dict[tuple[str, ...], Deleted] = {
+    ("data", "draw"): Deleted("shuffled", SHUFFLED),
+    ("data", "floor"): Deleted(0.1, SHUFFLED),
+    ("data", "rate_bounds"): Deleted([0.1, 0.9], SHUFFLED),
+    ("alarms", "judge_divergence"): Deleted("warn", "no second judge watches the first; examine it: least_accuracy"),
     ("env", "search_seconds"): Deleted(30.0, "it is 30 (`SEARCH_SECONDS` in sleuth.retrieval.remote)"),
     ("held_out", "suffix_tokens"): Deleted(128, "it is 128 (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"),
     ("init", "tie"): Deleted(True, "random weights have one tensor for input and output embeddings"),
     ("judge", "again"): Deleted(8, "it is 8 (`VERDICT_RETRIES` in sleuth.judges.cache)"),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
-    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
+    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
+    ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
+    ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
+    ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
+    ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
     ("reward", "dropout"): Deleted(0.0, "all criteria of an answer are judged; a `function` may draw from them"),
     ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),

@@ -19,10 +19,10 @@ from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.judges.factory import open_client
-from sleuth.judges.json_client import JsonClient
+from sleuth.judges.http import JsonClient
 from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
-from sleuth.recipe.text import TextRecipe, text_recipe
+from sleuth.recipe.data import TextRecipe, text_recipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import (
@@ -36,6 +36,7 @@ from sleuth.think.splicing import (
 from sleuth.think.tables import AnnotateRecipe
 from sleuth.think.thought_figures import MIN_DOCUMENTS, LogprobScorer, SourceGate, thought_gates
 from sleuth.think.thoughts import has_tags, interleaved
+from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Document, SleuthError, Task, Thought
 
@@ -62,7 +63,7 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
             f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "
             "kept, and the same command goes on when it is"
         ) from None
-    model, tokenizer = context.load(context.model)
+    model, tokenizer = load(context, context.model)
     scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
     texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
     try:

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.recipe.data import DataFields, Fed
+from sleuth.recipe.data import DataFields, DocumentsRecipe, Fed, ThoughtPlaces
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill, TeacherRecipe
 from sleuth.recipe.rewards import Identify, RewardFields, RewardInputs
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluationFields, StageFields
 from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import HeldOutFields
-from sleuth.recipe.text import DocumentsRecipe, ThoughtPlaces
+from sleuth.recipe.training import HeldOutFields
 from sleuth.types import Reward, StepFigure, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from sleuth.judges.open_judge import OpenJudge
+    from sleuth.judges.factory import OpenJudge
     from sleuth.think.thoughts import ThoughtSetting
 
 
@@ -138,7 +136,7 @@ class SuffixRecipe(RewardFields):
     def record(self, identify: Identify) -> dict[str, Any]:
         return {"scorer": identify(self.judge), "scorer_version": self.version}
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         return ("suffixes",)
 
     def misfit(self, env: EnvFields) -> str | None:
@@ -197,7 +195,7 @@ class EndingJudgeRecipe(JudgeFields):
     """Share of its verdicts that are inverted, to measure the effect of a judge's errors on training."""
 
     def open(self) -> OpenJudge:
-        from sleuth.judges.open_judge import OpenJudge
+        from sleuth.judges.factory import OpenJudge
         from sleuth.think.suffix_reward import EndingJudge
 
         judge = EndingJudge(self.flip)
@@ -270,7 +268,7 @@ class ProbeRecipe(EvaluationFields):
         """At the place, and at another one of its document."""
         return 2
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ("suffixes",)
 

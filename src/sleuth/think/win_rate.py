@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from sleuth.think.pools import continuations, require_pools
 from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.suffix_reward import ends_right
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
 
@@ -64,15 +67,15 @@ def _require_same_tokens(
 def run(stage: WinRateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
     against = _base_of(context.recipe, context.index)
-    if context.read_eval(stage.name, against=against) is not None:
+    if stored_eval(context, stage.name, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
         ours, theirs = (
-            load_named(name, context.recipe, context.pool_for_evaluation) for name in (context.model, against)
+            load_named(name, context.recipe, partial(evaluation_pool, context)) for name in (context.model, against)
         )
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
-    context.write_eval(stage.name, contents, "win rate")
+    store_eval(context, stage.name, contents, "win rate")
     context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
 
