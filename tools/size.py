@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_989,
     "cli": 4_303,
     "convert": 1_284,
-    "data": 2_333,
+    "data": 2_321,
     "dialect.py": 251,
     "engines": 5_696,
     "episodes": 2_287,
@@ -34,23 +34,23 @@ ROOMS = {
     "plan": 2_203,
     "ranks.py": 55,
     "read": 1_510,
-    "recipe": 3_410,
+    "recipe": 3_405,
     "render.py": 393,
     "report": 2_463,
     "retrieval": 2_732,
     "rollout.py": 241,
-    "runs": 3_612,
+    "runs": 3_602,
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
-    "think": 5_752,
+    "think": 5_268,
     "trainers": 668,
     "training": 3_502,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 452
+FILES = 441
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
