@@ -36,10 +36,10 @@ ROOMS = {
     "read": 1_509,
     "recipe": 3_589,
     "render.py": 393,
-    "report": 2_457,
+    "report": 2_452,
     "retrieval": 2_736,
     "rollout.py": 241,
-    "runs": 3_401,
+    "runs": 3_234,
     "search": 3_172,
     "serve": 2_571,
     "terminal": 617,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 468
+FILES = 466
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -27,7 +27,7 @@ from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
 from sleuth.render import Renderer
 from sleuth.rollout import scored
-from sleuth.runs.judge_cards import CARDS_FILE
+from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.think.candidate_pools import continuations, pools_of, require_pools
 from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
@@ -88,7 +88,7 @@ class DPOTrainer(Trainer):
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
         if sources := self.reward_spec.sources:
-            folder.manifest.set_sources(stage.name, sources)
+            folder.manifest.record("sources", dict(sources), stage=stage.name)
         folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 
     @property

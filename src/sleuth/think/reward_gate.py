@@ -69,7 +69,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
             measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
-    context.folder.manifest.set_gate(stage.name, gate)
+    context.folder.manifest.record("gates", dict(gate), stage=stage.name)
     context.write_eval(stage.name, measured, "gate")
     return Path(context.model)
 

@@ -69,8 +69,7 @@ from sleuth.runs.checkpoints import (
     step_of,
     steps_set_aside,
 )
-from sleuth.runs.eval_file import read_eval, with_digests, write_eval
-from sleuth.runs.judge_cards import read_cards
+from sleuth.runs.eval_file import read_cards, read_eval, with_digests, write_eval
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.rollouts import is_whole, write_rollouts
 from sleuth.runs.run_folder import RunFolder
@@ -174,7 +173,9 @@ class StageContext:
         kept, skipped = fitting_tasks(data, setting, tokenizer, tasks, context)
         if skipped:
             self.folder.say(f"stage {self.stage.name}: {skipped_line(data, skipped, len(tasks))}")
-            self.folder.manifest.set_skipped(self.stage.name, [task.id for task in skipped], len(tasks))
+            first = [task.id for task in skipped[:100]]
+            counts = {"rows": len(skipped), "of": len(tasks), "first": first}
+            self.folder.manifest.record("skipped", counts, stage=self.stage.name)
         return kept
 
     def load(self, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -383,8 +384,7 @@ class StageContext:
         """`eval/NAME.json`, if it is of the model that the stage starts from, and of the `others`; prints a line if it
         is of other weights."""
         file, models = self.folder.eval / f"{name}.json", {"model": self.model, **others}
-        trained = self.model != self.recipe.model  # a roll-back changes no other weights
-        contents = read_eval(file, models=models, rolled_back=trained and self.folder.manifest.rolled_back)
+        contents = read_eval(file, models=models)
         if contents is None and file.exists():
             self.folder.say(f"{file} is not of the weights that {self.model} has now: it is measured again")
         return contents
