@@ -39,7 +39,7 @@ ROOMS = {
     "report": 2_452,
     "retrieval": 2_736,
     "rollout.py": 241,
-    "runs": 3_234,
+    "runs": 3_238,
     "search": 3_172,
     "serve": 2_571,
     "terminal": 617,

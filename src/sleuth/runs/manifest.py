@@ -81,6 +81,10 @@ class Manifest:
         (manifest if stage is None else manifest.setdefault(key, {}))[stage or key] = value
         self._write(manifest)
 
+    def recorded(self, key: str, stage: str) -> Any:
+        """The value of a stage under a key; None without one."""
+        return self.read().get(key, {}).get(stage)
+
     @property
     def run(self) -> str | None:
         """The id of the run; None in runs of earlier versions."""

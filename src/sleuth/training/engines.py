@@ -61,7 +61,7 @@ def local_engine_of(
 
     def pages() -> int:
         limits = {"slots": slots, "context": context, "cache_memory": stage.cache_memory}
-        recorded = recorded_pages(stage.name, folder)
+        recorded = folder.manifest.recorded("cache_pages", stage.name)
         return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
     engine = LocalEngine(
@@ -73,13 +73,12 @@ def local_engine_of(
 
 def record_cache(stage: str, engine: object, folder: RunFolder, ranks: Ranks) -> None:
     """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
-    if ranks.first and isinstance(engine, LocalEngine) and recorded_pages(stage, folder) != engine.cache_pages:
+    if (
+        ranks.first
+        and isinstance(engine, LocalEngine)
+        and folder.manifest.recorded("cache_pages", stage) != engine.cache_pages
+    ):
         folder.manifest.record("cache_pages", engine.cache_pages, stage=stage)
-
-
-def recorded_pages(stage: str, folder: RunFolder) -> int | None:
-    """The size of the KV cache with which a stage began, in pages; None before it did."""
-    return folder.manifest.read().get("cache_pages", {}).get(stage)
 
 
 def engine_of(

@@ -173,8 +173,7 @@ class StageContext:
         kept, skipped = fitting_tasks(data, setting, tokenizer, tasks, context)
         if skipped:
             self.folder.say(f"stage {self.stage.name}: {skipped_line(data, skipped, len(tasks))}")
-            first = [task.id for task in skipped[:100]]
-            counts = {"rows": len(skipped), "of": len(tasks), "first": first}
+            counts = {"rows": len(skipped), "of": len(tasks), "first": [task.id for task in skipped[:100]]}
             self.folder.manifest.record("skipped", counts, stage=self.stage.name)
         return kept
 
