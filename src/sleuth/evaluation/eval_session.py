@@ -27,7 +27,7 @@ from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.training import SampledRecipe
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
@@ -37,7 +37,7 @@ DEFAULT_CONTEXT = 4096
 
 OpenPool = Callable[[PreTrainedModel, PreTrainedTokenizerFast, int], PoolEngine | None]
 """The servers that generate in the place of a model, with its weights, sequences of at most so many tokens; None if
-there are none: `StageContext.pool_for_evaluation`."""
+there are none: `sleuth.training.engines.evaluation_pool`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
             "share of episodes",
         ),
         StepFigure("dropped_groups", "Groups with fewer than two scores."),
-        StepFigure(
-            "drawn_rate", "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1."
-        ),
         StepFigure("replaced_groups", "Groups without signal that `replace_no_signal` replaced."),
     ),
     "Parts of the score (means over the episodes that have them)": (
@@ -152,11 +149,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure("judge_cached", "Questions that had been answered before."),
         StepFigure("judge_missing", "Questions without a verdict."),
         StepFigure("judge_invalid", "Questions whose answer was no verdict, twice."),
-        StepFigure(
-            "watch_agreement", "1 less the mean difference between the judge that pays and the one that watches."
-        ),
-        StepFigure("watch_verdicts", "Verdicts that were compared for it."),
-        StepFigure("watch_asked", "Questions put to the judge that watches."),
     ),
     "Supervised stages": (
         StepFigure(

@@ -15,8 +15,8 @@ from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.recipe import Recipe, StageFields
+from sleuth.recipe.draft import emit_value
 from sleuth.recipe.envs import environment_of
-from sleuth.recipe.toml_writer import emit_value
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.eval_file import COLUMNS, mark_rows
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictBool, StrictStr
 from pydantic_core import PydanticCustomError
 
-from sleuth.serve.http.refused import as_integer, replace_surrogates
+from sleuth.host.escapes import replace_surrogates
+from sleuth.serve.http.refused import as_integer
 
 MAX_MESSAGES = 256
 MAX_TOKENS = 2**31 - 1

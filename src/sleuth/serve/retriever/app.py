@@ -22,9 +22,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sleuth.host.escapes import replace_surrogates
 from sleuth.retrieval.corpus import contents_of
 from sleuth.serve.http.access import Access, Counters, Gate, Limits
-from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
+from sleuth.serve.http.refused import as_integer, problem_line
 from sleuth.serve.retriever.mcp_server import MCP_PATH, McpRoute
 from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage

@@ -20,7 +20,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from sleuth import __version__
-from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
+from sleuth.host.escapes import replace_surrogates
+from sleuth.serve.http.refused import as_integer, problem_line
 from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage, SleuthError
 
