@@ -36,21 +36,21 @@ ROOMS = {
     "read": 1_510,
     "recipe": 3_405,
     "render.py": 393,
-    "report": 2_463,
+    "report": 2_458,
     "retrieval": 2_732,
     "rollout.py": 241,
-    "runs": 3_602,
+    "runs": 3_439,
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
     "think": 5_268,
     "trainers": 668,
-    "training": 3_502,
+    "training": 3_506,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 441
+FILES = 439
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
