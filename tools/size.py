@@ -18,16 +18,16 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 2_043,
     "cite": 3_989,
-    "cli": 4_302,
+    "cli": 4_301,
     "convert": 1_284,
     "data": 2_333,
     "dialect.py": 252,
     "engines": 5_696,
-    "episodes": 2_275,
+    "episodes": 2_210,
     "evaluation": 1_824,
     "family.py": 236,
-    "host": 1_679,
-    "judges": 1_760,
+    "host": 1_664,
+    "judges": 1_759,
     "kernels": 2_555,
     "learn": 3_737,
     "own": 909,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_437,
     "render.py": 393,
     "report": 2_667,
-    "retrieval": 2_732,
+    "retrieval": 2_731,
     "rollout.py": 241,
     "runs": 3_446,
     "search": 3_172,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 469
+FILES = 464
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

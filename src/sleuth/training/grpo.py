@@ -22,7 +22,7 @@ from sleuth.answers.factory import (
 )
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.own_code import own_code_in, sources_of
+from sleuth.episodes.function import own_code_in, sources_of
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences
 from sleuth.episodes.setting import Setting, trial_group

@@ -20,7 +20,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine
 from sleuth.episodes.fitting import fitting_tasks, require_room, skipped_line
-from sleuth.episodes.own_code import accepted_hash, code_differences
+from sleuth.episodes.function import accepted_hash, code_differences
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import reward_differences
 from sleuth.episodes.setting import Setting, require_environment, trial_group
