@@ -30,11 +30,11 @@ ROOMS = {
     "judges": 1_759,
     "kernels": 2_555,
     "learn": 3_737,
-    "own": 909,
+    "own": 840,
     "plan": 2_203,
     "ranks.py": 55,
     "read": 1_509,
-    "recipe": 3_437,
+    "recipe": 3_380,
     "render.py": 393,
     "report": 2_667,
     "retrieval": 2_731,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 615,
     "think": 5_736,
     "trainers": 668,
-    "training": 3_887,
+    "training": 3_880,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 464
+FILES = 463
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sleuth.own.calls import Caller
 from sleuth.own.functions import UserFunction, parameters_of, require_arguments
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import prints_to_stderr
 
 EXAMPLE = "def {name}(logprobs, old_logprobs, advantages, weights)"
 BOUNDS = ("low", "high")
