@@ -33,9 +33,8 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import frame_of
 from sleuth.episodes.library import QUESTION, place_of, read_prompt
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Row, batch_of_groups, trajectory_row
-from sleuth.learn.losses import Normaliser
+from sleuth.learn.losses import Normaliser, group_advantages
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy

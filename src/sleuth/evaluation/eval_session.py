@@ -37,7 +37,7 @@ DEFAULT_CONTEXT = 4096
 
 OpenPool = Callable[[PreTrainedModel, PreTrainedTokenizerFast, int], PoolEngine | None]
 """The servers that generate in the place of a model, with its weights, sequences of at most so many tokens; None if
-there are none: `StageContext.pool_for_evaluation`."""
+there are none: `sleuth.training.engines.evaluation_pool`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

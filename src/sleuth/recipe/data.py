@@ -77,33 +77,9 @@ class QuestionsRecipe(DataFields):
 
 
 class PlayedQuestionsRecipe(QuestionsRecipe):
-    """Questions that a `grpo` stage plays, and how it draws them."""
+    """Questions that a `grpo` stage plays."""
 
     feeds: ClassVar[Fed] = ("episodes",)
-    draw: Literal["shuffled", "by_difficulty"] = "shuffled"
-    """Order of the questions. "shuffled": every question once in each epoch. "by_difficulty": likewise, but a question
-    whose running rate is outside `rate_bounds` is drawn with probability `floor` only. The rate of a question is the
-    mean score of its episodes, averaged over about the last two times that it was played: with a reward of exact match,
-    its share of right answers. A question not played yet is drawn, unless the rate of its kind (`type`) in its source,
-    over about the last 32 groups, is above the bounds."""
-    rate_bounds: Annotated[tuple[float, float], Field(strict=False)] = (0.1, 0.9)
-    """With draw = "by_difficulty": lowest and highest rate of the questions that are always drawn."""
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """With draw = "by_difficulty": probability that any other question is drawn when its turn comes; 1: as likely as
-    the others."""
-    mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
-    """With draw = "by_difficulty": share of each source (`data_source` of the rows) among the questions drawn, as
-    weights relative to one another; absent: sources are not distinguished."""
-
-    @combination
-    def _draw_fits(self) -> Iterator[str]:
-        low, high = self.rate_bounds
-        if low > high:
-            yield f"rate_bounds = [{low:g}, {high:g}] leaves no rate between them; put the lower bound first"
-        if self.draw == "shuffled":
-            for key in ("rate_bounds", "floor", "mix"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    yield f'{key} has no effect with draw = "shuffled"; set draw = "by_difficulty"'
 
 
 class AnsweredRowsRecipe(QuestionsRecipe):

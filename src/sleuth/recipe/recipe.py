@@ -171,9 +171,6 @@ class Recipe(StrictModel):
     def _stages_fit(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             yield from stage.problems(self, index)
-            if self.dtype == "float32" and not getattr(stage, "master_weights", True):
-                yield f'stage.{index}.master_weights = false has no effect with dtype = "float32"; remove it'
-
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):
                 yield f'stage.{index}.cpu_offload = true has no effect with device = "cpu"; remove it'
 

@@ -49,7 +49,7 @@ class AlarmsRecipe(StrictModel):
 
 OPTIMISATION = (
     *("steps", "learning_rate", "embedding_learning_rate", "schedule", "warmup_steps"),
-    *("betas", "weight_decay", "max_grad_norm", "master_weights"),
+    *("betas", "weight_decay", "max_grad_norm"),
 )
 """The keys of the optimiser."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -174,10 +174,6 @@ class TrainingRecipe(StageFields):
     """Decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """Maximum global norm of the gradient; larger ones are scaled down."""
-    master_weights: bool = True
-    """With dtype = "bfloat16": the optimiser updates float32 copies of the weights, so that small updates are not lost
-    to rounding. false: it updates the bfloat16 weights, as some published runs did; a learning rate that would change
-    too few of them is an error."""
     lora: LoraRecipe | None = None
     """Train low-rank adapters instead of the weights; their learning rate is about ten times that of full training."""
     tokens_per_micro_batch: PositiveInt = 4_096

@@ -15,7 +15,7 @@ from sleuth.answers.scorers.scorer import transcript_of
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
-from sleuth.learn.advantages import has_signal
+from sleuth.learn.losses import has_signal
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import RewardFields, scored_late
 from sleuth.render import load_tokenizer
