@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.stops import StopScanner
+from sleuth.engines.request import StopScanner
 from sleuth.render import IncrementalDecoder, decode, encode
 from sleuth.types import Chunk, Completion, Sampling
 

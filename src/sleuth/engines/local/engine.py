@@ -25,9 +25,8 @@ from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
 from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
 from sleuth.engines.local.weights import DecodeWeights
-from sleuth.engines.request import Request, StreamRequest, max_new_tokens
+from sleuth.engines.request import Request, StopTokens, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample, sample_on_device, sampling_problem
-from sleuth.engines.stops import StopTokens
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
 from sleuth.host.variables import cuda_graphs

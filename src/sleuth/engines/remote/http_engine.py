@@ -1,4 +1,4 @@
-"""An engine on one server that serves the checkpoint (SGLang, vLLM, or one compatible with it), for evaluation."""
+"""An engine on one server that serves the checkpoint, for evaluation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import completion_from_text, read_completion
+from sleuth.engines.remote.completions import MALFORMED, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.remote.wire import MALFORMED, RawCompletion
 from sleuth.engines.request import max_new_tokens
 from sleuth.render import IncrementalDecoder
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
@@ -24,9 +23,8 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
 class HttpEngine:
     """Continues token sequences on `server`, at most `requests_at_once` concurrently.
 
-    Token ids are sent and, where the server returns them, received; where it returns only text, ids are encoded from it
-    and there are no log-probabilities. A request is retried only if the server was unreachable or refused it before
-    starting; any other failure is a SleuthError that names the server.
+    A request is retried only if the server was unreachable or refused it before starting; any other failure is a
+    SleuthError that names the server.
     """
 
     def __init__(
@@ -65,18 +63,16 @@ class HttpEngine:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
         async with self._semaphore:
             raw = await self._request(tokens, sampling, limit)
-        if raw.tokens is None:
-            return completion_from_text(raw, sampling, self.tokenizer)
         try:
             return read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise self._error(str(error)) from None
 
     async def _request(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
-        wire = self.server.wire
-        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
+        api = self.server.api
+        answer = await self._post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
         try:
-            raw = wire.read(answer, sampling)
+            raw = api.read(answer, sampling)
         except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
         self._weights = self._weights or raw.weights
