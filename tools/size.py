@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_476,
     "dialect.py": 252,
-    "engines": 5_405,
+    "engines": 5_378,
     "episodes": 2_228,
     "evaluation": 1_824,
     "family.py": 236,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 474
+FILES = 472
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.tiny_run import episodes, rows
-from sleuth.engines.launch.command import Launch
+from sleuth.engines.launch import Launch
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.recipe.grpo import PoolRecipe

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from sleuth.engines.launch.command import Launch, is_cpu_build
-from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
+from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is_cpu_build, start_all
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, UnavailableError
 from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.host.memory import parse_share, total_host_memory

@@ -12,7 +12,7 @@ from emulator.served import application
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
-from sleuth.engines.launch.command import SGLANG_RESERVED
+from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.serve.http.access import Access, Limits

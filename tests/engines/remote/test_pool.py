@@ -23,7 +23,7 @@ from emulator.served import KINDS, EmulatedServer, emulated_server
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from sleuth.engines.launch.command import SGLANG_RESERVED
+from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import replica as replica_module
