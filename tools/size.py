@@ -22,13 +22,13 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_476,
     "dialect.py": 252,
-    "engines": 5_378,
+    "engines": 5_296,
     "episodes": 2_228,
     "evaluation": 1_824,
     "family.py": 236,
     "host": 1_530,
     "judges": 2_073,
-    "kernels": 2_555,
+    "kernels": 2_528,
     "learn": 3_737,
     "own": 909,
     "plan": 2_205,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 472
+FILES = 467
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -12,6 +12,17 @@ from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, deco
 from sleuth.types import Chunk, Completion, Sampling, SleuthError, StopReason
 
 
+def whole_chunk(whole: Completion) -> Chunk:
+    """A completion as the only chunk of its stream."""
+    return Chunk(
+        tokens=whole.tokens,
+        logprobs=whole.logprobs,
+        text=whole.text,
+        stop=whole.stop,
+        policy_version=whole.policy_version,
+    )
+
+
 def max_new_tokens(tokens: Sequence[int], sampling: Sampling, context: int) -> int:
     """The number of tokens that may be generated after `tokens`; 0 if the context is full. Raises SleuthError for a
     prompt that does not fit."""

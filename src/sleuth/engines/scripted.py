@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.request import StopScanner
+from sleuth.engines.request import StopScanner, whole_chunk
 from sleuth.render import IncrementalDecoder, decode, encode
 from sleuth.types import Chunk, Completion, Sampling
 
@@ -27,8 +27,7 @@ class ScriptedEngine:
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens` by the script, in one chunk."""
-        whole = await self.complete(tokens, sampling)
-        yield Chunk(tokens=whole.tokens, logprobs=None, text=whole.text, stop=whole.stop)
+        yield whole_chunk(await self.complete(tokens, sampling))
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` by the script."""

@@ -42,8 +42,8 @@ def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Serv
 
     async def ask() -> list[Completion]:
         limits = {"requests_at_once": at_once, "context": CONTEXT}
-        async with HttpEngine(place, server.tokenizer, eos_ids=server.eos_ids, **limits) as engine:
-            return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
+        engine = HttpEngine(place, server.tokenizer, eos_ids=server.eos_ids, **limits)
+        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
 
     return asyncio.run(ask())
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import MALFORMED, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.request import max_new_tokens
-from sleuth.render import IncrementalDecoder
+from sleuth.engines.request import max_new_tokens, whole_chunk
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue
@@ -45,16 +43,8 @@ class HttpEngine:
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, in a chunk for each token, once the server has sampled all of them. Closing the iterator
-        early cancels the request, also on the server."""
-        whole = await self.complete(tokens, sampling)
-        decoder, told = IncrementalDecoder(self.tokenizer, tokens), 0
-        for at, token in enumerate(whole.tokens[:-1]):
-            text = decoder.push(token)
-            told += len(text)
-            yield Chunk(tokens=(token,), logprobs=whole.logprobs and (whole.logprobs[at],), text=text, stop=None)
-        logprobs = whole.logprobs and whole.logprobs[-1:]
-        yield Chunk(tokens=whole.tokens[-1:], logprobs=logprobs, text=whole.text[told:], stop=whole.stop)
+        """Continue `tokens`, in one chunk. Closing the iterator early cancels the request, also on the server."""
+        yield whole_chunk(await self.complete(tokens, sampling))
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
@@ -97,11 +87,3 @@ class HttpEngine:
 
     def _error(self, problem: str) -> SleuthError:
         return SleuthError(f"--engine {self.server.url}: {problem}")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Its connections close with the event loop."""

@@ -18,7 +18,7 @@ from sleuth.engines.remote.replica import EngineReplica, LoadOutcome
 from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
-from sleuth.engines.request import max_new_tokens
+from sleuth.engines.request import max_new_tokens, whole_chunk
 from sleuth.host.replicas import Replicas
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
@@ -115,14 +115,7 @@ class PoolEngine:
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, in one chunk."""
-        whole = await self.complete(tokens, sampling)
-        yield Chunk(
-            tokens=whole.tokens,
-            logprobs=whole.logprobs,
-            text=whole.text,
-            stop=whole.stop,
-            policy_version=whole.policy_version,
-        )
+        yield whole_chunk(await self.complete(tokens, sampling))
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop. Raises SleuthError if no server does so in time."""
