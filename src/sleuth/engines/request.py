@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, decode
+from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, StopScanner, decode, stop_end
 from sleuth.types import Chunk, Completion, Sampling, SleuthError, StopReason
 
 
@@ -29,29 +29,6 @@ def max_new_tokens(tokens: Sequence[int], sampling: Sampling, context: int) -> i
     if not 0 < len(tokens) <= context:
         raise SleuthError(f"a prompt of {len(tokens)} tokens does not fit: the context holds 1 to {context}")
     return max(0, min(sampling.max_tokens, context - len(tokens)))
-
-
-class StopScanner:
-    """Finds the first complete stop string in the streamed text of one completion, also across pieces."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = tuple(stop for stop in stops if stop)
-        self._longest_stop = max(map(len, self.stops), default=1) - 1
-        self._tail = ""
-
-    def feed(self, piece: str) -> tuple[str, bool]:
-        """The part of `piece` that belongs to the completion, and whether a stop string ends it."""
-        text = self._tail + piece
-        end = stop_end(text, self.stops)
-        if end is not None:
-            return text[len(self._tail) : end], True
-        self._tail = text[-self._longest_stop :] if self._longest_stop else ""
-        return piece, False
-
-
-def stop_end(text: str, stops: Sequence[str]) -> int | None:
-    """The end position in `text` of the stop string that completes first, or None."""
-    return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
 
 
 class StopTokens:

@@ -13,10 +13,10 @@ import typer
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
 from sleuth.terminal.figures import measured_in, print_figures, table_cell
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
 from sleuth.terminal.tables import Column, print_columns
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def thoughts(
     text. A data card is written beside the rows.
     """
     from sleuth.host.model_path import require_model
-    from sleuth.recipe.parts import load_teacher
-    from sleuth.recipe.text import text_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs, require_texts
+    from sleuth.recipe.data import text_recipe
+    from sleuth.recipe.load import load_teacher
+    from sleuth.terminal.recipe_inputs import missing_inputs, require_texts
 
     resolved = text_recipe(texts, tokens=tokens, part=part, limit=limit)
     require_texts(texts)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.request import Request, stop_end
-from sleuth.render import decode
+from sleuth.engines.request import Request
+from sleuth.render import decode, stop_end
 from sleuth.types import Completion, Sampling
 
 Body = dict[str, Any]

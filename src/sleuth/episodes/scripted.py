@@ -1,4 +1,4 @@
-"""A scripted engine for tests: a function returns the text."""
+"""A scripted engine, for trials of an environment and for tests: a function returns the text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.request import StopScanner, whole_chunk
-from sleuth.render import IncrementalDecoder, decode, encode
+from sleuth.render import IncrementalDecoder, StopScanner, decode, encode
 from sleuth.types import Chunk, Completion, Sampling
 
 
@@ -27,7 +26,8 @@ class ScriptedEngine:
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens` by the script, in one chunk."""
-        yield whole_chunk(await self.complete(tokens, sampling))
+        whole = await self.complete(tokens, sampling)
+        yield Chunk(tokens=whole.tokens, logprobs=None, text=whole.text, stop=whole.stop)
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` by the script."""
