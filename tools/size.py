@@ -22,16 +22,16 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_321,
     "dialect.py": 251,
-    "engines": 5_696,
+    "engines": 5_226,
     "episodes": 2_222,
-    "evaluation": 1_831,
+    "evaluation": 1_830,
     "family.py": 252,
     "host": 1_664,
     "judges": 1_759,
-    "kernels": 2_555,
-    "learn": 3_667,
+    "kernels": 2_528,
+    "learn": 3_666,
     "own": 845,
-    "plan": 2_203,
+    "plan": 2_202,
     "ranks.py": 55,
     "read": 1_510,
     "recipe": 3_352,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 615,
     "think": 5_268,
     "trainers": 668,
-    "training": 3_499,
+    "training": 3_498,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 433
+FILES = 421
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

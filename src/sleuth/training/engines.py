@@ -12,8 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import DiscoveredServer, discover_servers
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.engines.remote.server import DiscoveredServer, discover_servers
 from sleuth.kernels.allocator import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
