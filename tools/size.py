@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 617,
     "think": 5_763,
     "trainers": 668,
-    "training": 3_456,
+    "training": 3_365,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 472
+FILES = 469
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

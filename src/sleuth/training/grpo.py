@@ -41,7 +41,7 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.training.engines import engine_of, record_cache
+from sleuth.training.engines import record_cache, training_engine
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import (
@@ -135,13 +135,7 @@ class GRPOTrainer(Trainer):
         read = stage.data.tasks(self.tokenizer)
         setting = stage.env.setting(self.tokenizer, read)
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
-        run_servers = context.servers
-        started = ranks.broadcast(
-            lambda: run_servers.of(stage.engine, context.model, stage.context) if run_servers else None
-        )
-        self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks, started=started)
-        if stage.engine is not None and run_servers is not None:
-            run_servers.found(stage.engine, servers)
+        self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
         self.worker = RolloutWorker(
             stage=stage,
             context=context,
@@ -216,7 +210,7 @@ class GRPOTrainer(Trainer):
         played = self.worker.play(step)
         worked = time.process_time() - worked
         self.engine.sleep()
-        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
+        record_cache(self.context, self.engine)
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
