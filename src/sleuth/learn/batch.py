@@ -280,13 +280,9 @@ def in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[E
 
 def _episode_ids(rows: Sequence[Row]) -> Tensor | None:
     """(B,) int64, the number of each row's episode among those of the step; None where each row is its own."""
-    if len({row.episode_id for row in rows if row.episode_id is not None}) == sum(
-        row.episode_id is not None for row in rows
-    ):
-        return None
-    numbers: dict[object, int] = {}
     names = [("row", at) if row.episode_id is None else row.episode_id for at, row in enumerate(rows)]
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return None if len(numbers) == len(rows) else torch.tensor([numbers[name] for name in names])
 
 
 def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype, padding: float = 0) -> Tensor:

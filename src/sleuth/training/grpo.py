@@ -117,11 +117,8 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and stage.env.plays == "thought":
-        raise SleuthError(
-            f'env.kind = "thought": the gain of a thought is computed by one process, and not by {ranks.world} ranks; '
-            "train in one process"
-        )
+    if not ranks.alone and (why := stage.env.one_process):
+        raise SleuthError(f'env.kind = "{stage.env.kind}": {why}, and not by {ranks.world} ranks; train in one process')
 
 
 class GRPOTrainer(Trainer):
