@@ -172,9 +172,9 @@ CORE = Family(
     name="core",
     about="Training and measuring of any kind: questions, texts, functions and tools of one's own.",
     stages={
-        "supervised": "sleuth.recipe.supervised:SupervisedRecipe",
+        "supervised": "sleuth.recipe.training:SupervisedRecipe",
         "grpo": "sleuth.recipe.grpo:GrpoRecipe",
-        "evaluate": "sleuth.recipe.evaluation:EvaluateRecipe",
+        "evaluate": "sleuth.recipe.stage:EvaluateRecipe",
     },
     environments={
         "python": "sleuth.episodes.tables:FunctionEnvRecipe",
@@ -192,7 +192,7 @@ CORE = Family(
     data={
         "": "sleuth.recipe.data:PlayedQuestionsRecipe",
         "world_text": "sleuth.recipe.data:WorldTextRecipe",
-        "text": "sleuth.recipe.text:TextRecipe",
+        "text": "sleuth.recipe.data:TextRecipe",
         "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
     },
     figures=("sleuth.evaluation.figures:FIGURES",),

@@ -27,7 +27,7 @@ from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.training import SampledRecipe
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar

@@ -11,13 +11,11 @@ from pydantic import Field, NonNegativeInt
 
 from sleuth.host.hardware import read_cards
 from sleuth.recipe.envs import EnvFields
-from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluateRecipe, StageFields
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.training import InitRecipe, TrainingRecipe
+from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 
 Kind = TypeVar("Kind", bound=StageFields)
 

@@ -22,7 +22,7 @@ from sleuth.judges.factory import open_client
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe.text import TextRecipe, text_recipe
+from sleuth.recipe.data import TextRecipe, text_recipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import extract_thoughts, insert_thoughts

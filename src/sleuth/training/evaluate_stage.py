@@ -13,7 +13,7 @@ from sleuth.data.questions import select_tasks
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
-from sleuth.recipe.evaluation import EvaluateRecipe
+from sleuth.recipe.stage import EvaluateRecipe
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.learning import load

@@ -26,6 +26,8 @@ from sleuth.types import SleuthError
 
 SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
 """The keys of `[stage.loss]` that the policy loss has by the same names."""
+TEACHER_SECONDS = 300.0
+"""Timeout of an answer of a teacher on a server."""
 
 
 def load(context: StageContext, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -127,7 +129,7 @@ def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> 
         eos_ids=eos_ids,
         context=stage.context,
         top_k=named.top_k or 0,
-        seconds=named.seconds,
+        seconds=TEACHER_SECONDS,
     )
 
 

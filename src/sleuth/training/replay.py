@@ -250,7 +250,6 @@ def rescore(
     shuffled, so that they say nothing about their episodes, and if there are no rollouts.
     """
     stage = context.recipe.stages_of(GrpoRecipe)[context.index]
-    rewards = [reward.unwatched() for reward in rewards]
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
         raise SleuthError("shuffle = true: shuffled scores say nothing about their episodes")
     if scored_late((*stage.reward, *rewards)):

@@ -22,8 +22,9 @@ from sleuth.learn.optim import UpdateResolution
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe, SupervisedRecipe
 from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.training import SampledRecipe, TrainingRecipe
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.checkpoints import load_state, step_of
 from sleuth.runs.run_folder import RunFolder
 from sleuth.runs.stage_checkpoints import StageCheckpoints
