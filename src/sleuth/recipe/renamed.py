@@ -55,7 +55,8 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
     ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
-    ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
+    ("teacher", "seconds"): Deleted(300.0, "the teacher is loaded beside the policy"),
+    ("teacher", "url"): Deleted(None, "the teacher is loaded beside the policy, on several ranks in shards"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""

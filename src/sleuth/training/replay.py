@@ -15,11 +15,10 @@ from transformers import PreTrainedModel
 
 from sleuth.answers.factory import misfit_lines, require_gradable, reward_of, reward_spec_of
 from sleuth.answers.scorers.scorer import transcript_of
-from sleuth.engines.remote.served_teacher import ServedTeacher
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
-from sleuth.learn.batch import Advantages, Verdicts
+from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
@@ -31,8 +30,8 @@ from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import advantages_of
-from sleuth.training.learning import load, load_teacher, model_to_train, policy_loss_of, policy_of, served_teacher_of
-from sleuth.training.minibatches import ask_teacher, batch_of_step, batches_of_step, update_on
+from sleuth.training.learning import load, load_teacher, model_to_train, policy_loss_of, policy_of
+from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
@@ -57,16 +56,11 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The policy after `step`, the tokens of a micro-batch that it had memory for, and a teacher on a server."""
+    """The policy after `step`, and the tokens of a micro-batch that it had memory for."""
 
     policy: Policy
     step: int
     budget: TokenBudget
-    served_teacher: ServedTeacher | None = None
-
-    def verdicts(self, groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Verdicts | None:
-        """Those of a teacher on a server, which is asked again."""
-        return self.served_teacher and ask_teacher(self.served_teacher, groups, advantages, stage)[0]
 
 
 def replay(
@@ -103,8 +97,7 @@ def replay(
     policy = restored.policy
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            recorded = _recorded(context, between)
-            batches = batches_of_step(*recorded, stage, restored.verdicts(*recorded, stage))
+            batches = batches_of_step(*_recorded(context, between), stage)
             update_on(policy, batches, policy_loss_of(stage), restored.budget, passes=stage.updates_per_batch)
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
@@ -151,9 +144,8 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     earlier = [place for place in context.checkpoints.resumable() if step_of(place) < step]
     saved = _saved(context, earlier[-1]) if earlier else None
     model, tokenizer = model_to_train(context, saved)
-    served = served_teacher_of(stage, tokenizer)
     teacher = None
-    if stage.teacher is not None and served is None:
+    if stage.teacher is not None:
         teacher = load_teacher(context, stage.teacher.model, tokenizer, saved)[0]
     policy = policy_of(stage, model, _reference(context, stage), teacher=teacher)
     if saved is None:
@@ -161,7 +153,7 @@ def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Res
     else:
         policy.load_state_dict(saved.state["policy"])
         step, tokens = context.first_step + saved.steps, saved.state["budget"]
-    return Restored(policy=policy, step=step, budget=TokenBudget(tokens), served_teacher=served)
+    return Restored(policy=policy, step=step, budget=TokenBudget(tokens))
 
 
 def _saved(context: StageContext, checkpoint: Path) -> Saved:
@@ -187,8 +179,7 @@ def _gradient(
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """Loss and gradient; None if the step has no update."""
-    verdicts = restored.verdicts(groups, advantages, stage)
-    if (batch := batch_of_step(groups, advantages, stage, verdicts)) is None:
+    if (batch := batch_of_step(groups, advantages, stage)) is None:
         return None
     loss = policy_loss_of(stage)
     return restored.budget.run(lambda tokens: restored.policy.gradient(batch, loss, budget=tokens, by_row=by_row))
