@@ -83,7 +83,7 @@ def local_engine(
 
     def pages() -> int:
         limits = {"slots": slots, "context": longest, "cache_memory": stage.cache_memory}
-        recorded = folder.manifest.cache_pages(stage.name)
+        recorded = folder.manifest.recorded("cache_pages", stage.name)
         return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
     engine = LocalEngine(
@@ -95,9 +95,11 @@ def local_engine(
 
 def record_cache(context: StageContext, engine: object) -> None:
     """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
-    stage, manifest = context.stage.name, context.folder.manifest
-    if context.ranks.first and isinstance(engine, LocalEngine) and manifest.cache_pages(stage) != engine.cache_pages:
-        manifest.set_cache_pages(stage, engine.cache_pages)
+    if not (context.ranks.first and isinstance(engine, LocalEngine)):
+        return
+    stage, manifest, pages = context.stage.name, context.folder.manifest, engine.cache_pages
+    if manifest.recorded("cache_pages", stage) != pages:
+        manifest.record("cache_pages", pages, stage=stage)
 
 
 def evaluation_pool(
