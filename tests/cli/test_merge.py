@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import Verbs
 from sleuth.cli.merge import merge
-from sleuth.data import cards
+from sleuth.data import hub as cards
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import EvalOverrides
 from sleuth.host.checksums import of_model, require_intact

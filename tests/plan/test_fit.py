@@ -22,7 +22,7 @@ from sleuth.plan.phases import Machine, Phase, phases_of
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
 from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
-from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
+from sleuth.search.tables import HintRecipe, WarmStartRecipe
 from sleuth.types import SleuthError
 from sleuth.world.text import make_text_tokenizer
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from sleuth.cite.dialect import REFINERS
-from sleuth.data import cards
-from sleuth.data.cards import card_of, fetch_card, prepare_card
+from sleuth.data import hub as cards
+from sleuth.data.hub import card_of, fetch_card, prepare_card
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.recipe import Recipe
 from sleuth.runs.model_card import model_card, read_results

@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
-from sleuth.search import world_thoughts as thoughts
+from sleuth.search import world as thoughts
 from sleuth.search.env import SearchEnv
 from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
 from sleuth.world.library import Article

@@ -16,7 +16,7 @@ from sleuth.episodes.calls import CallRecord, EpisodeCalls
 from sleuth.own.functions import UserCodeError, load_function
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.dialects import TOOLS_TEXT
 from sleuth.search.tables import ToolEnvRecipe
 from sleuth.search.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
 from sleuth.types import (

@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.data.columns import question_in, text_column
 from sleuth.data.documents import text_digest
-from sleuth.data.layouts import question_layouts
+from sleuth.data.layouts import QUESTIONS, TEXTS, first_column, question_layouts
 from sleuth.data.pages import Page, pages_and_rows
 from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
 from sleuth.data.rows import checked_text
@@ -87,9 +86,9 @@ def _text_row(found: Any, where: str, name: str) -> dict[str, str]:
         raise found
     if isinstance(found, Page):
         return {"id": name, "text": found.text}
-    column = text_column(found)
+    column = first_column(found, TEXTS)
     if column is None:
-        asked = question_in(found)
+        asked = first_column(found, QUESTIONS)
         other = f"; it is a question (`{asked}`), and thinking trains on texts" if asked else ""
         raise SleuthError(f"{where}: no `text`; the row has {', '.join(found) or 'no keys'}{other}")
     text = checked_text(found[column], column, where)

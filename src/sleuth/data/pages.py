@@ -16,16 +16,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sleuth.data.columns import renamed
 from sleuth.data.hub import local_file
+from sleuth.data.layouts import renamed
 from sleuth.data.parquet_worker import limit
-from sleuth.data.rows import ENDINGS, Row, rows_and_faults
-from sleuth.data.tables import TABLES
+from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
 PAGES = (".txt", ".md", ".html", ".htm", ".pdf")
-KINDS = (*PAGES, *ENDINGS, *TABLES)
+KINDS = (*PAGES, *FORMATS)
 MAX_DEPTH = 16
 """Folders within folders that are read."""
 MAX_PDF_PAGES = 10_000

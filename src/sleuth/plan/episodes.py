@@ -25,8 +25,7 @@ from sleuth.recipe.data import AnsweredRowsRecipe
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.text import ThoughtPlaces
 from sleuth.recipe.training import SampledRecipe
-from sleuth.search.tables import SearchEnvRecipe
-from sleuth.search.warm_start_table import WarmStartRecipe
+from sleuth.search.tables import SearchEnvRecipe, WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
 from sleuth.think.stage_tables import (
     AnnotateRecipe,

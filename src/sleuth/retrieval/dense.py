@@ -18,19 +18,17 @@ from threading import Lock
 
 import numpy as np
 
-from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, PassageFileWriter, find_rows, read_corpus
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import EncoderCard, IndexCard, damaged_index, how_to_make, require_card
 from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.scanning import Device, FlatSearch, open_search
 from sleuth.retrieval.vectors import (
+    Device,
     FlatWriter,
-    PassageFile,
-    PassageFileWriter,
-    find_rows,
     load_faiss,
     mapped_rows,
+    open_search,
     open_vectors,
     vector_settings,
 )
@@ -38,9 +36,7 @@ from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
 LAYOUT = 1  # increment whenever the files or the encoded text change
-VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
-    "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
-)  # fmt: skip
+VECTORS, FLAT_ROWS, DONE = "vectors.faiss", "flat.faiss", "done"
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
 COMPARED = 8  # passages that are encoded to see whether existing vectors are of the same model
 COMPARED_ROWS = 1024
@@ -84,7 +80,7 @@ def require_same_model(encoder: EncoderCard, vectors: Path, first: Sequence[Pass
     made, search = Encoder(encoder).passages(first), open_search(vectors)
     if made.shape[1] != search.width:
         raise SleuthError(f"{vectors}: vectors of {search.width} numbers, and {encoder.model} makes {made.shape[1]}")
-    if isinstance(search, FlatSearch):
+    if search.rows is not None:
         near = [{row} for row in (made @ search.rows[:COMPARED_ROWS].T).argmax(axis=1).tolist()]
     else:
         near = [{row for row, _ in hits} for hits in search.search(made, COMPARED_ROWS)]

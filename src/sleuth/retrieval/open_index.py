@@ -10,7 +10,7 @@ from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.dense import Dense
 from sleuth.retrieval.hybrid import Hybrid
 from sleuth.retrieval.index_card import IndexCard, how_to_make, read_card
-from sleuth.retrieval.scanning import Device
+from sleuth.retrieval.vectors import Device, cuda_devices
 from sleuth.types import Passage, Retriever, SleuthError
 
 
@@ -50,8 +50,6 @@ def require_device(folder: Path, device: Device) -> None:
     """Raises SleuthError unless this machine has the device, and the index in `folder` vectors for it."""
     if device == "cpu":
         return
-    from sleuth.retrieval.on_cards import cuda_devices  # loads torch
-
     card = read_card(folder)
     if card.kind not in ON_CARDS:
         raise SleuthError(f"{folder}: an index of kind {card.kind!r} has no vectors for a card; leave --device out")

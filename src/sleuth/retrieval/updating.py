@@ -16,15 +16,14 @@ from typing import cast
 
 import numpy as np
 
+from sleuth.host.disk import bytes_in, free_bytes, shown
 from sleuth.retrieval import bm25, dense, hybrid
-from sleuth.retrieval.bm25_writer import OFFSETS, PASSAGES, Bm25Writer
-from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.bm25 import Bm25Writer
+from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, read_corpus
 from sleuth.retrieval.dense import COMPARED, VECTORS, DenseWriter, KeptVectors, require_same_model
-from sleuth.retrieval.fetching import free_bytes
 from sleuth.retrieval.hybrid import HybridWriter
 from sleuth.retrieval.index_card import IndexCard, read_card, require_card
 from sleuth.retrieval.quantising import Storage
-from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import IndexWriter, Progress, restore, write_index
 from sleuth.types import Passage, SleuthError
 
@@ -121,10 +120,9 @@ def _writer(index: _Index, rows: np.ndarray) -> Callable[[Path], IndexWriter]:
 
 
 def _require_disk(folder: Path, added: Path | None) -> None:
-    needed = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    needed += added.stat().st_size if added is not None and added.is_file() else 0
-    if needed > free_bytes(folder):
+    needed = bytes_in(folder) + (added.stat().st_size if added is not None and added.is_file() else 0)
+    if needed > (free := free_bytes(folder)):
         raise SleuthError(
-            f"{folder}: not enough disk: the changed index is written beside it and needs {needed / 1e9:,.1f} GB, and "
-            f"{free_bytes(folder) / 1e9:,.1f} GB are free"
+            f"{folder}: not enough disk: the changed index is written beside it and needs {shown(needed)}, and "
+            f"{shown(free)} are free"
         )

@@ -9,8 +9,7 @@ from shlex import quote
 from typing import Any
 
 from sleuth import __version__
-from sleuth.data.cards import NO_CARD, RepositoryCard, card_of
-from sleuth.data.hub import HubLocation
+from sleuth.data.hub import NO_CARD, HubLocation, RepositoryCard, card_of
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.recipe import Recipe, StageFields

@@ -14,7 +14,7 @@ from sleuth.data.hub import local_file
 from sleuth.data.questions import require_questions, task_from_row
 from sleuth.data.rows import read_rows
 from sleuth.evaluation.intervals import Measured, share
-from sleuth.search.beir import is_beir, load_beir
+from sleuth.search.rows import is_beir, load_beir
 from sleuth.types import Passage, SleuthError, Task
 
 NOT_IN_TEXTS = {"yes", "no", "noanswer", "no answer"}

@@ -28,7 +28,7 @@ from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_functi
 from sleuth.recipe.envs import ToolTableRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.search.control import EmptyRetriever
-from sleuth.search.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
+from sleuth.search.dialects import TOOLS_CHAT, TOOLS_TEXT
 from sleuth.search.env import NONE_LEFT, SearchEnv
 from sleuth.search.tables import ToolEnvRecipe
 from sleuth.types import Action, Env, EpisodeKey, Group, Piece, Retriever, SleuthError, Task

@@ -24,8 +24,7 @@ from sleuth.learn.models import require_teacher
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
-from sleuth.search.tables import SearchEnvRecipe
-from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
+from sleuth.search.tables import HintRecipe, SearchEnvRecipe, WarmStartRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
