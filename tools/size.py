@@ -40,7 +40,7 @@ ROOMS = {
     "retrieval": 2_536,
     "rollout.py": 241,
     "runs": 3_638,
-    "search": 2_989,
+    "search": 2_942,
     "serve": 3_199,
     "terminal": 482,
     "think": 5_747,

@@ -15,7 +15,7 @@ from sleuth.cli.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.search.warm_start import Lesson
-from sleuth.training.stage_context import Saved, StageContext
+from sleuth.training.stage_context import StageContext
 from sleuth.types import RunFailed, SleuthError
 
 WARM = """
@@ -96,50 +96,12 @@ def test_what_was_right_in_a_known_dialect_is_taught_in_the_words_of_the_real_on
     assert found.protocol.dialect.name == "research"
 
 
-def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path, tmp_path: Path) -> None:
-    text, at = recipe_file.read_text(), recipe_file.read_text().index('[[stage]]\nkind = "grpo"')
-    known = WARM.replace("{ forced_search = true }", '{ dialect = "sleuth" }').lstrip()
-    recipe_file.write_text(text[:at] + known + 'taught = "answered"\n\n' + text[at:])
-    recipe = load_recipe(recipe_file, ['stage.2.env.dialect="search_r1"', "stage.2.context=600", "stage.1.prompts=8"])
-    found = lesson(recipe, tmp_path / "run")
-    texts = [found.tokenizer.decode(row.tokens) for row in found.rows()]
-    searched = [text for text in texts if "<search>" in text]
-    assert 0 < len(searched) < len(texts)  # the base answers from memory, too
-    assert all('<information>Doc 1(Title: "' in text or "<information></information>" in text for text in searched)
-    assert all(text.count("<answer>") == 1 for text in texts)
-    assert "ended with an answer" in found.summary
-
-
 def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
     warm_file: Path, tmp_path: Path
 ) -> None:
     found = lesson(load_recipe(warm_file, ["stage.1.prompts=18", "stage.1.samples_per_prompt=9"]), tmp_path / "run")
     found.rows()
     assert "of 162 episodes under the hint" in found.summary  # 18 questions
-
-
-def test_a_teacher_plays_without_a_hint_in_place_of_the_policy(
-    warm_file: Path, finished: Callable[..., Path], tmp_path: Path
-) -> None:
-    text = warm_file.read_text()
-    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
-    warm_file.write_text(text.replace(hint, f'teacher = "{finished()}"'))
-    found = lesson(load_recipe(warm_file), tmp_path / "run")
-    rows = found.rows()
-    assert "episodes of the teacher" in found.summary
-    prompt = found.tokenizer.decode(rows[0].tokens)
-    assert prompt.startswith("Question: ")
-    assert all(found.tokenizer.decode(row.tokens).count("<search>") >= 1 for row in rows)
-    with pytest.raises(SleuthError, match="this teacher has other weights than the one that the stage began with"):
-        Lesson(found.stage, found.context, Saved(checkpoint=tmp_path, steps=1, state={"teacher": "another"})).rows()
-
-
-def test_a_warm_start_without_hint_and_teacher_is_refused(warm_file: Path) -> None:
-    text = warm_file.read_text()
-    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
-    warm_file.write_text(text.replace(hint + "\n", ""))
-    with pytest.raises(SleuthError, match="hint is missing: without one the policy would play as before"):
-        load_recipe(warm_file)
 
 
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:

@@ -286,35 +286,24 @@ class HintRecipe(StrictModel):
 class WarmStartRecipe(TrainingRecipe):
     """Rejection sampling (STaR, arXiv:2203.14465) for a policy that never searches or does not follow the protocol. It
     plays questions of the next `grpo` stage with a hint, and trains on the right episodes under that stage's own
-    prompt. Skipped if the policy already searches. Another model may play in its place: distillation by the teacher's
-    own successes."""
+    prompt. Skipped if the policy already searches."""
 
-    named: ClassVar[Mapping[str, str]] = {"teacher": "model"}
     plays_like: ClassVar[Literal["next", "nearest"] | None] = "next"
     plays_before_training: ClassVar[bool] = True
     runner: ClassVar[str] = "sleuth.search.warm_start"
     kind: Literal["warm_start"]
     name: Name = "warm_start"
     """What the stage is called in the run folder."""
-    hint: HintRecipe | None = None
-    """Helps the model that plays; the trained rows do not contain it. Only a teacher can do without."""
-    teacher: str | None = None
-    """Folder or hub id of a model with the policy's vocabulary whose episodes are trained; absent: the policy's own."""
+    hint: HintRecipe
+    """Helps the policy while it plays; the trained rows do not contain it."""
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Run the stage only if less than this share of the policy's episodes without the hint searches."""
-    taught: Literal["right", "answered"] = "right"
-    """Episodes to train on: "right": those that searched and were right; "answered": all that ended with an answer,
-    which teaches the protocol alone."""
     prompts: PositiveInt = 128
     """Questions to play, with and without the hint; all other settings are those of the `grpo` stage."""
     samples_per_prompt: PositiveInt | None = None
     """Episodes of each question with the hint; absent: as in the `grpo` stage."""
     rows_per_step: PositiveInt = 16
     """Episodes in one optimiser step."""
-
-    @property
-    def playing_model(self) -> str | None:
-        return self.teacher
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """It needs a `grpo` stage that searches after it."""
@@ -327,13 +316,6 @@ class WarmStartRecipe(TrainingRecipe):
             yield (
                 f'stage.{index}.kind = "warm_start" needs env.kind = "search" in the grpo stage after it, found '
                 f'"{env.kind}"'
-            )
-
-    @combination
-    def _plays_otherwise(self) -> Iterator[str]:
-        if self.hint is None and self.teacher is None:
-            yield (
-                "hint is missing: without one the policy would play as before; name a prompt that hints, or a teacher"
             )
 
 
