@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_990,
     "cli": 4_302,
     "convert": 1_284,
-    "data": 2_421,
+    "data": 2_403,
     "dialect.py": 252,
     "engines": 5_769,
     "episodes": 2_228,
@@ -37,10 +37,10 @@ ROOMS = {
     "recipe": 3_589,
     "render.py": 370,
     "report": 2_667,
-    "retrieval": 2_536,
+    "retrieval": 2_461,
     "rollout.py": 241,
     "runs": 3_638,
-    "search": 2_942,
+    "search": 2_786,
     "serve": 3_199,
     "terminal": 482,
     "think": 5_747,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 456
+FILES = 455
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

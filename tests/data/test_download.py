@@ -103,13 +103,6 @@ def test_a_corpus_of_the_hub_is_indexed_and_its_size_is_said_first(hub: Hub, tmp
     assert (tmp_path / "towns.corpus" / "towns.jsonl.gz").read_bytes() == CORPUS
 
 
-def test_a_connection_that_drops_midway_is_gone_on_with_where_it_broke(hub: Hub, tmp_path: Path) -> None:
-    hub.drops = [250_000, 0, 70_000]
-    result = index(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert hub.sent == [(0, 250_000), (250_000, 0), (250_000, 70_000), (320_000, len(CORPUS) - 320_000)]
-
-
 def test_what_an_earlier_call_left_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
     hub.drops = [250_000] + [0] * downloads.ATTEMPTS
     result = index(tmp_path)
@@ -182,9 +175,3 @@ def test_a_file_that_the_hub_does_not_have_is_one_line(hub: Hub, tmp_path: Path)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {PLACE}: cannot be downloaded from the hub: ")
     assert result.stderr.count("\n") == 1
-
-
-def test_a_place_that_is_no_corpus_is_one_line(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["index", "hf://owner/sets/README.md", str(tmp_path / "towns")])
-    assert result.exit_code == 2
-    assert "unknown format; the name should end in .jsonl, .jsonl.gz, .parquet" in result.stderr

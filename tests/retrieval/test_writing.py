@@ -110,21 +110,6 @@ def test_a_kill_between_the_commits_of_two_writers_loses_and_doubles_nothing(
 
 
 @pytest.mark.usefixtures("often")
-def test_a_stopped_build_resumes(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    path = write_corpus(MANY)
-    whole = build_index(path, tmp_path / "whole")
-    with pytest.raises(KilledError):
-        build_index(path, tmp_path / "index", stop_at(2750))
-    assert not (tmp_path / "index").exists()
-    Counting.fed = 0
-    assert build_index(path, tmp_path / "index") == whole
-    assert Counting.fed == 2000
-    assert whole.corpus_sha256 == corpus_hash(read_corpus(path))
-    assert answers(tmp_path / "index") == answers(tmp_path / "whole")
-    assert not (tmp_path / "index.partial").exists()
-
-
-@pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("change", ["a passage", "the end"])
 def test_an_unfinished_index_of_another_corpus_is_restarted(
     write_corpus: WriteCorpus, tmp_path: Path, change: str

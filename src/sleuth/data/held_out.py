@@ -23,7 +23,9 @@ One = TypeVar("One")
 def split(rows: Sequence[One], key: Callable[[One], Hashable], seed: int, what: str) -> tuple[list[One], list[One]]:
     """(train, test), each in the order of `rows`; rows with the same `key` are in the same part, which depends on the
     seed and the key alone. Raises SleuthError if all have the same."""
-    keys = sorted({key(row) for row in rows}, key=lambda one: _order(seed, one))
+    keys = sorted(
+        {key(row) for row in rows}, key=lambda one: hashlib.blake2b(f"{seed} {one}".encode(), digest_size=16).digest()
+    )
     if len(keys) < 2:
         raise SleuthError(f"needs at least two different {what}, one to train on and one to test with")
     wanted = min(MOST_TEST_ROWS, max(1, round(TEST_SHARE * len(keys))))
@@ -75,10 +77,6 @@ def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes one JSON object a line."""
     with file.open("w", encoding="utf-8") as lines:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _order(seed: int, key: Hashable) -> bytes:
-    return hashlib.blake2b(f"{seed} {key}".encode(), digest_size=16).digest()
 
 
 def _text_row(found: Any, where: str, name: str) -> dict[str, str]:

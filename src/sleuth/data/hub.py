@@ -168,7 +168,11 @@ def download(file: RemoteFile, folder: Path, watch: ProgressBar) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{file.name}.{re.sub('[^0-9A-Za-z]', '', file.version)[:12]}{PART}"
-    _require_room(part, file)
+    needed, free = file.size - _size(part), free_bytes(folder)
+    if needed > free:
+        raise SleuthError(
+            f"{file.shown}: needs {shown(needed)} and {folder} has {shown(free)} free; name a DIR on a larger disk"
+        )
     with watch("download (MB)") as progress:
         _fill(part, file, progress)
     if part.stat().st_size != file.size or not _is_valid(part, file, watch):
@@ -223,25 +227,15 @@ def _append(part: Path, file: RemoteFile, start: int, progress: Callable[[int, i
 
 def _is_valid(path: Path, file: RemoteFile, watch: ProgressBar) -> bool:
     """Whether the contents match the checksum, if there is one."""
-    if re.fullmatch("[0-9a-f]{64}", file.version):
-        digest = hashlib.sha256()
-    elif re.fullmatch("[0-9a-f]{40}", file.version):
-        digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
-    else:
+    if not re.fullmatch("[0-9a-f]{64}|[0-9a-f]{40}", file.version):
         return True
+    git_blob = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
+    digest = hashlib.sha256() if len(file.version) == 64 else git_blob
     with watch("checksum (MB)") as progress, path.open("rb") as content:
         while block := content.read(BLOCK):
             digest.update(block)
             progress(content.tell() // MEGABYTE, file.size // MEGABYTE)
     return digest.hexdigest() == file.version
-
-
-def _require_room(part: Path, file: RemoteFile) -> None:
-    needed, free = file.size - _size(part), free_bytes(part.parent)
-    if needed > free:
-        raise SleuthError(
-            f"{file.shown}: needs {shown(needed)} and {part.parent} has {shown(free)} free; name a DIR on a larger disk"
-        )
 
 
 def _size(path: Path) -> int:
@@ -288,11 +282,8 @@ NO_CARD = RepositoryCard(found=False)
 
 def card_of(place: str, kind: Repository = "model") -> RepositoryCard:
     """The card of a folder, or of a hub repository whose card was fetched before; nothing is downloaded."""
-    if Path(place).is_dir():
-        file = Path(place) / CARD
-        return read_card(file) if file.is_file() else NO_CARD
-    found = _in_cache(place, kind)
-    return read_card(Path(found)) if isinstance(found, str) else NO_CARD
+    found = str(Path(place) / CARD) if Path(place).is_dir() else _in_cache(place, kind)
+    return read_card(Path(found)) if isinstance(found, str) and Path(found).is_file() else NO_CARD
 
 
 def read_card(file: Path) -> RepositoryCard:
@@ -304,11 +295,13 @@ def read_card(file: Path) -> RepositoryCard:
     stated = _mapping(front[1]) if front else {}
     if isinstance(stated, str):
         return RepositoryCard(problem=f"the front matter of {file} {stated}", citations=citations)
-    licences = _texts(stated.get("license"))
+    licence, name, link = (
+        next(iter(_texts(stated.get(key))), None) for key in ("license", "license_name", "license_link")
+    )
     return RepositoryCard(
-        licence=licences[0] if licences else None,
-        licence_name=_text(stated.get("license_name")),
-        licence_link=_text(stated.get("license_link")),
+        licence=licence,
+        licence_name=name,
+        licence_link=link,
         datasets=_texts(stated.get("datasets")),
         tags=_texts(stated.get("tags")),
         citations=citations,
@@ -370,11 +363,8 @@ def _mapping(front: str) -> Mapping[str, Any] | str:
     return cast(Mapping[str, Any], value) if isinstance(value, dict) else "is no mapping of keys to values"
 
 
-def _text(value: object) -> str | None:
-    return " ".join(value.split()) or None if isinstance(value, str) else None
-
-
 def _texts(value: object) -> tuple[str, ...]:
     """The texts of a value that may be one text or a list; others are left out."""
     values = cast(list[object], value) if isinstance(value, list) else [value]
-    return tuple(dict.fromkeys(text for one in values if (text := _text(one)) is not None))
+    texts = (" ".join(one.split()) for one in values if isinstance(one, str))
+    return tuple(dict.fromkeys(text for text in texts if text))

@@ -163,11 +163,13 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
 
 def _message_of(row: Row, where: str) -> str:
     """The one user message of the row's `prompt`, unchanged: the published instruction with the question."""
-    messages = row.get("prompt")
-    if not isinstance(messages, Sequence | np.ndarray) or isinstance(messages, str):
-        raise SleuthError(f'{where}: no `prompt`; expected a list of messages such as [{{"role": "user", ...}}]')
+    given: Any = row.get("prompt")
+    is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    messages: list[Any] = [*given] if is_list else [given]
     if not all(isinstance(message, Mapping) for message in messages):
-        raise SleuthError(f'{where}: `prompt` should hold messages such as {{"role": "user", "content": "..."}}')
+        raise SleuthError(
+            f'{where}: `prompt` should be a list of messages such as {{"role": "user", "content": "..."}}'
+        )
     roles = [message.get("role") for message in messages]
     if roles != ["user"]:
         raise SleuthError(
@@ -188,13 +190,11 @@ def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
         raise SleuthError(
             f"{where}: `rubrics` has {', '.join(sorted(unknown))}; expected positive_rubrics and negative_rubrics"
         )
-    return (
-        *_criteria(table.get("positive_rubrics"), "rubrics.positive_rubrics", where, wanted=True),
-        *_criteria(table.get("negative_rubrics"), "rubrics.negative_rubrics", where, wanted=False),
-    )
+    return (*_criteria(table, "positive_rubrics", where), *_criteria(table, "negative_rubrics", where))
 
 
-def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
+def _criteria(table: Mapping[str, Any], name: str, where: str) -> Iterator[Rubric]:
+    key, value = f"rubrics.{name}", table.get(name)
     if value is not None and (isinstance(value, str) or not isinstance(value, Sequence | np.ndarray)):
         raise SleuthError(f'{where}: `{key}` should be a list such as [{{"title": "...", "description": "..."}}]')
     for index, criterion in enumerate(value if value is not None else ()):
@@ -203,7 +203,7 @@ def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rub
         yield Rubric(
             title=checked_text(criterion.get("title"), f"{key}.{index}.title", where),
             description=checked_text(criterion.get("description"), f"{key}.{index}.description", where),
-            wanted=wanted,
+            wanted=name == "positive_rubrics",
         )
 
 

@@ -48,7 +48,6 @@ DELETED: dict[tuple[str, ...], Deleted] = {
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
-    ("stage", "taught"): Deleted("right", "a warm start trains on episodes that searched and were right"),
     ("stage", "teacher"): Deleted(None, "a warm start plays the policy; a `grpo` stage may have a [stage.teacher]"),
 }
 """Deleted key: the last parts of its place, without list indices."""

@@ -28,7 +28,7 @@ from typing import Any, cast
 import tantivy
 
 from sleuth.retrieval.corpus import OFFSET, OFFSETS, PASSAGES, PassageFile, PassageFileWriter, replace_surrogates
-from sleuth.retrieval.index_card import IndexCard, damaged_index, require_card
+from sleuth.retrieval.index_card import Index, IndexCard, damaged_index, require_card
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage
 
@@ -52,14 +52,12 @@ def build_index(corpus: Path, folder: Path, progress: Progress = lambda count: N
     return write_index(corpus, folder, plan, Bm25Writer, progress)
 
 
-class Bm25:
-    """A `Retriever` over an index of `build_index`. Memory-mapped; searches run inline, in the caller's thread.
+class Bm25(Index):
+    """Over an index of `build_index`. Memory-mapped; searches run inline, in the caller's thread.
 
     Queries are plain text without query syntax; each distinct word counts once. A query without words finds nothing.
     Equal scores are ordered by id, so that results do not depend on the order of the corpus.
     """
-
-    batch = 1
 
     def __init__(self, folder: Path) -> None:
         """Opens `folder`. Raises SleuthError if it has no BM25 index of this layout, or a damaged one."""
@@ -78,18 +76,8 @@ class Bm25:
         self._all_words, self._content_words = analyser(), analyser(stop_words=False)
         self._cached_search = lru_cache(maxsize=CACHED_QUERIES)(self._search)
 
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most k passages for each query, best first; ties broken by id."""
-        return self.find(queries, k)
-
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """`search` for callers without an event loop; any number of threads may call it."""
         return [list(self._cached_search(query, k)) for query in queries]
-
-    def passage(self, passage_id: str) -> Passage | None:
-        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
-        row = self._passages.row_of(passage_id)
-        return None if row is None else self._passages.passage(row)
 
     def _search(self, query: str, k: int) -> tuple[Passage, ...]:
         text = replace_surrogates(query)

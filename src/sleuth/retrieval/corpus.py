@@ -68,19 +68,18 @@ def _beir_text(row: Row, key: str, where: str) -> str:
 def read_ids(path: Path) -> set[str]:
     """The ids of the rows of a file, which need nothing else, or the lines of a .txt file. Raises SleuthError if there
     are none."""
+    ids = set[str]()
     if path.suffix == ".txt":
+        if not path.is_file():
+            raise SleuthError(f"{path}: no such file")
         try:
             ids = {line.strip() for line in path.read_text(encoding="utf-8").splitlines()} - {""}
-        except FileNotFoundError:
-            raise SleuthError(f"{path}: no such file") from None
         except (OSError, UnicodeDecodeError) as error:
             raise SleuthError(f"{path}: cannot be read as ids, one a line ({error})") from None
-    else:
-        ids = set[str]()
-        for where, row in read_rows(path, IDS):
-            if all(row.get(name) is None for name in IDS):
-                raise SleuthError(f'{where}: no id; a row should have one, as {{"id": "17"}}')
-            ids.add(checked_text(id_of(row, where), "id", where))
+    for where, row in read_rows(path, IDS) if path.suffix != ".txt" else ():
+        if first_column(row, IDS) is None:
+            raise SleuthError(f'{where}: no id; a row should have one, as {{"id": "17"}}')
+        ids.add(checked_text(id_of(row, where), "id", where))
     if not ids:
         raise SleuthError(f"{path}: no ids in this file")
     return ids
@@ -153,10 +152,9 @@ def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passa
             is_first = False
             try:
                 passage = passage_of(found, where)
+                yield where, replace(passage, id=name + passage.id)
             except SleuthError as error:
                 yield where, error
-                continue
-            yield where, replace(passage, id=name + passage.id)
 
 
 def corpus_hash(passages: Iterable[Passage]) -> str:
@@ -297,13 +295,11 @@ class PassageFileWriter:
         self._offsets.close()
 
 
-def find_rows(corpus: Path, offsets: Path) -> int:
-    """Writes the offset of each row of a .jsonl corpus; returns the number of rows."""
-    start = rows = 0
+def find_rows(corpus: Path, offsets: Path) -> None:
+    """Writes the offset of each row of a .jsonl corpus."""
+    start = 0
     with corpus.open("rb") as lines, offsets.open("wb") as file:
         for line in lines:
             if line.strip():
                 file.write(np.array(start, dtype=OFFSET).tobytes())
-                rows += 1
             start += len(line)
-    return rows

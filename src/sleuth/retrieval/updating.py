@@ -94,7 +94,13 @@ def _open(folder: Path) -> _Index:
 
 def _write(index: _Index, rows: np.ndarray, added: Path | None, progress: Progress) -> IndexCard:
     """Writes the index of these rows and of the added corpus, and puts it in place of the old one."""
-    _require_disk(index.folder, added)
+    folder = index.folder
+    needed = bytes_in(folder) + (added.stat().st_size if added is not None and added.is_file() else 0)
+    if needed > (free := free_bytes(folder)):
+        raise SleuthError(
+            f"{folder}: not enough disk: the changed index is written beside it and needs {shown(needed)}, and "
+            f"{shown(free)} are free"
+        )
 
     def passages(corpus: Path) -> Iterator[Passage]:
         for row in rows.tolist():
@@ -104,7 +110,7 @@ def _write(index: _Index, rows: np.ndarray, added: Path | None, progress: Progre
 
     change = "adding" if added is not None else "removing"
     plan = {"kind": index.card.kind, "layout": index.card.layout, change: index.card.corpus_sha256}
-    return write_index(added or index.folder, index.folder, plan, _writer(index, rows), progress, passages)
+    return write_index(added or folder, folder, plan, _writer(index, rows), progress, passages)
 
 
 def _writer(index: _Index, rows: np.ndarray) -> Callable[[Path], IndexWriter]:
@@ -117,12 +123,3 @@ def _writer(index: _Index, rows: np.ndarray) -> Callable[[Path], IndexWriter]:
     if card.kind == "dense":
         return partial(DenseWriter, card.encoder, storage, kept=kept)
     return partial(HybridWriter, card.encoder, storage, base=base, kept=kept)
-
-
-def _require_disk(folder: Path, added: Path | None) -> None:
-    needed = bytes_in(folder) + (added.stat().st_size if added is not None and added.is_file() else 0)
-    if needed > (free := free_bytes(folder)):
-        raise SleuthError(
-            f"{folder}: not enough disk: the changed index is written beside it and needs {shown(needed)}, and "
-            f"{shown(free)} are free"
-        )

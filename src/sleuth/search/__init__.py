@@ -7,13 +7,8 @@ from sleuth.family import Family
 FAMILY = Family(
     name="search",
     about="Agents that search an index in turns, and answer from what they found.",
-    stages={
-        "warm_start": "sleuth.search.tables:WarmStartRecipe",
-    },
-    environments={
-        "tools": "sleuth.search.tables:ToolEnvRecipe",
-        "search": "sleuth.search.tables:SearchEnvRecipe",
-    },
+    stages={"warm_start": "sleuth.search.tables:WarmStartRecipe"},
+    environments={"tools": "sleuth.search.tables:ToolEnvRecipe", "search": "sleuth.search.tables:SearchEnvRecipe"},
     dialects={
         "sleuth": "sleuth.search.dialects:SLEUTH",
         "search_r1": "sleuth.search.dialects:SEARCH_R1",
@@ -34,11 +29,7 @@ FAMILY = Family(
     },
     layouts={"search_r1": "sleuth.search.rows:SEARCH_R1"},
     figures=("sleuth.search.figures:FIGURES", "sleuth.search.figures:STEPS"),
-    rewards={
-        "cited_answer": "sleuth.search.tables:CitedAnswerRecipe",
-    },
-    credits={
-        "search_gain": "sleuth.search.tables:SearchGainRecipe",
-    },
+    rewards={"cited_answer": "sleuth.search.tables:CitedAnswerRecipe"},
+    credits={"search_gain": "sleuth.search.tables:SearchGainRecipe"},
     verbs={"Evaluate": {"probe": "sleuth.search.verbs:probe"}},
 )

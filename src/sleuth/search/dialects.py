@@ -68,15 +68,7 @@ answer in both). A closing answer tag without an element, then a search element:
 And the 500 tokens are counted without the tags, and the closing tag is written separately, so that a cut never makes an
 episode malformed; nothing is cut from the left of the context."""
 
-SLIME = replace(
-    SEARCH_R1,
-    name="slime",
-    turns=2,
-    searches=None,
-    turn_tokens=512,
-    results_tokens=None,
-    cut_ends=True,
-)
+SLIME = replace(SEARCH_R1, name="slime", turns=2, searches=None, turn_tokens=512, results_tokens=None, cut_ends=True)
 """The search example in slime (github.com/THUDM/slime, `examples/search-r1`, its text mode). Search-R1's tags and
 result lines, counted differently: `turns` is the total number of generations, invalid actions included, with no extra
 one for the answer. N turns allow at most N - 1 useful searches: the example's 2 turns are one search, and Search-R1's 2
@@ -129,17 +121,19 @@ RESEARCH_CARD = replace(RESEARCH, name="research_card", information=SLEUTH.infor
 """What the model cards of reason-over-search say: results in Search-R1's tags. They state no other difference, and the
 prompt that they name still announces `<result>`."""
 
+SEARCH_TOOL = Tool(
+    name="search",
+    argument="query",
+    several=False,
+    description="Looks up passages of an encyclopaedia.",
+    argument_description="What to look up, in a few words.",
+)
+
 CHAT = replace(
     SLEUTH,
     name="chat",
     frame="conversation",
-    tool=Tool(
-        name="search",
-        argument="query",
-        several=False,
-        description="Looks up passages of an encyclopaedia.",
-        argument_description="What to look up, in a few words.",
-    ),
+    tool=SEARCH_TOOL,
     search=Tags(open="<tool_call>", close="</tool_call>"),
     information=Tags(open="<tool_response>", close="</tool_response>"),
     stops=(),
@@ -175,11 +169,10 @@ VERL = replace(
     CHAT,
     name="verl",
     frame="messages",
-    tool=Tool(
-        name="search",
+    tool=replace(
+        SEARCH_TOOL,
         argument="query_list",
         several=True,
-        description="Looks up passages of an encyclopaedia.",
         argument_description="What to look up: one or more short queries.",
     ),
     passage='Doc {rank} (Title: "{title}")\n{text}',

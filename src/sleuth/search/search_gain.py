@@ -126,7 +126,8 @@ def _search_gain(
     number, search, at = case
     later = [token for segment in trajectory.segments[search.stop :] for token in segment.tokens]
     shown = {token for segment in trajectory.segments[search.first : search.stop] for token in segment.tokens}
-    last = _count_tokens(trajectory.segments[_last_turn(trajectory) :])
+    last_turn = max(at for at, segment in enumerate(trajectory.segments) if segment.author == "policy")
+    last = _count_tokens(trajectory.segments[last_turn:])
     return SearchGain(
         number=number,
         search=search,
@@ -140,10 +141,6 @@ def _search_gain(
 
 def _count_tokens(segments: Sequence[Segment]) -> int:
     return sum(len(segment.tokens) for segment in segments)
-
-
-def _last_turn(trajectory: Trajectory) -> int:
-    return max(at for at, segment in enumerate(trajectory.segments) if segment.author == "policy")
 
 
 def _row_without(

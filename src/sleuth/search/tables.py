@@ -128,7 +128,8 @@ class SearchEnvRecipe(RenderedEnvFields):
         tokenizer: PreTrainedTokenizerFast,
         tasks: Sequence[Task],
     ) -> tuple[SearchSetting, list[str] | None]:
-        from sleuth.search.setting import search_setting, setting_of_card
+        from sleuth.episodes.setting import changes_of_card
+        from sleuth.search.setting import search_setting
 
         role = changes.prompt_role or (card.prompt_role if card else "raw")
         trained = card is not None and card.forced_search and not changes.closed_book
@@ -144,9 +145,9 @@ class SearchEnvRecipe(RenderedEnvFields):
             forced_search=trained if changes.forced_search is None else changes.forced_search,
             closed_book=changes.closed_book,
         )
-        if card is not None and env.dialect == card.dialect.name:
-            return setting_of_card(card, env, tokenizer, tasks)
-        return search_setting(env, tokenizer, tasks), None
+        same = card if card is not None and env.dialect == card.dialect.name else None
+        setting = search_setting(env, tokenizer, tasks, same)
+        return setting, None if same is None else changes_of_card(same, setting)
 
     def without_retriever(self) -> Self:
         """Every search returns nothing."""
@@ -298,6 +299,9 @@ class WarmStartRecipe(TrainingRecipe):
     """Helps the policy while it plays; the trained rows do not contain it."""
     below: Annotated[float, Field(gt=0, le=1)] = 0.05
     """Run the stage only if less than this share of the policy's episodes without the hint searches."""
+    taught: Literal["right", "answered"] = "right"
+    """Episodes to train on: "right": those that searched and were right; "answered": all that ended with an answer,
+    which teaches the protocol alone."""
     prompts: PositiveInt = 128
     """Questions to play, with and without the hint; all other settings are those of the `grpo` stage."""
     samples_per_prompt: PositiveInt | None = None

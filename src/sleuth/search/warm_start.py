@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -101,16 +101,12 @@ class Lesson:
         self.model, self.tokenizer = context.load(context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
-        self.real = env.setting(self.tokenizer, read)
-        self.hinted = hinted_env(env, stage.hint).setting(self.tokenizer, read)
+        self.real, self.hinted = (one.setting(self.tokenizer, read) for one in (env, hinted_env(env, stage.hint)))
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
         fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
-            answer_scorer_of(reward),
-            longest,
-            reward=reward_spec_of(reward),
-            questions_sha256=questions_hash(questions),
+            answer_scorer_of(reward), longest, reward=reward_spec_of(reward), questions_sha256=questions_hash(questions)
         )
         self.summary = ""
 
@@ -126,10 +122,11 @@ class Lesson:
             return []
         samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
         played = self._play(pool, self.hinted, HINTED, samples)
-        kept = [episode for episode, score in played if is_right(episode, score)]
+        is_kept, in_words = KEPT[self.stage.taught]
+        kept = [episode for episode, score in played if is_kept(episode, score)]
         renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
         rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
-        found = f"of {len(played)} episodes under the hint {len(kept)} searched and were right"
+        found = f"of {len(played)} episodes under the hint {len(kept)} {in_words}"
         if len(rows) < LEAST:
             raise RunFailed(
                 f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
@@ -197,7 +194,7 @@ async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: 
     environment ends otherwise than with the answer."""
     env = real.env(episode.task)
     reply = await env.open()
-    marked = list(_untrained(renderer.render_all(reply.pieces)))
+    marked = [(segment, False) for segment in renderer.render_all(reply.pieces)]
     for turn in _turns(episode, hinted):
         text = translated(turn, hinted.dialect, real.dialect)
         if text is None or reply.done is not None:
@@ -208,12 +205,8 @@ async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: 
         reply = await env.reply(text, "stop" if stopped else "eos")
         if reply.restarts:
             return []
-        marked += _untrained(renderer.render_all(reply.pieces))
+        marked += [(segment, False) for segment in renderer.render_all(reply.pieces)]
     return marked if reply.done == "answered" else []
-
-
-def _untrained(segments: Iterable[Segment]) -> Iterator[tuple[Segment, bool]]:
-    return ((segment, False) for segment in segments)
 
 
 def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
@@ -229,21 +222,22 @@ def hinted_env(env: EnvFields, hint: HintRecipe) -> EnvFields:
     """The environment with the hint in it."""
     assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
     role = hint.prompt_role or env.prompt_role
-    changes = {
-        "dialect": hint.dialect or env.dialect,
-        "prompt": hint.prompt or env.prompt,
-        "prompt_role": role,
-        "template_flags": {} if role == "raw" else env.template_flags,
-        "forced_search": hint.forced_search,
-    }
-    return env.model_copy(update=changes)
+    names = {"dialect": hint.dialect or env.dialect, "prompt": hint.prompt or env.prompt, "prompt_role": role}
+    flags = {} if role == "raw" else env.template_flags
+    return env.model_copy(update=names | {"template_flags": flags, "forced_search": hint.forced_search})
 
 
 def is_right(episode: Episode, score: Score) -> bool:
-    """It searched and then gave a golden answer, in one trajectory: rewritten chats have no single text to train on."""
-    trajectory = episode.trajectory
-    answered = trajectory.stop == "answered" and len(episode.trajectories) == 1
-    return answered and score.parts.get("em") == 1 and trajectory.searches > 0
+    """It searched and then gave a golden answer."""
+    return is_answered(episode, score) and score.parts.get("em") == 1 and episode.trajectory.searches > 0
+
+
+def is_answered(episode: Episode, score: Score) -> bool:
+    """It ended with an answer, in one trajectory: rewritten chats have no single text to train on."""
+    return episode.trajectory.stop == "answered" and len(episode.trajectories) == 1
+
+
+KEPT = {"right": (is_right, "searched and were right"), "answered": (is_answered, "ended with an answer")}
 
 
 def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
@@ -259,7 +253,7 @@ def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
         return None
     opened = turn.rindex((source.answer if answers else source.search).open, 0, match.start("text"))
     thoughts = turn[:opened].replace(source.think.open, into.think.open).replace(source.think.close, into.think.close)
-    action = _answer(match["text"], source, into) if answers else _search(match["text"], source, into)
+    action = (_answer if answers else _search)(match["text"], source, into)
     return None if action is None else thoughts + action
 
 

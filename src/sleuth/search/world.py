@@ -178,7 +178,10 @@ class Careless:
         if self._sometimes(BROKEN_FORMAT_RATE):
             return [*row, self._broken()]
         if not self._sometimes(SEARCH_RATE_FOR_WORKS if self.about_a_work else SEARCH_RATE):
-            return [*row, self._turn(self._thought(goal(self.question.hops[0])), self._answer(self._made_up()))]
+            return [
+                *row,
+                self._turn(self._thought(goal(self.question.hops[0])), DIALECT.answer.around(f" {self._made_up()}")),
+            ]
         for hop in self.question.hops:
             found = self._search(row, hop, self._good_query_rate(hop))
             if not found and self._sometimes(CONTINUE_RATE):
@@ -186,7 +189,7 @@ class Careless:
             value = hop.value if found and self._sometimes(READ_RATE) else self._made_up()
             seen = self._thought(f"{goal(hop)} is {value}") if found else ""
             if hop is self.question.hops[-1] or not self._sometimes(CONTINUE_RATE):
-                row.append(self._turn(seen, self._answer(value)))
+                row.append(self._turn(seen, DIALECT.answer.around(f" {value}")))
                 break
             row.append(self._turn(seen))
         return row
@@ -214,19 +217,12 @@ class Careless:
 
     def _made_up(self) -> str:
         """A random value of the kind that the question asks for."""
-        match self.question.hops[-1].relation:
-            case "birthplace" | "seat":
-                return self.rng.choice(self.places)
-            case "birth_year" | "year":
-                return str(self.rng.choice(names.YEARS))
-            case "profession":
-                return self.rng.choice(names.PROFESSIONS)
-            case "region":
-                return self.rng.choice(names.REGIONS)
-            case "employer":
-                return self.rng.choice(self.firms)
-            case _:
-                return self.rng.choice(self.people)
+        relation = self.question.hops[-1].relation
+        if relation in ("birth_year", "year"):
+            return str(self.rng.choice(names.YEARS))
+        values = {"birthplace": self.places, "seat": self.places, "employer": self.firms}
+        values |= {"profession": names.PROFESSIONS, "region": names.REGIONS}
+        return self.rng.choice(values.get(relation, self.people))
 
     def _broken(self) -> Piece:
         subject, value = self.question.hops[0].subject, self._made_up()
@@ -235,9 +231,6 @@ class Careless:
 
     def _thought(self, text: str) -> str:
         return DIALECT.think.around(text) if self._sometimes(THOUGHT_RATE) else ""
-
-    def _answer(self, value: str) -> str:
-        return DIALECT.answer.around(f" {value}")
 
     def _turn(self, *parts: str) -> Piece:
         return Piece(text="".join(parts), author="teacher")
