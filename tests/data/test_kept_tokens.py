@@ -11,7 +11,7 @@ import pytest
 
 from sleuth.data import excerpts
 from sleuth.data.excerpts import excerpts_of, read_tokens, remove_oldest, tokens_folder, write_tokens
-from sleuth.recipe.text import TextRecipe
+from sleuth.recipe.data import TextRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.types import Task
 

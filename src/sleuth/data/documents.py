@@ -25,14 +25,13 @@ from sleuth.data.rows import (
     Row,
     checked_text,
     opened,
-    read_rows,
     rows_and_faults,
     text_of,
     texts_of,
     valid_row,
 )
 from sleuth.host.variables import ROW
-from sleuth.recipe.text import Part
+from sleuth.recipe.data import Part
 from sleuth.types import Document, SleuthError, Thought
 
 PLAIN = (".txt", ".txt.gz")
@@ -147,18 +146,6 @@ def document_of(row: Row, where: str, id_prefix: str = "row_") -> Document:
         thoughts=thoughts,
         altered=altered,
     )
-
-
-def read_rewrites(path: Path) -> dict[str, str]:
-    """A teacher's rewrites of suffixes by the id of their text, from rows of `id` and `rewrite`. Raises SleuthError
-    with file:line for a malformed row and a repeated id."""
-    rewrites: dict[str, str] = {}
-    for where, row in read_rows(path):
-        id_ = text_of(row, "id", where)
-        if id_ in rewrites:
-            raise SleuthError(f"{where}: id {id_!r} has a rewrite in an earlier row; ids should be unique")
-        rewrites[id_] = text_of(row, "rewrite", where)
-    return rewrites
 
 
 def _plain(file: Path, name: str) -> Document | SleuthError:

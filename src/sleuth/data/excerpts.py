@@ -22,8 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents
 from sleuth.host.variables import KEPT_TOKENS
+from sleuth.recipe.data import TextRecipe
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.text import TextRecipe
 from sleuth.render import CHARACTER_TOKENS, UNFINISHED, Renderer, decode
 from sleuth.types import Continuation, Document, Piece, Segment, SleuthError, Task
 

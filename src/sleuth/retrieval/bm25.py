@@ -27,7 +27,8 @@ from typing import Any, cast
 
 import tantivy
 
-from sleuth.retrieval.corpus import OFFSET, OFFSETS, PASSAGES, PassageFile, PassageFileWriter, replace_surrogates
+from sleuth.host.escapes import replace_surrogates
+from sleuth.retrieval.corpus import OFFSET, OFFSETS, PASSAGES, PassageFile, PassageFileWriter
 from sleuth.retrieval.index_card import Index, IndexCard, damaged_index, require_card
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage

@@ -99,11 +99,6 @@ def contents_of(passage: Passage) -> str:
     return f'"{passage.title}"\n{passage.text}'
 
 
-def replace_surrogates(text: str) -> str:
-    """`text` with a question mark for each unpaired surrogate, which no request, tokenizer and file can hold."""
-    return text.encode(errors="replace").decode()
-
-
 def write_corpus(
     path: Path, out: Path, names: Mapping[str, str] | None = None, progress: Callable[[int], None] = lambda done: None
 ) -> int:

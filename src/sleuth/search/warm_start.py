@@ -22,10 +22,12 @@ from sleuth.recipe import GrpoRecipe, QuestionsRecipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
 from sleuth.search.tables import HintRecipe, SearchEnvRecipe, WarmStartRecipe
+from sleuth.training.engines import evaluation_pool
 from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.learning import adapt, load, model_to_train
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
-from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task
 
 LEAST = 8
@@ -40,8 +42,8 @@ Marked = list[tuple[Segment, bool]]
 
 def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
+    saved = last_saved(context)
+    if saved and is_finished(context, saved):
         return saved.checkpoint
     lesson = Lesson(stage, context)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
@@ -68,10 +70,10 @@ class WarmStartTrainer(SFTTrainer):
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
         if saved:
-            model, tokenizer = lesson.context.model_to_train(saved)
+            model, tokenizer = model_to_train(lesson.context, saved)
         else:
             model, tokenizer = lesson.model, lesson.tokenizer
-            lesson.context.adapt(model)
+            adapt(lesson.context, model)
         super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
         self.protocol = lesson.protocol
         self.summary = lesson.summary
@@ -98,12 +100,12 @@ class Lesson:
         self.stage = stage
         self.context = context
         self.played_as = context.recipe.grpo_stage_after(context.index)
-        self.model, self.tokenizer = context.load(context.model)
+        self.model, self.tokenizer = load(context, context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
         self.real, self.hinted = (one.setting(self.tokenizer, read) for one in (env, hinted_env(env, stage.hint)))
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
-        fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
+        fitting = keep_fitting(context, data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward), longest, reward=reward_spec_of(reward), questions_sha256=questions_hash(questions)
@@ -113,7 +115,7 @@ class Lesson:
     def rows(self) -> list[Row]:
         """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
-        pool = self.context.pool_for_evaluation(self.model, self.tokenizer, self.played_as.context)
+        pool = evaluation_pool(self.context, self.model, self.tokenizer, self.played_as.context)
         own = self._play(pool, self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
         self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
