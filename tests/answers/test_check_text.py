@@ -38,7 +38,7 @@ def test_malformed_texts_end_with_status_2_after_all_that_was_found(tmp_path: Pa
         "thoughts: 1",
         "malformed rows: 1",
         f"  {path}:2: `text` is empty",
-        f"  {path}:3: the id of 'a' repeats that of {path}:1",
+        f"  {path}:3: id 'a' repeats that of {path}:1",
         f"  {path}:3: the text of 'a' repeats that of {path}:1",
         f"texts that {other} has too: 2",
     ):

@@ -8,8 +8,9 @@ import pytest
 from answered_episodes import episode_of, looked_up, results, score_of
 
 from sleuth import family
+from sleuth.answers.answer import passages_with
 from sleuth.answers.factory import answer_scorer_of, reward_of, reward_spec_of
-from sleuth.answers.search_results import appears_in, passages_with
+from sleuth.answers.match import appears_in
 from sleuth.answers.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
 from sleuth.dialect import DIALECTS
 from sleuth.judges.factory import JudgePool

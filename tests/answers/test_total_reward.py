@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from sleuth.answers.total import TotalReward
+from sleuth.answers.factory import TotalReward
 from sleuth.types import Credit, Episode, Group, Score, Task, Trajectory
 
 TASK = Task(id="q", question="?", golden_answers=("x",))

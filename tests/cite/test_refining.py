@@ -11,8 +11,7 @@ from sleuth.cite.claims import tagged
 from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
 from sleuth.cite.rows import snippets_of
-from sleuth.cite.world_citing import TAGS, words
-from sleuth.cite.world_refining import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE
+from sleuth.cite.world_citing import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE, TAGS, words
 from sleuth.cite.world_tool_outputs import UNANSWERABLE
 from sleuth.data.questions import task_from_row
 from sleuth.episodes.library import read_prompt

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sleuth.evaluation.arms import difference, level
 from sleuth.evaluation.intervals import UNMEASURED, Measured, bootstrap_mean, wilson
+from sleuth.evaluation.significance import difference, level
 
 
 def test_one_run_has_the_intervals_of_its_questions() -> None:

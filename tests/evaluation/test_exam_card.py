@@ -11,9 +11,9 @@ import pytest
 from answer_key import AnswerKey
 
 from sleuth import family
-from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, exam_paper
 from sleuth.evaluation.exam_card import ExamCard, exam_card
 from sleuth.evaluation.intervals import wilson
+from sleuth.evaluation.judge_exam import FILLER, INSTRUCTIONS, exam_paper
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.types import AnySheet, Case, Pair, Verdict
 

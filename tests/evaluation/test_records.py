@@ -7,7 +7,7 @@ from sleuth.answers.factory import computes_score, leads_with_score
 from sleuth.answers.failures import failure_mode
 from sleuth.answers.tables import AnswerRewardRecipe, FunctionRewardRecipe
 from sleuth.cite.dialect import REFINERS
-from sleuth.cite.rewards import RubricRecipe
+from sleuth.cite.rubric_reward import RubricRecipe
 from sleuth.dialect import DIALECTS
 from sleuth.evaluation.evaluate import outcome_counts, question_record
 from sleuth.evaluation.figures import compared_figures, measured_figures

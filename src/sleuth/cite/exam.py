@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from sleuth.answers.exam_paper import Asked, ExamTexts
 from sleuth.cite.rubric_reward import REFINER
+from sleuth.evaluation.judge_exam import Asked, ExamTexts
 from sleuth.types import Case, Sheet
 
 

@@ -188,7 +188,7 @@ def _segments(record: Record, by: Callable[[str], bool]) -> list[Mapping[str, An
 
 def _missing(record: Record) -> float:
     known = record.get(SCORE) if record.get("verdict") == SCORE else record.get("em")
-    return float(known is None and "citation_f1" not in record)
+    return float(known is None and not any(entry in record for entry in family.kinds("outcomes")))
 
 
 def is_kind(kind: str) -> Callable[[Record], bool]:

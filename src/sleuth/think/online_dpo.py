@@ -15,8 +15,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
-from sleuth.answers.total import TotalReward
+from sleuth.answers.factory import TotalReward, judges_in, require_functions, reward_spec_of
 from sleuth.data.documents import read_rewrites
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import questions_hash

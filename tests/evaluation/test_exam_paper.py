@@ -9,12 +9,12 @@ from typing import get_args
 import pytest
 
 from sleuth import family
-from sleuth.answers.exam_paper import FILLER, INSTRUCTIONS, REPEAT_EVERY, exam_paper
+from sleuth.cite.citation_reward import CitationRecipe
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.measure import MAX_SHEET
-from sleuth.cite.rewards import CitationRecipe, RubricRecipe
-from sleuth.cite.rubric_reward import STATIC, Criteria, RubricReward
+from sleuth.cite.rubric_reward import STATIC, RubricRecipe, RubricReward
 from sleuth.evaluation.exam_card import exam_card
+from sleuth.evaluation.judge_exam import FILLER, INSTRUCTIONS, REPEAT_EVERY, exam_paper
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
@@ -114,7 +114,8 @@ def test_criteria_are_asked_about_as_the_rubric_reward_asks(skill: str) -> None:
         segments = (Segment(author="policy", tokens=(1,), text=f"<answer>{case.claim}</answer>"),)
         answer = Trajectory(segments=segments, actions=(Action(kind="answer", text=case.claim),), stop="answered")
         episode = Episode(task=task, sample=0, trajectories=(answer,))
-        reward = RubricReward(ANSWER_ONLY, Criteria(), judge, sees_evidence=bool(case.evidence))
+        recipe = RubricRecipe.model_validate({"kind": "rubric", "sees_evidence": bool(case.evidence)})
+        reward = RubricReward(ANSWER_ONLY, judge, recipe)
         asyncio.run(reward(Group(task=task, episodes=(episode,))))
     assert judge.asked == cases
 
