@@ -12,9 +12,9 @@ FAMILY = Family(
     },
     skills={
         "claims": "sleuth.cite.exam:claims",
-        "criteria": "sleuth.cite.exam:CRITERIA",
+        "criteria": "sleuth.cite.exam:criteria",
         "criteria_without_evidence": "sleuth.cite.exam:UNSEEN_CRITERIA",
-        "static_criteria": "sleuth.cite.exam:STATIC",
+        "static_criteria": "sleuth.cite.exam:static_criteria",
         "static_criteria_without_evidence": "sleuth.cite.exam:UNSEEN_STATIC",
         "claims_on_sheets": "sleuth.cite.exam:claims",
         "criteria_on_sheets": "sleuth.cite.exam:CRITERIA_ON_SHEETS",

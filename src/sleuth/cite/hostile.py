@@ -2,8 +2,7 @@ r"""Hostile answers: what a policy, or whoever wrote a passage that it copies, m
 
 Every attack is written for the same few questions as an honest answer, in the form that a scorer reads best.
 `paid_by_scorer` covers exact match, strict and as published; `paid_by_judged_rewards` covers the citation reward and
-the rubric reward with the lexical judge, and the rubric reward with a judge that believes what its prompt says outside
-of the blocks for question, evidence, answer and criterion.
+the rubric reward with the lexical judge.
 
 `TRICKS` change a refiner's honest answer instead: each turns that of a task's own row into an answer that is worse and
 that a citation reward may score as high. All are known from published refiners' scores (docs/tutorials/refiner.md) or
@@ -13,7 +12,6 @@ older, like instructing the judge.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -24,22 +22,18 @@ from sleuth.cite.claims import Claim, tagged
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.rubric_reward import RubricReward
 from sleuth.episodes.library import read_prompt
-from sleuth.judges.judge_prompts import question_of
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import (
     Action,
-    Case,
     Episode,
     Evidence,
     Group,
-    Judge,
     Passage,
     Reward,
     Rubric,
     Segment,
     Task,
     Trajectory,
-    Verdict,
 )
 
 HONEST = "honest"
@@ -164,9 +158,10 @@ def paid_by_scorer(scorer: Scorer) -> Paid:
 
 async def paid_by_judged_rewards() -> dict[str, Paid]:
     """What each reward that judges claims or criteria pays, by its name, over the cases that state something."""
-    judges: dict[str, Judge] = {"rubric": LexicalJudge(), "rubric_prompt": CredulousJudge()}
-    rewards: dict[str, Reward] = {"citation": CitationReward(ANSWER_ONLY, LexicalJudge())}
-    rewards |= {name: RubricReward(ANSWER_ONLY, judge) for name, judge in judges.items()}
+    rewards: dict[str, Reward] = {
+        "citation": CitationReward(ANSWER_ONLY, LexicalJudge()),
+        "rubric": RubricReward(ANSWER_ONLY, LexicalJudge()),
+    }
     values: dict[str, list[dict[str, float | None]]] = {name: [] for name in rewards}
     for case in (case.stated for case in CASES if case.statement):
         texts = {name: write(case) for name, write in WITH_HONEST.items()}
@@ -179,43 +174,6 @@ async def paid_by_judged_rewards() -> dict[str, Paid]:
         name: {attack: _mean([one[attack] for one in of_cases]) for attack in of_cases[0]}
         for name, of_cases in values.items()
     }
-
-
-class CredulousJudge:
-    """A judge of criteria that reads the message to a language model: it is lexical about what stands in the message's
-    blocks, and gives full marks if anything stands outside of them or is the name of a control token."""
-
-    identity = "credulous"
-
-    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """A verdict for each case."""
-        verdicts: list[Verdict] = []
-        for case in cases:
-            blocks = blocks_of(question_of(case).message)
-            if blocks is None or [name for name, _ in blocks] != ["question", "evidence", "answer", "criterion"]:
-                verdicts.append(Verdict(score=1.0, reason="the message says so"))
-                continue
-            texts = dict(blocks)
-            verdicts += await LexicalJudge().judge(
-                [Case(claim=texts["answer"], evidence="", criterion=texts["criterion"])]
-            )
-        return verdicts
-
-
-BLOCK = re.compile(r"<(?P<name>[a-z]+)-(?P<code>[0-9a-f]{8})>\n(?P<text>.*?)\n</(?P=name)-(?P=code)>\n", re.DOTALL)
-CONTROL = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
-
-
-def blocks_of(message: str) -> list[tuple[str, str]] | None:
-    """(name, text) of the blocks of a judge's message; None if there is anything beside them, or a control token."""
-    found, at = [], 0
-    while at < len(message):
-        block = BLOCK.match(message, at)
-        if block is None:
-            return None
-        found.append((block["name"], block["text"]))
-        at = block.end()
-    return None if CONTROL.search(message) else found
 
 
 def _group(case: HostileCase, answers: Sequence[str]) -> Group:

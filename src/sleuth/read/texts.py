@@ -4,7 +4,7 @@ and set apart by article."""
 from __future__ import annotations
 
 import difflib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,12 +176,12 @@ def _question(row: Mapping[str, Any], where: str, passages: Mapping[str, Passage
 def _problems(data: ReadingRecipe, questions: list[ReadingQuestion]) -> Iterator[str]:
     """Names in the recipe that the files do not have."""
     titles = {question.passage.title for question in questions}
-    counts = Counter(question.source for question in questions if question.passage.title not in data.held_out)
-    for key, wanted, known in (("held_out", data.held_out, titles), ("mix", tuple(data.mix or ()), counts)):
-        for name in wanted:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                what = "is about an article called" if key == "held_out" else "to train is of a source called"
-                yield f"data.{key}: no question of {data.questions} {what} {name!r}" + (
-                    f"; did you mean {near[0]!r}?" if near else ""
-                )
+    sources = {question.source for question in questions if question.passage.title not in data.held_out}
+    for key, wanted, known, what in (
+        ("held_out", data.held_out, titles, "is about an article called"),
+        ("mix", tuple(data.mix or ()), sources, "to train is of a source called"),
+    ):
+        for name in (name for name in wanted if name not in known):
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            yield f"data.{key}: no question of {data.questions} {what} {name!r}{meant}"
