@@ -20,7 +20,7 @@ from sleuth.data.rows import Row, read_rows
 from sleuth.evaluation.intervals import Measured, share
 from sleuth.host.atomic import write_text
 from sleuth.judges.cache import NamedJudge
-from sleuth.judges.json_client import JsonClient
+from sleuth.judges.http import JsonClient
 from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
 from sleuth.types import Case, Judge, Rubric, SleuthError, Task

@@ -14,7 +14,7 @@ from sleuth.answers.tables import well_formed
 from sleuth.cite.claims import ParsedAnswer, parse_answer
 from sleuth.cite.measure import Citations, measure, measure_against_table, sheets_of
 from sleuth.dialect import Dialect
-from sleuth.judges.rubric_sheets import verdicts_on
+from sleuth.judges import verdicts_on
 from sleuth.recipe.envs import EpisodeKind
 from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
 from sleuth.recipe.strict import combination
@@ -89,8 +89,8 @@ class CitationRecipe(JudgedPartRecipe):
                     'set content = "none" in the citation reward, and citations alone are paid'
                 )
 
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        return size.cited_sheets if self.asks_sheets else size.cited, size.cited, True
+    def cases(self, size: AnswerSize) -> tuple[int, bool]:
+        return size.cited_sheets if self.asks_sheets else size.cited, True
 
     @model_validator(mode="before")
     @classmethod

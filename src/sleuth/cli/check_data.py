@@ -76,8 +76,8 @@ def check_texts(
     Exit status 2 where a run would refuse the texts.
     """
     from sleuth.answers import data_check
-    from sleuth.runs.recipe_inputs import require_texts
     from sleuth.terminal.progress import row_counter
+    from sleuth.terminal.recipe_inputs import require_texts
 
     require_texts(texts)
     found = data_check.check_text(texts, against, row_counter(f"check {texts}"))

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AsJson, Model, NoCode
+from sleuth.training.heavy import import_heavy
 
 
 def check_model(

@@ -59,7 +59,7 @@ def compare(
     with progress_bar("compare") as progress:
         comparison = compare_arms(arms, progress)
     if out is not None:
-        from sleuth.report.comparison_page import write_comparison
+        from sleuth.report.page import write_comparison
 
         write_comparison(comparison, out)
     if as_json:

@@ -97,7 +97,7 @@ def index(
 
     corpus = corpus_file(corpus)
     if kind != "bm25":  # before the encoder is loaded
-        from sleuth.runs.recipe_inputs import require_file
+        from sleuth.terminal.recipe_inputs import require_file
 
         for file in (*([] if corpus.is_dir() else [corpus]), *([faiss] if faiss else [])):
             require_file(file)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import require_unset
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
 def _check(folder: Path) -> str:
     """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
     from sleuth.recipe import load_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     file = folder / "recipe.toml"
     try:

@@ -14,8 +14,8 @@ import typer
 
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, server_of
 from sleuth.host.threads import PROCESS
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.progress import progress_bar
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

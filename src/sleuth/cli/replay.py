@@ -11,9 +11,9 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.own.permission import BY_RUN, CODE
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AllowCode, AsJson, NoCode
 from sleuth.terminal.tables import Column, print_columns
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def replay(
     from sleuth.runs.run_folder import RunFolder
 
     folder = RunFolder.look(run)
-    PROCESS.begin(folder.manifest.threads)
+    PROCESS.begin(folder.manifest.read().get("threads"))
     changed = load_recipe(run / "recipe.toml", overrides or ())
 
     import_heavy()
@@ -91,10 +91,10 @@ def rescore(
     Prints how far the two rewards agree. Nothing is generated. A judge's verdicts are taken from the run and only
     missing ones are asked for; where only weights differ, no call is made.
     """
-    from sleuth.recipe.parts import load_rewards
+    from sleuth.recipe.load import load_rewards
     from sleuth.recipe.rewards import unfit_rewards
-    from sleuth.runs.recipe_inputs import missing_inputs
     from sleuth.runs.run_folder import RunFolder
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     rewards = load_rewards(reward, missing_inputs)
     with CODE.refusing(BY_RUN):  # a reward may bring code, a run not

@@ -47,7 +47,7 @@ def watch(
     Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
     writes nothing.
     """
-    from sleuth.report.live_report import live_reports
+    from sleuth.report.live import live_reports
     from sleuth.serve.watch import watch_app
 
     reports = live_reports(runs)

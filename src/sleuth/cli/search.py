@@ -47,7 +47,7 @@ def search(
     if questions is None:
         require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
     else:
-        from sleuth.runs.recipe_inputs import require_file
+        from sleuth.terminal.recipe_inputs import require_file
 
         if not questions.is_dir():
             require_file(questions)

@@ -10,8 +10,8 @@ import typer
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import require_engine, require_inputs, require_passages
+from sleuth.training.heavy import import_heavy
 
 
 def serve(

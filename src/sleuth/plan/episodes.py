@@ -21,14 +21,12 @@ from sleuth.recipe import (
     SupervisedRecipe,
     TextRecipe,
 )
-from sleuth.recipe.data import AnsweredRowsRecipe
-from sleuth.recipe.evaluation import EvaluationFields
-from sleuth.recipe.text import ThoughtPlaces
-from sleuth.recipe.training import SampledRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, ThoughtPlaces
+from sleuth.recipe.stage import EvaluationFields, SampledRecipe
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.warm_start_table import WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
-from sleuth.think.stage_tables import (
+from sleuth.think.tables import (
     AnnotateRecipe,
     GateRecipe,
     ProbeRecipe,

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.learn.model_families import WORKING, family_problem
+from sleuth.learn.models import WORKING, family_problem
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
 from sleuth.recipe import Recipe

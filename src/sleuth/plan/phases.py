@@ -77,7 +77,7 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     return LearnerMemory(
         passes=passes,
         lora=stage.lora,
-        masters=stage.master_weights and passes.size < FP32,
+        masters=passes.size < FP32,
         muon=stage.optimiser == "muon",
         reference=stage.keeps_first_weights,
         teacher=teacher,

@@ -11,13 +11,11 @@ from pydantic import Field, NonNegativeInt
 
 from sleuth.host.hardware import read_cards
 from sleuth.recipe.envs import EnvFields
-from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluateRecipe, StageFields
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.training import InitRecipe, TrainingRecipe
+from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 
 Kind = TypeVar("Kind", bound=StageFields)
 
@@ -156,20 +154,12 @@ class Recipe(StrictModel):
         return stage
 
     @combination
-    def _card_is_known(self) -> Iterator[str]:
+    def _keys_fit(self) -> Iterator[str]:
         if self.card is not None:
             try:
                 read_cards(self.card)
             except ValueError as error:
                 yield f"card = {json.dumps(self.card)}: {error}"
-
-    @combination
-    def _stages_fit(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            yield from stage.problems(self, index)
-
-    @combination
-    def _weights_fit(self) -> Iterator[str]:
         inits = [getattr(stage, "init", None) is not None for stage in self.stage]
         if not self.model and not inits[0]:
             yield "model is missing: name a folder or a hub id, or give the first stage an [stage.init] table"
@@ -178,14 +168,9 @@ class Recipe(StrictModel):
             yield f"stage.{index}.init would discard the weights of the stages before it; only the first stage may"
 
     @combination
-    def _master_weights_have_effect(self) -> Iterator[str]:
+    def _stages_fit(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
-            if self.dtype == "float32" and not getattr(stage, "master_weights", True):
-                yield f'stage.{index}.master_weights = false has no effect with dtype = "float32"; remove it'
-
-    @combination
-    def _offloading_has_effect(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
+            yield from stage.problems(self, index)
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):
                 yield f'stage.{index}.cpu_offload = true has no effect with device = "cpu"; remove it'
 
