@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
 ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
-    "answers": 2_043,
+    "answers": 2_036,
     "cite": 3_989,
     "cli": 4_303,
     "convert": 1_284,
@@ -43,7 +43,7 @@ ROOMS = {
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
-    "think": 5_268,
+    "think": 5_151,
     "trainers": 668,
     "training": 3_502,
     "types.py": 634,
