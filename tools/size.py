@@ -43,7 +43,7 @@ ROOMS = {
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
-    "think": 5_141,
+    "think": 5_109,
     "trainers": 668,
     "training": 3_502,
     "types.py": 634,
