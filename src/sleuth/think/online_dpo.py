@@ -23,7 +23,7 @@ from sleuth.kernels.allocator import releasing_cached_memory
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
 from sleuth.rollout import scored
-from sleuth.runs.judge_cards import CARDS_FILE
+from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 from sleuth.think.pools import (
     Choice,
@@ -91,7 +91,7 @@ class DPOTrainer(Trainer):
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
         if sources := self.reward_spec.sources:
-            folder.manifest.set_sources(stage.name, sources)
+            folder.manifest.record("sources", dict(sources), stage=stage.name)
         folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 
     @property

@@ -71,7 +71,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
             measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
-    context.folder.manifest.set_gate(stage.name, gate)
+    context.folder.manifest.record("gates", dict(gate), stage=stage.name)
     store_eval(context, stage.name, measured, "gate")
     return Path(context.model)
 
