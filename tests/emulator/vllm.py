@@ -13,11 +13,11 @@ v0.14.0 and v0.32.0):
   prefix cache after a reload; it answers `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
-- Weights from memory: see `sleuth.engines.remote.shared_memory` and `sleuth.engines.remote.broadcast`.
+- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
-- `prompt_logprobs` of completions: see `sleuth.engines.remote.prompt_logprobs`.
+- `prompt_logprobs` of completions: see `sleuth.engines.remote.vllm`.
 - Log-probabilities are those before temperature (`--logprobs-mode raw_logprobs`, the default) or after
   (`processed_logprobs`).
 """
@@ -36,7 +36,6 @@ from starlette.routing import Route
 from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of, top_of
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredToken
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
-from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.http.engine_thread import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
@@ -52,7 +51,7 @@ COMPLETION = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "frequency_penalty", "presence_penalty", "stop", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "spaces_between_special_tokens", "logprobs", "return_token_ids",
-    "return_tokens_as_token_ids", "seed", "request_id", "prompt_logprobs",
+    "seed", "request_id", "prompt_logprobs",
 )  # fmt: skip
 
 
@@ -114,16 +113,13 @@ class VllmEmulator(EngineEmulator):
             text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
             reason = "stop" if stop == "eos" else stop
             tokens = completion.tokens if completion else ()
-            by_id = field(body, "return_tokens_as_token_ids", bool, False)
             choice = {
                 "index": 0,
                 "text": text,
                 "finish_reason": reason,
                 "stop_reason": None,
                 "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
-                "logprobs": None
-                if body.get("logprobs") is None
-                else self._logprobs_json(tokens, logprobs, by_id=by_id),
+                "logprobs": None if body.get("logprobs") is None else self._logprobs_json(tokens, logprobs),
             }
             if asked is not None:
                 choice["prompt_logprobs"] = [None, *map(_by_id, await self.engine.prompt_logprobs(prompt, asked))]
@@ -132,8 +128,8 @@ class VllmEmulator(EngineEmulator):
 
         return await cancel_on_disconnect(request, respond())
 
-    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
-        words = [f"{TOKEN_ID}{token}" if by_id else decode(self.engine.tokenizer, [token]) for token in tokens]
+    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, object]:
+        words = [decode(self.engine.tokenizer, [token]) for token in tokens]
         return {"tokens": words, "token_logprobs": logprobs}
 
     # -- training ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_both_servers_return_the_log_probabilities_of_the_model(kind: str) -> No
         logprobs = model(torch.tensor([TOKENS])).logits[0].float().log_softmax(-1)
     with emulated_server(kind, model, tokenizer) as emulated:
         name = "SGLang" if kind == "sglang" else "vLLM"
-        serving = Server(url=emulated.url, kind=name, version=None, model="tiny", context=256, ids=True)
+        serving = Server(url=emulated.url, kind=name, version=None, model="tiny", context=256)
         asking = ServedTeacher(serving, top_k=3, seconds=60)
         [early, late] = asking.verdicts([Wanted(tokens=TOKENS, first=first) for first in (1, 30)])
     assert early is not None
@@ -128,7 +128,7 @@ def test_a_server_that_cannot_teach_is_refused_in_one_line(
     said = refused(recipe_file, tmp_path / "a", "stage.1.teacher=" + table.format(BASE, server.url))
     assert "teacher.url: " in said
     assert "serves 'tiny', and teacher.model is" in said
-    assert "or serve it as 'tiny-base' (--served-model-name) if it is the same model" in said
+    assert "or serve it under that name (--served-model-name) if it is the same model" in said
     assert "--served-as" not in said
     table_set = ["--set", "stage.1.teacher=" + table.format(BASE, server.url)]
     known = sleuth("check", "recipe", recipe_file, *table_set)
@@ -138,7 +138,7 @@ def test_a_server_that_cannot_teach_is_refused_in_one_line(
     assert "teacher.url: http://127.0.0.1:1: does not answer" in said
     said = refused(recipe_file, tmp_path / "c", *following(teacher, server, "stage.1.context=513"))
     assert "takes 513 tokens, and context = 513 needs one more" in said
-    monkeypatch.setattr(served_teacher, "read_prompt_logprobs", lambda *args, **options: None)
+    monkeypatch.setattr(ServedTeacher, "_read", lambda *args: None)
     said = refused(recipe_file, tmp_path / "d", *following(teacher, server))
     assert "returns no log-probabilities of given tokens, which a teacher must" in said
 

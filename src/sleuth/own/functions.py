@@ -87,8 +87,7 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
     read = {str(file): _sha256(file) for file in files}
     module, attribute, found = _load(name, read)
-    if (place := _file_of(module)) is None or place.suffix != SOURCE:
-        raise UserCodeError(f"{module.__name__} is no module of Python source, so that its source cannot be recorded")
+    place = _source_of(module)
     is_file = name.partition(":")[0].endswith(SOURCE)
     sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
     if not callable(found):
@@ -121,6 +120,11 @@ def _line_of(file: Path, name: str) -> int:
         if any(name in (getattr(target, "id", None), getattr(target, "name", None)) for target in targets):
             return node.lineno
     return 1
+
+
+def sources_of(found: type) -> dict[str, str]:
+    """The sha256 of the files of an imported class, as `UserFunction.sources` has them."""
+    return _sources(_source_of(sys.modules[found.__module__]))
 
 
 def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
@@ -315,6 +319,12 @@ def _root_of(file: Path) -> tuple[Path, str]:
         parts.insert(0, root.name)
         root = root.parent
     return root, ".".join(parts)
+
+
+def _source_of(module: ModuleType) -> Path:
+    if (place := _file_of(module)) is None or place.suffix != SOURCE:
+        raise UserCodeError(f"{module.__name__} is no module of Python source, so that its source cannot be recorded")
+    return place
 
 
 def _file_of(module: ModuleType) -> Path | None:

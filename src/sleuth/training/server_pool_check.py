@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.engines.remote.capabilities import discover_server
+from sleuth.engines.remote.server import discover_server
 from sleuth.learn.models import load_model, load_outline
 from sleuth.recipe import GrpoRecipe, Recipe
 from sleuth.training.engines import pool_engine_of
@@ -47,7 +47,7 @@ def pool_findings(recipe: Recipe, index: int) -> list[Finding]:
         try:
             discovered = discover_server(url, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
             problems = discovered.problems(context=stage.context, temperature=stage.sampling.temperature)
-            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.server.url}: ")
+            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.url}: ")
         except SleuthError as error:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
         return Finding(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)

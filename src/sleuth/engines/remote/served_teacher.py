@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth.engines.remote.completions import MALFORMED
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, RefusedError
-from sleuth.engines.remote.prompt_logprobs import (
-    prompt_logprobs_body,
-    prompt_logprobs_path,
-    read_prompt_logprobs,
-)
-from sleuth.engines.remote.server import PROBE_TEXT, SAY_NAME, Server, find_server
-from sleuth.engines.remote.wire import MALFORMED
+from sleuth.engines.remote.server import PROBE_TEXT, Server, find_server
 from sleuth.render import encode
 from sleuth.types import PromptLogprobs, SleuthError
 
@@ -58,12 +54,12 @@ class ServedTeacher:
         return list(await asyncio.gather(*map(ask, wanted)))
 
     async def _ask(self, client: HttpClient, one: Wanted) -> PromptLogprobs | None:
-        body = prompt_logprobs_body(self.server, one.tokens, first=one.first, top_k=self.top_k)
+        api = self.server.api
+        body = api.scoring_body(one.tokens, first=one.first, top_k=self.top_k)
         for attempt in range(TRIES):
             await asyncio.sleep(PAUSE * 2 ** (attempt - 1) if attempt else 0)
             try:
-                answer = await client.post(prompt_logprobs_path(self.server), body)
-                found = read_prompt_logprobs(answer, one.tokens, first=one.first, top_k=self.top_k)
+                found = self._read(await client.post(api.path, body), one)
             except RefusedError as error:
                 self.failure = str(error)
                 return None
@@ -76,6 +72,22 @@ class ServedTeacher:
                     self.failure = NONE_RETURNED
                 return found
         return None
+
+    def _read(self, answer: Any, one: Wanted) -> PromptLogprobs | None:
+        """The parsed answer; None if there are no log-probabilities in it. Raises one of `MALFORMED` for another shape,
+        other tokens than those that were sent, or numbers that are not finite."""
+        scored = self.server.api.read_scores(answer, one.tokens, first=one.first, top_k=self.top_k)
+        if scored is None:
+            return None
+        logprobs, top = scored
+        if len(logprobs) != len(one.tokens) - one.first:
+            raise ValueError(f"{len(logprobs)} log-probabilities for {len(one.tokens) - one.first} tokens")
+        if any(len(entries) < self.top_k for entries in top):
+            raise ValueError(f"fewer than {self.top_k} likeliest tokens")
+        if not all(map(math.isfinite, [*logprobs, *(logprob for entries in top for _, logprob in entries)])):
+            raise ValueError("log-probabilities that are not finite")
+        before = (0.0,) * one.first, ((),) * one.first
+        return PromptLogprobs(logprobs=before[0] + tuple(logprobs), top=before[1] + tuple(top))
 
 
 def find_teacher(
@@ -90,14 +102,7 @@ def find_teacher(
 ) -> ServedTeacher:
     """The teacher at `url`, which must serve `model`, read the tokens of `tokenizer`, and return log-probabilities of
     given ones. Raises a one-line SleuthError."""
-    try:
-        server, _ = find_server(url, model, served_as=None, tokenizer=tokenizer, eos_ids=eos_ids)
-    except SleuthError as error:  # worded for `sleuth eval --engine`
-        reason = str(error).removeprefix("--engine ").replace("the checkpoint is", "teacher.model is")
-        reason = reason.replace(
-            SAY_NAME, f"serve it as {Path(model).name!r} (--served-model-name) if it is the same model"
-        )
-        raise SleuthError(f"teacher.url: {reason}") from None
+    server, _ = find_server(url, model, served_as=None, tokenizer=tokenizer, eos_ids=eos_ids, option="teacher.url:")
     if server.context is not None and server.context <= context:
         raise SleuthError(
             f"teacher.url: {server.url}: takes {server.context} tokens, and context = {context} needs one more; start "

@@ -1,0 +1,103 @@
+"""Best and worst of a pool: what is a pair, what a tie, and what is dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from sleuth.think.pools import Choice, candidate_row, choose, pair_of, pool_figures, signs_of
+from sleuth.think.preference_rewards import candidate
+from sleuth.types import Author, Continuation, Group, Score, Segment, Task
+
+PREFIX = Segment(author="source", tokens=(1, 2, 3), text="Ada was born in")
+ORIGINAL = Segment(author="source", tokens=(4, 5), text=" Tarn.")
+TASK = Task(
+    id="t",
+    question=PREFIX.text,
+    golden_answers=("Tarn",),
+    reference=ORIGINAL.text,
+    continuation=Continuation(document="t", prefix=PREFIX, suffix=ORIGINAL),
+)
+
+
+def pool(*scores: float | None) -> Group:
+    """The last candidate is the original."""
+    authors: list[Author] = [*["policy"] * (len(scores) - 1), "source"]  # type: ignore[list-item]
+    segments = [Segment(author=author, tokens=(6, 7 + at), text=f" {at}") for at, author in enumerate(authors)]
+    episodes = tuple(candidate(TASK, at, segment, "eos") for at, segment in enumerate(segments))
+    return Group(task=TASK, episodes=episodes, scores=tuple(Score(value=score) for score in scores))
+
+
+def test_the_best_is_preferred_to_the_worst_whoever_wrote_them():
+    assert choose(pool(0.2, 0.9, 0.4), ()) == Choice(outcome="pair", best=1, worst=0)
+    assert choose(pool(0.5, 0.4, 0.9), ()) == Choice(outcome="pair", best=2, worst=1)
+
+
+def test_where_all_score_the_same_it_is_a_tie():
+    assert choose(pool(0.5, 0.5, 0.5), ()) == Choice(outcome="tie")
+
+
+@pytest.mark.parametrize(
+    ("scores", "outcome"),
+    [
+        ((None, 0.1, 0.9), "pair"),
+        ((None, None, 0.1, 0.9), "pair"),
+        ((None, None, None, 0.1, 0.9), "dropped"),
+        ((None, 0.9), "dropped"),
+        ((None, None), "dropped"),
+    ],
+)
+def test_a_pool_of_which_half_has_no_score_is_dropped_and_missing_ones_are_never_chosen(
+    scores: tuple[float | None, ...], outcome: str
+):
+    choice = choose(pool(*scores), ())
+    assert choice.outcome == outcome
+    for place in (choice.best, choice.worst):
+        assert place is None or scores[place] is not None
+
+
+def test_among_equals_the_key_draws_and_the_same_key_draws_the_same():
+    group = pool(0.9, 0.1, 0.9, 0.1, 0.9)
+    drawn = [choose(group, (key,)) for key in range(60)]
+    assert {choice.best for choice in drawn} == {0, 2, 4}
+    assert {choice.worst for choice in drawn} == {1, 3}
+    assert drawn == [choose(group, (key,)) for key in range(60)]
+
+
+def test_the_suffix_is_trained_and_the_prefix_is_not_whoever_wrote_it():
+    for episode in pool(0.1, 0.2, 0.9).episodes:
+        row = candidate_row(episode)
+        assert row.tokens[:3] == PREFIX.tokens
+        assert row.trained == (False, False, False, True, True)
+
+
+def test_a_stored_pool_tells_which_two_were_trained():
+    group = pool(0.2, 0.9, None, 0.4)
+    choice = choose(group, ())
+    assert signs_of(group, choice) == [-1.0, 1.0, None, None]
+    assert pair_of(group, choice) == (candidate_row(group.episodes[1]), candidate_row(group.episodes[0]))
+    assert signs_of(pool(0.5, 0.5), Choice(outcome="tie")) == [None, None]
+    assert pair_of(pool(0.5, 0.5), Choice(outcome="tie")) is None
+
+
+def test_the_figures_of_a_step_by_hand():
+    groups = [
+        pool(1.0, 0.0, 0.5),  # the policy's best beats the original, its worst does not
+        pool(0.25, 0.25, 1.0),  # the original is the best
+        pool(0.5, 0.5, 0.5),  # a tie
+        pool(None, None, 0.5),  # dropped
+    ]
+    choices = [choose(group, ()) for group in groups]
+    figures = pool_figures(groups, choices)
+    assert figures["reward_mean"] == pytest.approx((1.0 + 0.0 + 0.25 + 0.25 + 0.5 + 0.5) / 6)
+    assert (figures["nonzero_advantage_fraction"], figures["ties"], figures["dropped"]) == (0.5, 0.25, 0.25)
+    assert figures["missing_fraction"] == pytest.approx(2 / 12)
+    assert figures["chosen_over_original"] == pytest.approx((1.0 + 0.5) / 2)
+    assert figures["rollouts_over_original"] == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0.5) / 6)
+    assert (figures["chosen_by_policy"], figures["chosen_by_source"]) == (0.5, 0.5)
+    assert figures["response_tokens_mean"] == 2.0
+
+
+def test_an_original_without_a_verdict_is_compared_with_nobody():
+    figures = pool_figures([pool(1.0, 0.0, None)], [choose(pool(1.0, 0.0, None), ())])
+    assert figures["chosen_over_original"] is None
+    assert figures["rollouts_over_original"] is None
