@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_333,
     "dialect.py": 251,
-    "engines": 5_226,
+    "engines": 5_173,
     "episodes": 2_287,
     "evaluation": 1_831,
     "family.py": 252,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from sleuth.engines.remote.completions import MALFORMED, Aborted, RawCompletion
 from sleuth.engines.remote.http_client import (
@@ -23,17 +22,6 @@ GATHERING_SECONDS = 0.02
 """For which the query for a label waits for more completions that share it."""
 
 PING_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOutcome:
-    """What rank 0 knows about a server after a weight update: `failure` is the reason if it did not answer, else None;
-    the others are attributes of `EngineReplica`."""
-
-    failure: str | None
-    label: str
-    load_finished: bool
-    asleep: bool
 
 
 class EngineReplica:
@@ -66,16 +54,6 @@ class EngineReplica:
         self._in_progress = 0
         self._current_query: asyncio.Task[str] | None = None
         self._next_query: asyncio.Task[str] | None = None
-
-    def outcome(self, failure: str | None) -> LoadOutcome:
-        """For the other ranks."""
-        return LoadOutcome(failure=failure, label=self.label, load_finished=self.load_finished, asleep=self.asleep)
-
-    def adopt(self, outcome: LoadOutcome) -> None:
-        """Takes over what rank 0 knows."""
-        self.label, self.load_finished, self.asleep = outcome.label, outcome.load_finished, outcome.asleep
-        self.may_have_restarted = outcome.failure is not None
-        self.reloads = 0
 
     @property
     def url(self) -> str:

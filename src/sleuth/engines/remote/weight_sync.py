@@ -36,6 +36,11 @@ from sleuth.types import Sampling, SleuthError
 LOCK_SECONDS = 0.05  # between attempts at the lock of a server
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
+CHECK_TOKENS = 16
+MAX_LOGPROB_GAP = {torch.float32: 1e-3}
+"""The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
+MAX_HALF_PRECISION_GAP = 0.1
+"""The same in half precision, where sums depend on the order of their terms."""
 
 
 class WeightsDifferError(SleuthError):
@@ -128,8 +133,7 @@ class WeightSync:
                 async with self._only_rank(replica):
                     label = await replica.weights()  # another rank may have loaded them meanwhile
                     if not self._is_current(replica, label):
-                        await self._reload(replica, label)
-                        label = replica.label
+                        label = await self._reload(replica, label)
             replica.label, replica.may_have_restarted = label, False
 
     def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
@@ -144,14 +148,15 @@ class WeightSync:
     def _is_current(self, replica: EngineReplica, label: str) -> bool:
         return replica.load_finished and same_weights(label, self.published.label)
 
-    async def _reload(self, replica: EngineReplica, label: str) -> None:
-        """Loads the weights on a server that has `label` instead."""
+    async def _reload(self, replica: EngineReplica, label: str) -> str:
+        """Loads the weights on a server that has `label` instead. Returns their label."""
         replica.reloads += replica.load_finished and label != INITIAL_WEIGHTS
         if replica.reloads > MAX_RELOADS:
             raise self._foreign_weights(replica, "would write", label)
         await self._load(replica, f".{self._ranks.rank}.{replica.loads}")
         self.reloaded += 1
         self._log(f"{replica.url} came back with the weights {label!r} and was given {replica.label!r}")
+        return replica.label
 
     @asynccontextmanager
     async def _only_rank(self, replica: EngineReplica) -> AsyncIterator[None]:
@@ -161,9 +166,7 @@ class WeightSync:
             yield
             return
         name = hashlib.sha256(replica.url.encode()).hexdigest()[:16]
-        with open(
-            self._shared / f"{name}.lock", "w"
-        ) as lock:  # its end frees the lock, and so does that of the process
+        with open(self._shared / f"{name}.lock", "w") as lock:  # its end frees it, and so does that of the process
             with suppress(OSError):
                 while True:
                     try:
@@ -198,13 +201,12 @@ class WeightSync:
         if self._from_memory:
             try:
                 await replica.api.receive(replica.client, published, self._model, self._from_memory)
+                return True
             except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
                 self._from_memory = None
                 if isinstance(error, EndedError):
                     raise
-            else:
-                return True
         if not self._written:
             publish(self._model, self._shared, published.version)
             self._written = True
@@ -233,13 +235,6 @@ class WeightSync:
             f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; another "
             "client loaded them, or it lost ours: make sure that the pool serves this run alone, and start it again"
         )
-
-
-CHECK_TOKENS = 16
-MAX_LOGPROB_GAP = {torch.float32: 1e-3}
-"""The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
-MAX_HALF_PRECISION_GAP = 0.1
-"""The same in half precision, where sums depend on the order of their terms."""
 
 
 def untie_hint(served: str) -> str:
