@@ -17,7 +17,7 @@ from sleuth import family
 from sleuth.answers.factory import judges_in, require_gradable, reward_of, reward_spec_of
 from sleuth.answers.tables import EpisodeRewardRecipe
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.episodes.own_code import own_code_in
+from sleuth.episodes.function import own_code_in
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.family import Family
 from sleuth.judges.factory import JudgePool, OpenJudge
@@ -26,7 +26,7 @@ from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.judges import JudgeFields
 from sleuth.render import load_tokenizer
-from sleuth.runs.methods import method_citations, method_tags
+from sleuth.runs.model_card import method_citations, method_tags
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import Case, Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task, Verdict
 

@@ -19,7 +19,7 @@ from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.request import max_new_tokens, whole_chunk
-from sleuth.host.replicas import Replicas
+from sleuth.host.connections import Replicas
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
