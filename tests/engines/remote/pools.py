@@ -16,8 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import discover_server
+from sleuth.engines.remote.weight_sync import EngineReplica
 from sleuth.types import Completion, Sampling
 
 CONTEXT = 256

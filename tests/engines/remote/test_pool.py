@@ -25,11 +25,10 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from sleuth.engines.remote import pool as pool_module
-from sleuth.engines.remote import replica as replica_module
+from sleuth.engines.remote import weight_sync
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
-from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import discover_server, discover_servers
-from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightsDifferError, learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -445,11 +444,11 @@ def test_only_the_newest_weights_stay_in_the_folder(servers, pools, learner) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds become tenths; what a pool says is due within ten."""
-    worst = pool_module.SILENT_SECONDS + replica_module.PING_SECONDS + pool_module.WATCH_SECONDS
+    worst = pool_module.SILENT_SECONDS + weight_sync.PING_SECONDS + pool_module.WATCH_SECONDS
     assert worst < 10
     for module, name in (
         *((pool_module, name) for name in ("SILENT_SECONDS", "SAID_SECONDS", "PING_AFTER", "WATCH_SECONDS")),
-        (replica_module, "PING_SECONDS"),
+        (weight_sync, "PING_SECONDS"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name) / 10)
 
@@ -528,7 +527,7 @@ def test_completions_that_end_within_a_moment_share_a_query_for_the_label() -> N
         health: Any = SimpleNamespace(in_flight=0)
         replica = Counting(server, health)
         replica.connect(requests_at_once=8, seconds=1.0)
-        with patch.object(replica_module, "GATHERING_SECONDS", 0.2):
+        with patch.object(weight_sync, "GATHERING_SECONDS", 0.2):
             labels = await asyncio.gather(*(ended(replica, after) for after in (0.0, 0.02, 0.04, 0.06)))
         assert labels == ["000001-a"] * 4
         return replica.queries

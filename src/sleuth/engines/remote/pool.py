@@ -14,9 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import Aborted, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
-from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import DiscoveredServer
-from sleuth.engines.remote.weight_sync import WeightSync
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.request import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
@@ -257,12 +256,14 @@ class PoolEngine:
             self._connect()
             with self._waiting():
                 failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
-            known = [(replica.label, replica.load_finished, replica.asleep) for replica in self._replicas]
-            return [(failure, *state) for failure, state in zip(failures, known, strict=True)]
+            return [
+                (failure, replica.label, replica.load_finished, replica.asleep)
+                for failure, replica in zip(failures, self._replicas, strict=True)
+            ]
 
         outcomes = self._ranks.broadcast(lambda: asyncio.run(update()))
-        for replica, (failure, *state) in zip(self._replicas, outcomes, strict=True):
-            replica.label, replica.load_finished, replica.asleep = state
+        for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):
+            replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
             replica.may_have_restarted, replica.reloads = failure is not None, 0
             if failure is None:
                 self._health.succeeded(replica.health)
