@@ -23,7 +23,7 @@ from sleuth.episodes.setting import Setting
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs
 from sleuth.learn.batch import Row
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.search.credit_assignment import CreditAssignment, CreditedSpan
+from sleuth.search.search_gain import CreditAssignment, CreditedSpan
 from sleuth.types import Episode, Passage, Score, Segment, Task
 
 

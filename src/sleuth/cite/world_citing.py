@@ -27,7 +27,7 @@ from sleuth.cite.world_tool_outputs import (
     reasoning_of,
     titled,
 )
-from sleuth.search.world_thoughts import goal
+from sleuth.search.world import goal
 from sleuth.types import Piece
 from sleuth.world.facts import World
 from sleuth.world.library import Article, Library

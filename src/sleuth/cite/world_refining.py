@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from sleuth.cite.world_citing import THINKING, drawn, honest_answer, thought_ending
 from sleuth.cite.world_tool_outputs import Fact, Snippet, ToolOutputs, as_text, fact_of, reasoning_of
-from sleuth.search.world_thoughts import goal
+from sleuth.search.world import goal
 from sleuth.types import Piece
 from sleuth.world.library import Library
 from sleuth.world.questions import Hop
