@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_261,
     "dialect.py": 251,
-    "engines": 5_046,
+    "engines": 4_981,
     "episodes": 2_180,
     "evaluation": 1_912,
     "family.py": 256,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 375
+FILES = 374
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
