@@ -36,7 +36,7 @@ ROOMS = {
     "read": 1_510,
     "recipe": 3_407,
     "render.py": 393,
-    "report": 2_452,
+    "report": 2_445,
     "retrieval": 2_732,
     "rollout.py": 241,
     "runs": 3_450,

@@ -217,18 +217,6 @@ def test_a_call_waits_for_the_index_but_not_longer_than_an_answer_may_take(towns
     assert text_of(in_memory(loader, talk)).startswith("[1] Town 3 ")
 
 
-def test_a_search_that_takes_too_long_is_an_error(towns: Path) -> None:
-    class Slow(Bm25):
-        def find(self, queries: Any, k: int) -> Any:
-            time.sleep(0.3)
-            return super().find(queries, k)
-
-    loader = IndexLoader(towns)
-    loader.index = Slow(towns)
-    line = "no answer within 0.05 seconds; ask for less at once"
-    assert error_of(called(loader, "search", query="Town 3", seconds=0.05)) == line
-
-
 # -- over stdin ------------------------------------------------------------------------------------------------------
 
 
@@ -362,17 +350,6 @@ def test_the_route_has_the_rules_of_the_other_routes(url: str) -> None:
     assert httpx.post(f"{url}/mcp", content=b"x" * 1_100_000, headers=ACCEPT).status_code == 413
     assert httpx.post(f"{url}/retrieve", json={"query": "Town 3"}).is_success
     assert 'sleuth_requests_total{path="/mcp",status="200"}' in httpx.get(f"{url}/metrics").text
-
-
-def test_without_the_option_there_is_no_such_route(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from starlette.testclient import TestClient
-
-    from sleuth.serve.http.access import Access
-    from sleuth.serve.retriever.app import retriever_app
-
-    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)  # nor a need of the package
-    with TestClient(retriever_app(IndexLoader(towns), Limits(), Access())) as client:
-        assert client.post("/mcp", json=CALL).status_code == 404
 
 
 # -- our own client --------------------------------------------------------------------------------------------------
