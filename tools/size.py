@@ -39,7 +39,7 @@ ROOMS = {
     "report": 2_445,
     "retrieval": 2_732,
     "rollout.py": 241,
-    "runs": 3_450,
+    "runs": 3_442,
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
