@@ -97,7 +97,7 @@ def test_a_server_that_a_run_left_paused_is_said_at_once(tmp_path: Path, server:
     [
         ([], "stage.0.engine.urls is empty"),
         (["localhost:8000"], "urls holds 'localhost:8000': expected http://HOST:PORT"),
-        (["http://a", "http://a"], "urls names a server twice"),
+        (["http://a", "http://a"], "urls names one twice"),
     ],
 )
 def test_malformed_urls_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:

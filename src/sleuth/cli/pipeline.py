@@ -14,7 +14,7 @@ import torch
 
 from sleuth.answers.factory import reward_spec_of
 from sleuth.data.questions import question_overlap
-from sleuth.episodes.own_code import accepted_hash, own_code_in
+from sleuth.episodes.function import accepted_hash, own_code_in
 from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.hardware import Cards, card_with, read_cards
 from sleuth.host.memory import peak_memory, total_host_memory
@@ -131,7 +131,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
             lora = training[inputs.index].lora if inputs.index in training else None
             if lora is not None and inputs.linear_layers is not None:
                 require_targets(lora.targets, inputs.linear_layers)
-            for key in ("frozen_model", "playing_model", "against"):  # the policy's own weights are loaded above
+            for key in ("frozen_model", "playing_model"):  # the policy's own weights are loaded above
                 if (other := getattr(stage, key, None)) is not None:
                     require_intact(Path(other), of_model)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins

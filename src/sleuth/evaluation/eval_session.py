@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.answers.factory import eval_reward_of, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
@@ -222,6 +223,11 @@ def open_eval_session(
         max_positions, notes = context_of(loaded), []
     if card is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
+    if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
+        notes.append(
+            f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
+            "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
+        )
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),

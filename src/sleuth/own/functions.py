@@ -18,8 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from sleuth.own.permission import CODE
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import CODE, prints_to_stderr
 from sleuth.types import SleuthError
 
 SOURCE = ".py"
@@ -121,6 +120,11 @@ def _line_of(file: Path, name: str) -> int:
         if any(name in (getattr(target, "id", None), getattr(target, "name", None)) for target in targets):
             return node.lineno
     return 1
+
+
+def sources_of(found: type) -> dict[str, str]:
+    """The sha256 of the files of an imported class, as `UserFunction.sources` has them."""
+    return _sources(_file_of(sys.modules[found.__module__]))
 
 
 def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:

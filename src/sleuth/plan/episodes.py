@@ -26,7 +26,7 @@ from sleuth.recipe.stage import EvaluationFields, SampledRecipe
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.warm_start_table import WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
-from sleuth.think.stage_tables import (
+from sleuth.think.tables import (
     AnnotateRecipe,
     GateRecipe,
     ProbeRecipe,

@@ -75,7 +75,7 @@ def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[
 
 def _unfit(table: StrictModel) -> Iterator[tuple[Key, str]]:
     """What does not go together in a table and all tables in it, by key."""
-    for key, part in _tables_in(table):
+    for key, part in tables_in(table):
         for check in part.combinations():
             yield from (_with_key(key, message) for message in check(part))
 
@@ -84,19 +84,20 @@ def looked_for(table: StrictModel, look: Look, key: Key = ()) -> Iterator[tuple[
     """What `look` does not find of what is named in a table at `key`, and in all tables in it: keys and sentences.
     Texts that an earlier stage makes are not looked for."""
     made: set[Path] = set()
-    for at, part in _tables_in(table, key):
+    for at, part in tables_in(table, key):
         if getattr(part, "texts", None) not in made:
             yield from (_with_key(at, message) for message in look(part))
         made.update(part.makes())
 
 
-def _tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:
+def tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:
+    """A table and all tables in it, with their keys."""
     yield key, table
     for name, value in vars(table).items():
         entries = enumerate(value) if isinstance(value, tuple) else [(None, value)]
         for at, entry in entries:
             if isinstance(entry, StrictModel):
-                yield from _tables_in(entry, (*key, name) if at is None else (*key, name, at))
+                yield from tables_in(entry, (*key, name) if at is None else (*key, name, at))
 
 
 def _with_key(key: Key, message: str) -> tuple[Key, str]:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sleuth import family
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.runs.chain import require_regular, warning
 from sleuth.runs.eval_file import is_stale, mark_rows, read_cards
@@ -117,9 +118,14 @@ def _read_recipe(file: Path) -> tuple[dict[str, Any], str]:
     """The resolved recipe of a run as tables, and its text. Raises SleuthError if it is no TOML."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
-        return renamed_keys(tomllib.loads(text)), text
+        recipe = renamed_keys(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SleuthError(f"{file}: invalid TOML: {error}") from error
+    for stage in recipe.get("stage", ()):  # an installed family has rows of figures
+        family.knows("stages", str(stage.get("kind", "")))
+        if isinstance(env := stage.get("env"), Mapping):
+            family.knows("environments", str(env.get("kind", "")))
+    return recipe, text
 
 
 def _read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +172,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
 """The figures of the core, by their headings in the reference. The others are rows of their rewards and families."""
 
 
-@cache
+@family.cached
 def step_figures() -> tuple[StepFigure, ...]:
     """The rows of all figures, in the order of the reference and of charts: what episodes show before the update."""
     core = {part: [replace(row, part=part) for row in rows] for part, rows in STEPS.items()}

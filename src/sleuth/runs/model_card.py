@@ -53,7 +53,7 @@ def model_card(
         *_front_matter(_base_on_the_hub(recipe), base, tags, datasets),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
-        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
+        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), ""),
         *(["## Judges, by their exam", "", *_table(COLUMNS, marks), ""] if marks else ()),
         *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
@@ -215,16 +215,6 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
             "for other questions, corpora, languages or prompts."
         )
     return lines
-
-
-def _mechanics(trained: StageFields) -> list[str]:
-    """Where no judge had a part in what was preferred."""
-    if not getattr(trained, "mechanics", False):
-        return []
-    return [
-        "Trained in mechanics mode: rules about repetition, copying and names decided what was preferred, and no "
-        "judge. It shows that the machinery runs; nothing is claimed of the quality of what the model writes."
-    ]
 
 
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageFields | None) -> list[str]:

@@ -23,7 +23,7 @@ from sleuth.answers.factory import (
 )
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.own_code import accepted_hash, code_differences, own_code_in, sources_of
+from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
@@ -179,7 +179,7 @@ class GRPOTrainer(Trainer):
             self.policy.load_state_dict(saved.state["policy"])
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
-        if sources := merged_sources(sources_of(self.own_code), self.reward_spec.sources):
+        if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):
             folder.manifest.record("sources", dict(sources), stage=stage.name)
         if servers:
             folder.manifest.record("pools", [server.as_json() for server in servers], stage=stage.name)

@@ -20,7 +20,7 @@ from sleuth.engines.remote.replica import EngineReplica, LoadOutcome
 from sleuth.engines.remote.weight_sync import WeightSync
 from sleuth.engines.remote.wire import Aborted, RawCompletion
 from sleuth.engines.request import max_new_tokens
-from sleuth.host.replicas import Replicas
+from sleuth.host.connections import Replicas
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 

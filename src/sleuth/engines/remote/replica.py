@@ -16,7 +16,7 @@ from sleuth.engines.remote.http_client import (
 )
 from sleuth.engines.remote.published import same_weights
 from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
-from sleuth.host.replicas import Replica
+from sleuth.host.connections import Replica
 from sleuth.types import Sampling, SleuthError
 
 GATHERING_SECONDS = 0.02
