@@ -41,7 +41,7 @@ ROOMS = {
     "rollout.py": 241,
     "runs": 3_431,
     "search": 3_174,
-    "serve": 2_569,
+    "serve": 2_567,
     "terminal": 615,
     "think": 5_268,
     "trainers": 668,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 433
+FILES = 430
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -38,8 +38,8 @@ from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredTo
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
-from sleuth.serve.http.engine_thread import cancel_on_disconnect
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.engine_thread import cancel_on_disconnect
+from sleuth.serve.refused import Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.32.0"

@@ -28,7 +28,7 @@ from sleuth.report.live import live_reports
 from sleuth.runs.chain import CHAIN, begin_chain
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
-from sleuth.serve.http.access import Access
+from sleuth.serve.access import Access
 from sleuth.serve.watch import watch_app
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 

@@ -17,7 +17,7 @@ from sleuth.retrieval.on_cards import VectorsOnCards
 from sleuth.retrieval.quantising import quantise
 from sleuth.retrieval.scanning import FlatSearch, open_search
 from sleuth.retrieval.vectors import FlatWriter
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 CPU = torch.device("cpu")

@@ -280,7 +280,7 @@ def test_requests_beyond_the_waiting_limit_are_refused_and_the_others_answered()
 def test_a_request_over_the_limit_is_refused_until_another_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sleuth.serve.chat.app.OTHER_REQUESTS", 0)
+    monkeypatch.setattr("sleuth.serve.chat_app.OTHER_REQUESTS", 0)
     with client_of(app_of(agent(seconds=0.02), conversations=1, waiting=2)) as client:
         answers = together(client, 9)
         away = [answer for answer in answers if answer.status_code != 200]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, quotes, refiner
 
-from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.conversation import (
+from sleuth.serve.agent import Agent
+from sleuth.serve.conversation import (
     Answered,
     Citation,
     Event,
@@ -21,7 +21,7 @@ from sleuth.serve.chat.conversation import (
     TextDelta,
     conversation,
 )
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.refused import Refused
 from sleuth.types import Passage, Sampling
 
 

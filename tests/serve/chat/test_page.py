@@ -13,7 +13,7 @@ from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes,
 from browser import CHROMIUM, Browser
 from hostile import PASSAGES
 
-from sleuth.serve.chat.app import ASSETS
+from sleuth.serve.chat_app import ASSETS
 from sleuth.types import Passage, Sampling
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
@@ -65,7 +65,7 @@ OPEN = "!document.getElementById('card').hidden"
 
 def test_the_page_contacts_no_other_site_and_has_nothing_inline() -> None:
     for name, _ in ASSETS.values():
-        text = files("sleuth.serve.chat").joinpath("assets", name).read_text(encoding="utf-8")
+        text = files("sleuth.serve").joinpath("assets", name).read_text(encoding="utf-8")
         assert "http://" not in text
         assert "https://" not in text
         assert "innerHTML" not in text

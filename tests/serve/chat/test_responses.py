@@ -10,7 +10,7 @@ import pytest
 from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, quotes, refiner
 from starlette.testclient import TestClient
 
-from sleuth.serve.chat.agent import Agent
+from sleuth.serve.agent import Agent
 from sleuth.types import Passage, Sampling
 
 PATH = "/v1/responses"

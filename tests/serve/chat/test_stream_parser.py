@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sleuth.dialect import DIALECTS
 from sleuth.read.dialect import QUOTED
-from sleuth.serve.chat.conversation import StreamParser
+from sleuth.serve.conversation import StreamParser
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
 TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)

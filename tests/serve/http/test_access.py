@@ -15,10 +15,10 @@ from agents import agent, listening
 from emulator.served import application
 
 from sleuth.cli.http_server import access_of
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access, Limits, conversation_limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
+from sleuth.serve.chat_app import chat_app
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 SERVERS = ("chat", "retriever")

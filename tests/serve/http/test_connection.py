@@ -14,10 +14,10 @@ from agents import agent, app_of, listening
 from emulator.served import application
 
 from sleuth.cli import http_server
-from sleuth.serve.http import connection
-from sleuth.serve.http.access import Access, Limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve import connection
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 SERVERS = ("chat", "retriever")

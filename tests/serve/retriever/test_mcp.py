@@ -28,9 +28,9 @@ from sleuth.episodes.mcp_server import ServerTool, _loop, tool_server
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import Bm25, build_index
 from sleuth.search.tables import ToolEnvRecipe
-from sleuth.serve.http.access import Limits
-from sleuth.serve.retriever.mcp_server import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
-from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
+from sleuth.serve.access import Limits
+from sleuth.serve.mcp_server import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
+from sleuth.serve.search_handler import IndexLoader, RequestHandler
 from sleuth.types import SleuthError, Task
 
 COMMAND = [sys.executable, "-m", "sleuth", "retriever"]
@@ -252,7 +252,7 @@ def test_stdout_has_messages_of_the_protocol_only_whatever_is_sent(towns: Path) 
 def test_what_libraries_print_while_the_protocol_has_stdout_goes_to_stderr() -> None:
     script = """
 import os
-from sleuth.serve.retriever.mcp_server import protocol_stdout
+from sleuth.serve.mcp_server import protocol_stdout
 with protocol_stdout() as stdout:
     print("of python", flush=True)
     os.system("echo of another process")

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.serve.http.access import Access, Limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
