@@ -269,7 +269,7 @@ class HeldOutFields(KindTable):
 class SupervisedRecipe(TrainingRecipe):
     """Next-token prediction on rows of text."""
 
-    runner: ClassVar[str] = "sleuth.training.sft_rows"
+    runner: ClassVar[str] = "sleuth.training.sft"
     kind: Literal["supervised"]
     name: Name = "supervised"
     """What the stage is called in the run folder."""
