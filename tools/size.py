@@ -36,12 +36,12 @@ ROOMS = {
     "read": 1_465,
     "recipe": 3_334,
     "render.py": 393,
-    "report": 2_458,
+    "report": 2_451,
     "retrieval": 2_457,
     "rollout.py": 241,
-    "runs": 3_435,
+    "runs": 3_427,
     "search": 2_788,
-    "serve": 2_568,
+    "serve": 2_566,
     "terminal": 615,
     "think": 5_108,
     "trainers": 667,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 374
+FILES = 371
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
