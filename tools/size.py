@@ -17,8 +17,8 @@ ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
     "answers": 2_043,
-    "cite": 3_989,
-    "cli": 4_303,
+    "cite": 3_988,
+    "cli": 4_304,
     "convert": 1_284,
     "data": 2_321,
     "dialect.py": 251,
@@ -43,14 +43,14 @@ ROOMS = {
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
-    "think": 5_269,
+    "think": 5_268,
     "trainers": 668,
-    "training": 3_263,
+    "training": 3_223,
     "types.py": 622,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 433
+FILES = 431
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -24,7 +24,7 @@ from sleuth.learn.optim import Optimisation, scheduled_learning_rate
 from sleuth.learn.policy import Policy, Update
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.training.minibatches import batches_of_step, combined, update_on
+from sleuth.training.learning import batches_of_step, combined, update_on
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]

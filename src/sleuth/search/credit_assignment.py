@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from sleuth.recipe.grpo import CreditFields
 from sleuth.search.search_gain import search_gains
-from sleuth.training.hooks import Hook, HookInputs
 from sleuth.training.loop import Figures
+from sleuth.training.rollout_worker import Hook, HookInputs
 from sleuth.types import Credit, Episode, Group, Score
 
 
