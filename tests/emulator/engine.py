@@ -20,8 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.control import INITIAL_WEIGHTS
-from sleuth.engines.remote.published import CARD, checksum
+from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.render import find_eos_ids
 from sleuth.serve.http.access import Limits
 from sleuth.serve.http.engine_thread import EngineThread

@@ -4,11 +4,11 @@ Facts, read in SGLang's repository in November 2026 (python/sglang/srt/entrypoin
 docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.engines.remote.sglang` names):
 
 - `meta_info.weight_version` is in every answer of `/generate`: a label of the weights, "default" at first. It is also
-  in `/model_info` and, in older versions, at `GET /get_weight_version`.
+  in `/model_info`.
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
-- Weights from memory: see `sleuth.engines.remote.shared_memory`.
+- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
   `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
@@ -42,8 +42,8 @@ from emulator.bodies import (
 )
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import named_tensors
-from sleuth.engines.launch.command import SGLANG_RESERVED
-from sleuth.engines.remote.control import SGLANG_SIZES
+from sleuth.engines.launch import SGLANG_RESERVED
+from sleuth.engines.remote.sglang import ONE_CARD
 from sleuth.serve.http.engine_thread import cancel_on_disconnect
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
@@ -77,10 +77,7 @@ class SglangEmulator(EngineEmulator):
         return [
             Route("/health", self.health, methods=get),
             Route("/model_info", self._model_info, methods=get),
-            Route("/get_model_info", self._model_info, methods=get),
             Route("/server_info", self._server_info, methods=get),
-            Route("/get_server_info", self._server_info, methods=get),
-            Route("/get_weight_version", self._weight_version, methods=get),
             Route("/generate", self._generate, methods=post),
             Route("/update_weights_from_disk", self._update, methods=post),
             Route("/begin_weight_update", self._begin_update, methods=post),
@@ -114,11 +111,8 @@ class SglangEmulator(EngineEmulator):
                 "max_req_input_len": self.engine.context - SGLANG_RESERVED,
                 "internal_states": [],
             }
-            | dict.fromkeys(SGLANG_SIZES, 1)
+            | {name: size for name, size in ONE_CARD.items() if name != "device"}
         )
-
-    async def _weight_version(self, request: Request) -> Response:
-        return JSONResponse({"weight_version": self.engine.label})
 
     async def _generate(self, request: Request) -> Response:
         body = await read_body(request, GENERATE)

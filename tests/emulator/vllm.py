@@ -13,7 +13,7 @@ v0.14.0 and v0.32.0):
   prefix cache after a reload; it answers `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
-- Weights from memory: see `sleuth.engines.remote.shared_memory` and `sleuth.engines.remote.broadcast`.
+- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
@@ -35,7 +35,6 @@ from starlette.routing import Route
 from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
-from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.http.engine_thread import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
@@ -50,7 +49,7 @@ COMPLETION = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "frequency_penalty", "presence_penalty", "stop", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "spaces_between_special_tokens", "logprobs", "return_token_ids",
-    "return_tokens_as_token_ids", "seed", "request_id",
+    "seed", "request_id",
 )  # fmt: skip
 
 
@@ -111,24 +110,21 @@ class VllmEmulator(EngineEmulator):
             text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
             reason = "stop" if stop == "eos" else stop
             tokens = completion.tokens if completion else ()
-            by_id = field(body, "return_tokens_as_token_ids", bool, False)
             choice = {
                 "index": 0,
                 "text": text,
                 "finish_reason": reason,
                 "stop_reason": None,
                 "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
-                "logprobs": None
-                if body.get("logprobs") is None
-                else self._logprobs_json(tokens, logprobs, by_id=by_id),
+                "logprobs": None if body.get("logprobs") is None else self._logprobs_json(tokens, logprobs),
             }
             answer_body = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
             return self.fault_injector.after(number, JSONResponse(answer_body))
 
         return await cancel_on_disconnect(request, respond())
 
-    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
-        words = [f"{TOKEN_ID}{token}" if by_id else decode(self.engine.tokenizer, [token]) for token in tokens]
+    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, object]:
+        words = [decode(self.engine.tokenizer, [token]) for token in tokens]
         return {"tokens": words, "token_logprobs": logprobs}
 
     # -- training ----------------------------------------------------------------------------------------------------

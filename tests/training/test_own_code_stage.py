@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 from verb import sleuth
 
-from sleuth.episodes.own_code import code_differences, own_code_in
+from sleuth.episodes.function import code_differences, own_code_in
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe import load_recipe

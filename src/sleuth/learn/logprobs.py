@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.kernels.fused_layers import fused_forwards
+from sleuth.kernels.fused import fused_forwards
 from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import onednn_linears, replaced_forwards
 from sleuth.kernels.vocabulary import LogprobGrad, logprobs_with_grad, target_logprobs, top_logprobs

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import DiscoveredServer, discover_server, discover_servers
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.allocator import release_cached_memory
 from sleuth.learn.models import load_model, load_outline
 from sleuth.ranks import ALONE, Ranks
@@ -215,7 +215,7 @@ def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
         try:
             discovered = discover_server(url, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
             problems = discovered.problems(context=stage.context, temperature=stage.sampling.temperature)
-            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.server.url}: ")
+            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.url}: ")
         except SleuthError as error:
             problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
         return CheckedServer(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)

@@ -22,7 +22,7 @@ from sleuth.answers.factory import (
     scorer_warnings,
 )
 from sleuth.data.questions import questions_hash
-from sleuth.episodes.own_code import accepted_hash, all_sources, code_differences, own_code_in
+from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
