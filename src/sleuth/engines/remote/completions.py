@@ -15,7 +15,6 @@ from sleuth.render import decode, stop_end
 from sleuth.types import Completion, Sampling
 
 Body = dict[str, Any]
-
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 """The exceptions that reading a malformed answer may raise."""
 
