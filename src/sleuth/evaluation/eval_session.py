@@ -278,16 +278,12 @@ def _choose_context(requested: int | None, *, trained: int | None, max_positions
     """The requested context, else the trained one, in tokens and at most `max_positions`; and notes."""
     if requested is not None and requested > max_positions:
         raise SleuthError(f"--context {requested}: the model holds {max_positions} tokens; ask with that or fewer")
-    if trained is None:
-        return requested or min(max_positions, DEFAULT_CONTEXT), []
-    if requested is not None and requested != trained:
-        return requested, [
-            f"the context of {requested} tokens is not the {trained} that the checkpoint was trained with"
-        ]
-    if trained > max_positions:
-        note = f"the model holds {max_positions} tokens, not the context of {trained} that it was trained with"
-        return max_positions, [note]
-    return trained, []
+    context = requested or min(max_positions, trained or DEFAULT_CONTEXT)
+    if trained is None or context == trained:
+        return context, []
+    if requested is None:
+        return context, [f"the model holds {context} tokens, not the context of {trained} that it was trained with"]
+    return context, [f"the context of {context} tokens is not the {trained} that the checkpoint was trained with"]
 
 
 @contextmanager
