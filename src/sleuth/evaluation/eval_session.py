@@ -119,13 +119,12 @@ class EvalSession:
             self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
         )
 
-    def open_engine(self) -> Engine:
+    def open_engine(self) -> HttpEngine | LocalEngine:
         """An engine that stays open: on the model's server, or in this process."""
-        return self._http_engine(self.model) if isinstance(self.model, Served) else self.local_engine()
-
-    def _http_engine(self, served: Served) -> HttpEngine:
+        if not isinstance(self.model, Served):
+            return self.local_engine()
         limits = {"requests_at_once": self.slots, "context": self.context}
-        return HttpEngine(served.server, self.tokenizer, eos_ids=served.eos_ids, **limits)
+        return HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits)
 
     def protocol(self) -> ProtocolCard:
         """The protocol of the questions, with the judge of a refiner's claims as its scorer."""
@@ -170,17 +169,18 @@ class EvalSession:
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
-        if isinstance(self.model, Served):
-            async with self._http_engine(self.model) as engine:
-                yield engine
-        elif self.pool is not None:
+        if self.pool is not None:
             yield self.pool
-        else:
-            local = self.local_engine()
-            try:
-                yield local
-            finally:
-                local.sleep()
+            return
+        engine = self.open_engine()
+        if isinstance(engine, HttpEngine):
+            async with engine:
+                yield engine
+            return
+        try:
+            yield engine
+        finally:
+            engine.sleep()
 
 
 def open_eval_session(
