@@ -18,7 +18,7 @@ from sleuth.cite.hostile import ATTACKS, CASES
 from sleuth.dialect import DIALECTS
 from sleuth.evaluation.intervals import UNMEASURED, wilson
 from sleuth.judges.factory import JudgePool
-from sleuth.search.rewards import CitedAnswerRecipe, cited_answer
+from sleuth.search.tables import CitedAnswerRecipe, cited_answer
 from sleuth.types import Action, Episode, Passage, Task
 
 READING = DIALECTS["reading"]

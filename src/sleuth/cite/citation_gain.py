@@ -26,8 +26,8 @@ from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.learn.batch import Row
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.search.credit_assignment import CreditAssignment, CreditedSpan
 from sleuth.search.probe import BASE_ARM, BUDGET, ProbeResult
+from sleuth.search.search_gain import CreditAssignment, CreditedSpan
 from sleuth.types import Episode, Passage, Score, Segment, Task
 
 

@@ -29,7 +29,7 @@ from sleuth.cite.world_tool_outputs import (
     snippet_ids,
     titled,
 )
-from sleuth.search.world_thoughts import goal
+from sleuth.search.world import goal
 from sleuth.types import Piece
 from sleuth.world.facts import World
 from sleuth.world.library import Article, Library

@@ -42,15 +42,13 @@ def check_data(
     from sleuth.answers import data_check
     from sleuth.answers.suites import sets_in
     from sleuth.data.hub import HubLocation
-    from sleuth.data.rows import ENDINGS
-    from sleuth.data.tables import TABLES
+    from sleuth.data.rows import FORMATS
     from sleuth.terminal.progress import row_counter
 
-    endings = (*ENDINGS, *TABLES)
-    is_questions = data.name.endswith(endings) or HubLocation.read(data) is not None
+    is_questions = data.name.endswith(FORMATS) or HubLocation.read(data) is not None
     if not is_questions and not (data.is_dir() and sets_in(data)):
         raise SleuthError(
-            f"{data}: not a file of questions ({', '.join(endings)}) and not a folder of test sets; texts are checked "
+            f"{data}: not a file of questions ({', '.join(FORMATS)}) and not a folder of test sets; texts are checked "
             f"by `sleuth check texts {quote(str(data))}`"
         )
     found = data_check.check_data(data, against, row_counter(f"check {data}"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from sleuth.answers.suites import SUITES
 from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.dialect import dialect_of
-from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.card_pass import PAGE
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     EvaluateRecipe,
@@ -23,8 +23,7 @@ from sleuth.recipe import (
 )
 from sleuth.recipe.data import AnsweredRowsRecipe, ThoughtPlaces
 from sleuth.recipe.stage import EvaluationFields, SampledRecipe
-from sleuth.search.tables import SearchEnvRecipe
-from sleuth.search.warm_start_table import WarmStartRecipe
+from sleuth.search.tables import SearchEnvRecipe, WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
 from sleuth.think.tables import (
     AnnotateRecipe,
