@@ -43,14 +43,14 @@ ROOMS = {
     "search": 3_174,
     "serve": 2_569,
     "terminal": 615,
-    "think": 5_109,
+    "think": 5_085,
     "trainers": 668,
     "training": 3_498,
     "types.py": 634,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 421
+FILES = 419
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -17,7 +17,7 @@ from sleuth.evaluation.exam_card import exam_card
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.think.preference_rewards import PairwiseReward, candidate
+from sleuth.think.comparisons import PairwiseReward, candidate
 from sleuth.think.preference_tables import PairwiseRecipe
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.think.tables import SuffixRecipe
