@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleuth.answers.exam_paper import Asked, ExamTexts
+from sleuth.evaluation.judge_exam import Asked, ExamTexts
 from sleuth.think.comparisons import PAIR_CRITERION
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.types import Pair
