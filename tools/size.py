@@ -43,14 +43,14 @@ ROOMS = {
     "search": 2_788,
     "serve": 2_566,
     "terminal": 615,
-    "think": 5_107,
+    "think": 5_083,
     "trainers": 667,
     "training": 3_215,
     "types.py": 622,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 369
+FILES = 367
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -21,7 +21,7 @@ from sleuth.evaluation.judge_exam import FILLER, INSTRUCTIONS, REPEAT_EVERY, exa
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.think.preference_rewards import PairwiseReward, candidate
+from sleuth.think.comparisons import PairwiseReward, candidate
 from sleuth.think.preference_tables import PairwiseRecipe
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.think.tables import SuffixRecipe
