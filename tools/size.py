@@ -34,7 +34,7 @@ ROOMS = {
     "plan": 2_202,
     "ranks.py": 55,
     "read": 1_510,
-    "recipe": 3_351,
+    "recipe": 3_342,
     "render.py": 393,
     "report": 2_458,
     "retrieval": 2_731,
