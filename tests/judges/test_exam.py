@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from sleuth.answers.exam_paper import exam_paper
 from sleuth.evaluation.exam_card import exam_card
+from sleuth.evaluation.judge_exam import exam_paper
 from sleuth.judges.exam import sit_exam
 from sleuth.types import AnySheet, Case, ClaimSheet, Pair, Sheet, Verdict
 

@@ -11,8 +11,14 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.learn.batch import Row
 from sleuth.read.dialect import READING
-from sleuth.read.tables import ReadingRecipe
-from sleuth.read.texts import ReadingQuestion, ReadingTexts, by_source, read_reading_texts, require_indexed
+from sleuth.read.texts import (
+    ReadingQuestion,
+    ReadingRecipe,
+    ReadingTexts,
+    by_source,
+    read_reading_texts,
+    require_indexed,
+)
 from sleuth.read.tokens import (
     ANSWER,
     ANSWER_TOKENS,
@@ -25,7 +31,7 @@ from sleuth.read.tokens import (
 )
 from sleuth.recipe import SupervisedRecipe
 from sleuth.retrieval.open_index import Index
-from sleuth.training.sft_rows import TrainedTexts
+from sleuth.training.sft import TrainedTexts
 from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6

@@ -56,11 +56,6 @@ class PolicyTeacherRecipe(StrictModel):
     named: ClassVar[Mapping[str, str]] = {"model": "model"}
     model: str
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
-    url: str | None = None
-    """Address of a vLLM or SGLang server of this model, such as "http://10.0.0.2:30000", which is asked for the
-    log-probabilities of the episodes; only the tokenizer is then read here. An episode without an answer after three
-    attempts follows nobody; above `max_missing_fraction` of a step's guided episodes the run stops with an error.
-    Absent: the model is loaded here."""
     when: Literal["always", "wrong"] = "always"
     """Episodes that are guided: all, or only those that are not right (arXiv:2508.20324), while the reward trains all
     of them. The scorer of answers says whether one is right; without an `answer` reward, it has the highest score that
@@ -70,11 +65,6 @@ class PolicyTeacherRecipe(StrictModel):
     top_k: PositiveInt | None = None
     """Instead of the sampled token, the divergence over so many of the teacher's likeliest tokens in each place and one
     class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
-
-    @combination
-    def _can_be_asked(self) -> Iterator[str]:
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            yield f"url is {self.url!r}: expected http://HOST:PORT"
 
 
 class PoolRecipe(StrictModel):
@@ -265,11 +255,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
         whole = {"ratio": self.loss.ratio == "sequence", "function": self.loss.function is not None}
         for key in (key for key, given in whole.items() if given and teacher.top_k is not None):
             yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
-        if teacher.url is not None and self.sampling.temperature != 1:
-            yield (
-                f"sampling.temperature = {self.sampling.temperature:g} is not that of a teacher on a server, which "
-                "gives log-probabilities at 1; set 1, or remove teacher.url"
-            )
         if self.replace_no_signal:
             yield (
                 f"replace_no_signal = {self.replace_no_signal} leaves out groups whose scores are all equal, and the "
@@ -306,8 +291,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @property
     def frozen_model(self) -> str | None:
-        """The teacher, unless it is in the memory of another machine, or of another process."""
-        return None if self.teacher is None or self.teacher.url is not None else self.teacher.model
+        return None if self.teacher is None else self.teacher.model
 
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         return prompts * (prompt + self.samples_per_prompt * response)

@@ -46,11 +46,13 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
     ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
-    ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
+    ("teacher", "seconds"): Deleted(300.0, "the teacher is loaded beside the policy"),
+    ("teacher", "url"): Deleted(None, "the teacher is loaded beside the policy, on several ranks in shards"),
     ("reward", "dropout"): Deleted(0.0, "all criteria of an answer are judged; a `function` may draw from them"),
     ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
+    ("stage", "teacher"): Deleted(None, "a warm start plays the policy; a `grpo` stage may have a [stage.teacher]"),
 }
 """Deleted key: the last parts of its place, without list indices."""
 OWN_REWARD = 'set kind = "python" and a function of your own, which sees the episode and its passages'

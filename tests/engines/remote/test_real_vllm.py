@@ -21,7 +21,6 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.published import Published
-from sleuth.engines.remote.served_teacher import ServedTeacher, Wanted
 from sleuth.engines.remote.server import DiscoveredServer, discover_server
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.engines.remote.weight_sync import learner_logprobs
@@ -175,21 +174,6 @@ def test_log_probabilities_of_sampled_turns_are_the_learners(pool: PoolEngine, l
     requests = sampled()
     for (prompt, _), turn in zip(requests, asked(pool, requests), strict=True):
         assert turn.logprobs == pytest.approx(learner_logprobs(learner, prompt, turn.tokens, 1.0), abs=1e-4)
-
-
-def test_log_probabilities_of_given_tokens_are_the_models(
-    pool: PoolEngine, discovered: DiscoveredServer, learner
-) -> None:
-    teacher = ServedTeacher(discovered, top_k=5, seconds=60.0)
-    texts = [tuple(prompt) for prompt in prompts(8, 40)]
-    for tokens, verdict in zip(texts, teacher.verdicts([Wanted(tokens=text, first=9) for text in texts]), strict=True):
-        assert verdict is not None, teacher.failure
-        assert verdict.logprobs[:9] == (0.0,) * 9
-        assert verdict.logprobs[9:] == pytest.approx(learner_logprobs(learner, tokens[:9], tokens[9:], 1.0), abs=1e-4)
-        with torch.inference_mode():
-            expected = learner(torch.tensor([tokens])).logits[0].log_softmax(-1)[8:-1].topk(5)
-        for of_place, values in zip(verdict.top[9:], expected.values.tolist(), strict=True):
-            assert [logprob for _, logprob in of_place] == pytest.approx(values, abs=1e-4)
 
 
 def test_turns_have_seeds_of_their_own_and_can_be_repeated(pool: PoolEngine) -> None:

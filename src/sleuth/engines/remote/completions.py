@@ -15,9 +15,6 @@ from sleuth.render import decode, stop_end
 from sleuth.types import Completion, Sampling
 
 Body = dict[str, Any]
-Scored = tuple[list[float], list[tuple[tuple[int, float], ...]]]
-"""The log-probabilities of n given tokens, and the likeliest tokens in the place of each, with theirs."""
-
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 """The exceptions that reading a malformed answer may raise."""
 

@@ -9,9 +9,6 @@ sampling/sampling_params.py, entrypoints/http_server.py, managers/detokenizer_ma
 - Log-probabilities are those after temperature, unless `SGLANG_RETURN_ORIGINAL_LOGPROB` is set; at temperature 0, where
   it takes the likeliest token, those at temperature 1.
 - `sampling_seed` is meant for `--enable-deterministic-inference`; elsewhere a draw cannot be repeated.
-- With `logprob_start_len` and `max_new_tokens` 0, `meta_info.input_token_logprobs` has such entries from that token on,
-  the first without a log-probability, and `input_top_logprobs`, with `top_logprobs_num = k`, a list of k such entries
-  for each, null for the first, at temperature 1. What was cached of the tokens before is not computed again.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from sleuth.engines.remote.completions import (
     Aborted,
     Body,
     RawCompletion,
-    Scored,
     make_raw_completion,
     sampling_parameters,
 )
@@ -84,29 +80,6 @@ class Sglang:
             finish_reason=reason["type"],
             weights=None if weights is None else str(weights),
         )
-
-    def scoring_body(self, tokens: Sequence[int], *, first: int, top_k: int) -> Body:
-        """A request for the log-probabilities of `tokens`."""
-        return {
-            "input_ids": list(tokens),
-            "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
-            "return_logprob": True,
-            "logprob_start_len": first - 1,
-            "top_logprobs_num": top_k,
-        }
-
-    def read_scores(self, answer: Any, tokens: Sequence[int], *, first: int, top_k: int) -> Scored | None:
-        """The parsed answer."""
-        info, count = answer["meta_info"], len(tokens) - first
-        entries = info.get("input_token_logprobs")
-        if not entries:
-            return None
-        entries = entries[-count:]
-        if [entry[1] for entry in entries] != list(tokens[first:]):
-            raise ValueError("log-probabilities of other tokens")
-        tops = info["input_top_logprobs"][-count:] if top_k else [()] * count
-        top = [tuple((int(entry[1]), float(entry[0])) for entry in of_token[:top_k]) for of_token in tops]
-        return [float(entry[0]) for entry in entries], top
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the weights."""

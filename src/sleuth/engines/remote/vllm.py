@@ -7,9 +7,6 @@ Facts, read in vLLM 0.32.0 (below vllm/entrypoints: openai/completion, rl/online
 - Log-probabilities are those before temperature, unless `--logprobs-mode processed_logprobs`.
 - If a prompt ends within a character (half of its UTF-8 bytes), its text comes before that of the completion, and stop
   strings are found there (seen). Texts of environments end with whole characters.
-- `prompt_logprobs = k` puts a list into the choice, null for the first token and then an object for each: the token and
-  the k likeliest ones by their ids (as text), with `logprob` and `rank`, at temperature 1. -9999 stands for minus
-  infinity. `max_tokens` is at least 1, so the prompt must be shorter than the context; k at most `--max-logprobs` (20).
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from sleuth.engines.remote.completions import (
     Aborted,
     Body,
     RawCompletion,
-    Scored,
     make_raw_completion,
     sampling_parameters,
 )
@@ -92,34 +88,6 @@ class Vllm:
             raise ValueError("no token ids; serve the model with SGLang or vLLM")
         logprobs, reason = choice["logprobs"]["token_logprobs"], choice["finish_reason"]
         return make_raw_completion(choice["token_ids"], logprobs, sampling, scaled=self.scaled, finish_reason=reason)
-
-    def scoring_body(self, tokens: Sequence[int], *, first: int, top_k: int) -> Body:
-        """A request for the log-probabilities of `tokens` from the index `first` (1 or more) on, with the `top_k`
-        likeliest of each place."""
-        return {
-            "model": self.model,
-            "prompt": list(tokens),
-            "max_tokens": 1,
-            "temperature": 1.0,
-            "prompt_logprobs": top_k,
-        }
-
-    def read_scores(self, answer: Any, tokens: Sequence[int], *, first: int, top_k: int) -> Scored | None:
-        """The parsed answer; None if there are no log-probabilities in it. Raises one of `MALFORMED`."""
-        [choice] = answer["choices"]
-        entries = choice.get("prompt_logprobs")
-        if entries is None:
-            return None
-        if len(entries) != len(tokens):
-            raise ValueError(f"{len(entries)} prompt log-probabilities for {len(tokens)} tokens")
-        logprobs, top = [], []
-        for token, entry in zip(tokens[first:], entries[first:], strict=True):
-            if entry is None:
-                return None
-            logprobs.append(float(entry[str(token)]["logprob"]))
-            by_rank = sorted(entry.items(), key=lambda item: int(item[1]["rank"]))
-            top.append(tuple((int(number), float(of_token["logprob"])) for number, of_token in by_rank[:top_k]))
-        return logprobs, top
 
     async def weights(self, client: HttpClient) -> str:
         """The label of the server's current weights."""
