@@ -34,7 +34,7 @@ ROOMS = {
     "plan": 2_192,
     "ranks.py": 55,
     "read": 1_465,
-    "recipe": 3_334,
+    "recipe": 3_325,
     "render.py": 393,
     "report": 2_451,
     "retrieval": 2_457,
