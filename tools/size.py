@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_284,
     "data": 2_261,
     "dialect.py": 251,
-    "engines": 5_161,
+    "engines": 4_975,
     "episodes": 2_222,
     "evaluation": 1_830,
     "family.py": 252,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 393
+FILES = 392
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
