@@ -167,10 +167,8 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
     because a build that continues and an index made from faiss vectors read its passages there."""
     from sleuth.data.hub import HubLocation, download_from_hub
     from sleuth.data.pages import is_of_pages
-    from sleuth.data.rows import ENDINGS
-    from sleuth.data.tables import TABLES
-    from sleuth.retrieval.corpus import BEIR_CORPUS
-    from sleuth.retrieval.passages import write_corpus
+    from sleuth.data.rows import FORMATS
+    from sleuth.retrieval.corpus import BEIR_CORPUS, write_corpus
     from sleuth.terminal.progress import progress_bar
 
     place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
@@ -180,8 +178,8 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
         return beside / BEIR_CORPUS
     if place is None:
         return corpus
-    if place.path and not place.path.endswith((*ENDINGS, *TABLES)):
-        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join((*ENDINGS, *TABLES))}")
+    if place.path and not place.path.endswith(FORMATS):
+        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(FORMATS)}")
     return download_from_hub(place, beside, progress_bar)
 
 

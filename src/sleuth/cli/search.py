@@ -75,7 +75,7 @@ def _print_passages(query: str, passages: Sequence[Passage], as_json: bool) -> N
 
 def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
     from sleuth.data.questions import load_questions
-    from sleuth.search.beir import is_beir, load_beir
+    from sleuth.search.rows import is_beir, load_beir
     from sleuth.terminal.progress import progress_bar
 
     tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
@@ -95,7 +95,7 @@ def _search_questions(index: Index, questions: Path, k: int, trec: Path | None, 
 
 def _write_run(file: Path, tasks: Sequence[Task], found: Sequence[Sequence[Passage]], tag: str) -> None:
     from sleuth.host.atomic import replacing_file
-    from sleuth.search.trec import run_lines
+    from sleuth.search.rows import run_lines
 
     with replacing_file(file) as partial, partial.open("w", encoding="utf-8") as lines:
         lines.writelines(f"{line}\n" for line in run_lines(tasks, found, tag))

@@ -23,8 +23,7 @@ from sleuth.recipe import (
 )
 from sleuth.recipe.data import AnsweredRowsRecipe, ThoughtPlaces
 from sleuth.recipe.stage import EvaluationFields, SampledRecipe
-from sleuth.search.tables import SearchEnvRecipe
-from sleuth.search.warm_start_table import WarmStartRecipe
+from sleuth.search.tables import SearchEnvRecipe, WarmStartRecipe
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
 from sleuth.think.tables import (
     AnnotateRecipe,

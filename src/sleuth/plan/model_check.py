@@ -15,7 +15,7 @@ from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
 from sleuth.recipe import Recipe
 from sleuth.render import check_writable, encode
-from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.dialects import TOOLS_TEXT
 from sleuth.types import SleuthError
 
 SHOWN_TAGS = 4

@@ -22,7 +22,7 @@ from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.render_process import shared_process
 from sleuth.plan.model_files import Finding, ModelFiles, listed, shown
 from sleuth.render import encode
-from sleuth.search.dialects.tools import TOOLS_CHAT
+from sleuth.search.dialects import TOOLS_CHAT
 from sleuth.types import SleuthError
 
 RENDER_SECONDS = 5.0

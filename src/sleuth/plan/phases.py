@@ -124,12 +124,10 @@ class _Stage:
             return
         learner = learner_of(self.recipe, self.index, self.shape, self.machine)
         if self.played is not None:
-            before, playing = learner.state(), playing_passes(stage, self.passes)
+            before = learner.state()
             if stage.plays_before_training:
                 before = {"weights": learner.weights}, {}
-                if stage.playing_model is not None:
-                    before[0]["teacher"] = playing.size * playing.shape.weights
-            yield self._generation("rollout", *before, self.played, playing)
+            yield self._generation("rollout", *before, self.played, self.passes)
             yield from self._servers(self.played, self.machine.ranks)
         tokens = self._tokens_at_once(stage)
         if learner.reference:
@@ -210,12 +208,6 @@ class _Stage:
         lengths = lengths_of(self.recipe, self.index)
         longest = lengths.limit + (stage.rows_at_once - 1) * lengths.response
         return min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * lengths.limit)
-
-
-def playing_passes(stage: TrainingRecipe, policy: Passes) -> Passes:
-    """Those of the model that plays a stage's episodes: the policy, or the teacher of a warm start."""
-    named = stage.playing_model
-    return policy if named is None else replace(policy, shape=shape_of(named)[0])
 
 
 def _present(parts: Bytes) -> Bytes:

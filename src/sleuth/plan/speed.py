@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from sleuth.host.hardware import Card
 from sleuth.plan.episodes import Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, LearnerMemory, Passes
-from sleuth.plan.phases import Machine, Phase, learner_of, played_by_server, playing_passes, shares_learner_card
+from sleuth.plan.phases import Machine, Phase, learner_of, played_by_server, shares_learner_card
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe import Recipe, TrainingRecipe
 
@@ -126,8 +126,7 @@ def stage_time(
     if played is not None and sequences is not None:
         fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
         at_once = next(fitting, played.at_once)  # servers elsewhere run as many as they are asked
-        playing = playing_passes(stage, passes) if isinstance(stage, TrainingRecipe) else passes
-        generation = replace(speed, passes=playing).generation(played, sequences, at_once)
+        generation = speed.generation(played, sequences, at_once)
         sampled = sequences * generating * played.lengths.sampled
     if not isinstance(stage, TrainingRecipe):
         return replace(counts, tokens=None if generation is None else sampled, seconds=generation)

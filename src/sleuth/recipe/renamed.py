@@ -52,6 +52,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
+    ("stage", "teacher"): Deleted(None, "a warm start plays the policy; a `grpo` stage may have a [stage.teacher]"),
 }
 """Deleted key: the last parts of its place, without list indices."""
 OWN_REWARD = 'set kind = "python" and a function of your own, which sees the episode and its passages'
@@ -59,6 +60,7 @@ KINDS = {
     ("reward", "answer_from_evidence"): OWN_REWARD,
     ("reward", "evidence_in_results"): OWN_REWARD,
     ("reward", "mechanics"): 'set kind = "pairwise" and a judge, or kind = "python" and a function of your own',
+    ("reward", "pointwise"): 'set kind = "pairwise", or kind = "python" and a function of your own that asks a model',
     ("reward", "searched"): OWN_REWARD,
     ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',
