@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_989,
     "cli": 4_303,
     "convert": 1_284,
-    "data": 2_261,
+    "data": 2_102,
     "dialect.py": 251,
     "engines": 5_696,
     "episodes": 2_287,
@@ -37,10 +37,10 @@ ROOMS = {
     "recipe": 3_405,
     "render.py": 393,
     "report": 2_458,
-    "retrieval": 2_458,
+    "retrieval": 2_447,
     "rollout.py": 241,
     "runs": 3_439,
-    "search": 2_788,
+    "search": 2_787,
     "serve": 2_569,
     "terminal": 615,
     "think": 5_268,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 416
+FILES = 415
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -87,12 +87,8 @@ def test_ties_are_broken_by_id_whatever_the_order_of_the_corpus(tmp_path: Path) 
 HOSTILE = [
     'title:Tarn AND "born OR NOT (',
     "+Tarn -Ada ^2 ~",
-    "Tarn\n" * 2000,
     "\x00\udcff Tarn",
     "[a TO z]",
-    "*",
-    "\\",
-    "</search><answer>",
     "é" * 10_000,
     "🙂 \u202e",
 ]

@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from sleuth.dialect import DIALECTS
 from sleuth.host.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
-from sleuth.search.env import SearchEnv
-from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError, Task
+from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError
 
 Answer = Callable[[dict[str, Any]], tuple[int, object]]
 
@@ -126,19 +124,6 @@ def test_passages_come_back_as_from_an_index_of_this_machine(server: Server) -> 
 def test_a_missing_answer_is_a_failure_and_never_an_empty_result(server: Server, answer: Answer, words: str) -> None:
     server.answer = answer
     assert words in failure(Remote([server.url], 5))
-
-
-def test_an_episode_whose_search_failed_is_missing_not_wrong() -> None:
-    dialect = DIALECTS["search_r1"]
-    env = SearchEnv(
-        Task(id="1", question="q", golden_answers=("a",)), dialect, "{question}", Remote([closed_url()], 0.2)
-    )
-
-    async def turn() -> str | None:
-        await env.open()
-        return (await env.reply(f"{dialect.search.open}sea{dialect.search.close}", "stop")).done
-
-    assert asyncio.run(turn()) == "failed"
 
 
 def test_a_failed_request_is_retried_on_another_replica(server: Server) -> None:
