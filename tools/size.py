@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_405,
     "render.py": 393,
     "report": 2_458,
-    "retrieval": 2_447,
+    "retrieval": 2_445,
     "rollout.py": 241,
     "runs": 3_439,
     "search": 2_787,

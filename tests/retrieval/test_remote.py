@@ -235,10 +235,7 @@ def test_a_pool_reports_its_corpus_and_its_retriever(server: Server) -> None:
     with other.running(), pytest.raises(SleuthError, match="serve different corpora"):
         wait_until_ready([server.url, other.url])
     other = Server(health=ready(kind="dense", encoder={"model": "a/b"}))
-    with (
-        other.running(),
-        pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"),
-    ):
+    with other.running(), pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"):
         wait_until_ready([server.url, other.url])
     silent = Server()
     with silent.running():

@@ -79,10 +79,7 @@ def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> No
 
 @pytest.mark.parametrize(
     ("dialect", "shown"),
-    [
-        ("sleuth", "\n<information>\n</information>\n"),
-        ("search_r1", "\n\n<information></information>\n\n"),
-    ],
+    [("sleuth", "\n<information>\n</information>\n"), ("search_r1", "\n\n<information></information>\n\n")],
 )
 def test_a_search_that_finds_nothing_gets_an_empty_block(dialect: str, shown: str) -> None:
     env, shelf = environment(dialect)
