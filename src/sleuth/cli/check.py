@@ -81,7 +81,7 @@ def check_recipe(
 
     import_heavy()
     from sleuth.cli.pipeline import require_inputs
-    from sleuth.training.server_pool_check import pool_findings, pooled_stages, send_weights, unhealthy
+    from sleuth.training.engines import check_pool, pooled_stages, send_weights
 
     warnings: list[str] = []
     questions = require_inputs(resolved, warnings.append)
@@ -106,14 +106,14 @@ def check_recipe(
         raise SleuthError("--weights is for a recipe in which servers generate: a stage with a [stage.engine] table")
     for index in pooled:
         name = f"stage.{index} ({resolved.stage[index].name})"
-        findings = pool_findings(resolved, index)
-        found.setdefault("pools", {})[resolved.stage[index].name] = [asdict(finding) for finding in findings]
+        servers = check_pool(resolved, index)
+        found.setdefault("pools", {})[resolved.stage[index].name] = [asdict(server) for server in servers]
         lines += [
-            f"{'ok' if finding.ok else 'problem'}: {name}: {finding.url}: {finding.line} ({finding.seconds:.1f} s)"
-            for finding in findings
+            f"{'ok' if server.ok else 'problem'}: {name}: {server.url}: {server.line} ({server.seconds:.1f} s)"
+            for server in servers
         ]
-        if (wrong := unhealthy(findings)) is not None:
-            problem = problem or f"{name}: {wrong}"
+        if bad := [server for server in servers if not server.ok]:
+            problem = problem or f"{name}: {len(bad)} of {len(servers)} servers of the pool cannot be used"
         elif weights:
             seconds = send_weights(resolved, index)
             lines.append(f"ok: {name}: all took the model's weights, and generate with them ({seconds:.1f} s)")

@@ -12,7 +12,7 @@ from pathlib import Path
 from sleuth.answers.suites import SUITES
 from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.dialect import dialect_of
-from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.card_pass import PAGE
 from sleuth.plan.memory import Passes
 from sleuth.recipe import (
     EvaluateRecipe,
