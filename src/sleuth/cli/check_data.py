@@ -16,8 +16,7 @@ from sleuth.terminal.options import AsJson
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.answers.data_check import DataReport, Findings
-    from sleuth.answers.text_check import TextReport
+    from sleuth.answers.data_check import DataReport, Findings, TextReport
 
 Against = Annotated[
     Path | None, typer.Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
@@ -74,12 +73,12 @@ def check_texts(
 
     Exit status 2 where a run would refuse the texts.
     """
-    from sleuth.answers import text_check
+    from sleuth.answers import data_check
     from sleuth.terminal.progress import row_counter
     from sleuth.terminal.recipe_inputs import require_texts
 
     require_texts(texts)
-    found = text_check.check_text(texts, against, row_counter(f"check {texts}"))
+    found = data_check.check_text(texts, against, row_counter(f"check {texts}"))
     _report(texts, against, found, _print_texts, as_json)
 
 

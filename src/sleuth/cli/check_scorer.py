@@ -13,8 +13,7 @@ from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.answers.scorer_cases import ScorerCase
-    from sleuth.answers.scorers.scorer import Scores
+    from sleuth.answers.scorers.cases import ScorerCase, Scores
 
 SHOWN_CASES = 8
 """Cases to show."""
@@ -47,8 +46,8 @@ def check_scorer(
     if file is None:
         _check_attacks(as_json)
         return
-    from sleuth.answers.scorer_cases import load_scorer_cases
     from sleuth.answers.scorers import SCORERS
+    from sleuth.answers.scorers.cases import load_scorer_cases
     from sleuth.answers.scorers.scorer import transcript_from_text
     from sleuth.terminal.progress import progress_bar
 
@@ -109,7 +108,7 @@ def _paid(value: float | None) -> str:
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
-    from sleuth.answers.scorers.scorer import disagreement_examples
+    from sleuth.answers.scorers.cases import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()
@@ -147,7 +146,7 @@ def _print_scorers(scores: Sequence[Scores]) -> None:
 
 def _print_changes(scores: Sequence[Scores]) -> None:
     """The number of cases whose score differs between two scorers, numbered as in the table above."""
-    from sleuth.answers.scorers.scorer import disagreement_counts
+    from sleuth.answers.scorers.cases import disagreement_counts
 
     changed, names = disagreement_counts(scores), list(scores[0])
     columns = []

@@ -44,7 +44,7 @@ class OpenJudge:
         """All that it can be asked. One that compares texts reads written criteria; others know statements alone."""
         statements = "claims", "criteria", f"criteria{UNSEEN}"
         written = "static_criteria", f"static_criteria{UNSEEN}"
-        texts = "continuations", "suffixes", "quality", "factuality", "safety"
+        texts = "continuations", "suffixes"
         singly = (*statements, *written) if self.pairs is not None else statements
         on_sheets = tuple(f"{skill}{ON_SHEETS}" for skill in singly) if self.sheets is not None else ()
         return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
