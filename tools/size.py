@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 374
+FILES = 373
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
