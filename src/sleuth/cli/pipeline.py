@@ -4,7 +4,7 @@ last checkpoint of the stages before it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -53,7 +53,8 @@ def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool)
     if not ranks.first:
         PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
     split = partial(server_memory, recipe, ranks=ranks.world)
-    with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
+    run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
+    with closing(run_servers) as servers:
         last = _run_each(recipe, folder, ranks, servers)
     ranks.broadcast(folder.require_written)
     return last

@@ -119,7 +119,7 @@ def rescore(
             for stage in stages
         ]
     if as_json:
-        typer.echo(json.dumps({"stages": [one.as_json() for one in found]}))
+        typer.echo(json.dumps({"stages": [dataclasses.asdict(one) for one in found]}))
         return
     for one in found:
         _print_rescored(one, reward)

@@ -13,8 +13,8 @@ from sleuth.terminal.inputs import require_unset
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.serve.http.access import Limits
-    from sleuth.serve.retriever.search_handler import IndexLoader
+    from sleuth.serve.access import Limits
+    from sleuth.serve.search_handler import IndexLoader
 
 LOOPBACK = "127.0.0.1"
 PORT = 8000
@@ -44,8 +44,8 @@ def retriever(
     In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics.
     With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
-    from sleuth.serve.http.access import Limits
-    from sleuth.serve.retriever.search_handler import IndexLoader
+    from sleuth.serve.access import Limits
+    from sleuth.serve.search_handler import IndexLoader
 
     limits = Limits(seconds=max_seconds)
     if mcp and port is None:
@@ -53,7 +53,7 @@ def retriever(
         require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
         return _serve_stdio(IndexLoader(folder, device), limits)
 
-    from sleuth.serve.retriever.app import retriever_app
+    from sleuth.serve.retriever_app import retriever_app
 
     opening = IndexLoader(folder, device)
     listening = listen(host, PORT if port is None else port)
@@ -71,8 +71,8 @@ def retriever(
 
 
 def _serve_stdio(opening: IndexLoader, limits: Limits) -> None:
-    from sleuth.serve.retriever.mcp_server import mcp_server, protocol_stdout, serve_stdio
-    from sleuth.serve.retriever.search_handler import RequestHandler
+    from sleuth.serve.mcp_server import mcp_server, protocol_stdout, serve_stdio
+    from sleuth.serve.search_handler import RequestHandler
 
     server = mcp_server(RequestHandler(opening, limits))
     with protocol_stdout() as stdout:

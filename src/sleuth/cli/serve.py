@@ -69,9 +69,9 @@ def serve(
     tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
-    from sleuth.serve.chat.agent import agent_of, example_questions
-    from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.access import conversation_limits
+    from sleuth.serve.access import conversation_limits
+    from sleuth.serve.agent import agent_of, example_questions
+    from sleuth.serve.chat_app import chat_app
 
     session, notes = open_eval_session(
         model,
