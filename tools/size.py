@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_421,
     "cli": 4_292,
     "convert": 1_284,
-    "data": 2_261,
+    "data": 2_102,
     "dialect.py": 251,
     "engines": 4_975,
     "episodes": 2_180,
@@ -37,10 +37,10 @@ ROOMS = {
     "recipe": 3_325,
     "render.py": 393,
     "report": 2_444,
-    "retrieval": 2_457,
+    "retrieval": 2_444,
     "rollout.py": 241,
     "runs": 3_426,
-    "search": 2_788,
+    "search": 2_787,
     "serve": 2_566,
     "terminal": 615,
     "think": 5_083,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 367
+FILES = 366
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
