@@ -82,21 +82,3 @@ def test_options_of_eval_that_need_another_are_refused_with_it() -> None:
     assert refusal(*asked, "--retriever", "http://h:1", "--index", "i") == (
         "--index and --retriever are both given: passages come from one of them"
     )
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("eval m --suite sets", "eval has no --suite any more; use sleuth eval-suite MODEL FOLDER"),
-        ("eval m --win-rate r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
-        ("eval m --win-rate=r.toml", "eval has no --win-rate any more; use sleuth win-rate MODEL RECIPE"),
-        (
-            "eval m --questions q.jsonl --against b",
-            "eval has no --against any more; use sleuth win-rate MODEL RECIPE",
-        ),
-        ("eval m --reasoning r.toml", "eval has no --reasoning any more; use sleuth reasoning MODEL RECIPE"),
-        ("probe m --thoughts r.toml", "probe has no --thoughts any more; use sleuth probe-thoughts MODEL RECIPE"),
-    ],
-)
-def test_an_option_that_became_a_command_is_refused_with_the_command(old: str, new: str) -> None:
-    assert refusal(*old.split()) == f"sleuth {new}"

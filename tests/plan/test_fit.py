@@ -15,10 +15,9 @@ from sleuth.cli.plan import COLUMNS
 from sleuth.engines.local.pages import PAGE
 from sleuth.host.hardware import CARDS, read_cards
 from sleuth.learn.models import random_model
-from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total
-from sleuth.plan.phases import Machine, Phase, phases_of
+from sleuth.plan.phases import Machine, Phase, phases_of, played_by
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
 from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
@@ -255,7 +254,7 @@ def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequenc
 def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> None:
     recipe = make_recipe("Qwen3-4B", "stage.1.slots=256")
     plan = plan_for_cards(recipe, read_cards("h200-141"))
-    lengths, page = lengths_of(recipe, 1), PAGE * 144 * 1024
+    lengths, page = recipe.stage[1].lengths(recipe, 1), PAGE * 144 * 1024
     assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 3 * 120 + 2 * 3 * 160, 360)
     own = -(-lengths.typical // PAGE) - lengths.prompt // PAGE
     need = phase(plan, "rollout").need
@@ -266,7 +265,8 @@ def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> N
 
 def test_a_closed_book_is_one_turn_without_results(make_recipe) -> None:
     closed = "stage.0.env={ kind = 'search', dialect = 'sleuth', prompt = 'plain', closed_book = true }"
-    lengths = lengths_of(make_recipe("Qwen3-4B", closed), 0)
+    recipe = make_recipe("Qwen3-4B", closed)
+    lengths = recipe.stage[0].lengths(recipe, 0)
     assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 64, 64)
 
 

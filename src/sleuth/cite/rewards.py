@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from sleuth.cite.citation_reward import CitationReward
-from sleuth.cite.measure import RewardSum
+from sleuth.cite.measure import MAX_SHEET, RewardSum
 from sleuth.cite.rubric_reward import STATIC, Criteria, RubricReward
 from sleuth.recipe.envs import EpisodeKind
 from sleuth.recipe.grpo import CreditFields
@@ -86,7 +87,7 @@ class CitationRecipe(JudgedPartRecipe):
                 )
 
     def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        return size.cited_sheets if self.asks_sheets else size.cited, size.cited, True
+        return math.ceil(size.cited / MAX_SHEET) if self.asks_sheets else size.cited, size.cited, True
 
     @model_validator(mode="before")
     @classmethod
@@ -164,7 +165,7 @@ class RubricRecipe(JudgedPartRecipe):
 
     def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
         """Criteria; a whole sheet of them may be one call."""
-        criteria = size.own * self.own + size.static.get(self.static, 0)
+        criteria = size.own * self.own + len(STATIC[self.static])
         return (1, criteria, False) if self.asks_sheets else (criteria, criteria, self.own)
 
     @combination

@@ -53,7 +53,7 @@ def rubrics(
     from sleuth.cite.rubric_writer import RubricWriter
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.judges.factory import open_client
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     tester = (
         accurate_judge(judging, judge, ["criteria"], out).judge if judging is not None and judge is not None else None

@@ -50,7 +50,7 @@ def check_scorer(
     from sleuth.answers.scorer_cases import load_scorer_cases
     from sleuth.answers.scorers import SCORERS
     from sleuth.answers.scorers.scorer import transcript_from_text
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     cases = load_scorer_cases(file)
     scores: list[Scores] = []
@@ -81,31 +81,20 @@ def _check_attacks(as_json: bool) -> None:
         for attack in attacks:
             typer.echo(json.dumps({"attack": attack, "paid": {name: by[attack] for name, by in paid.items()}}))
     else:
-        columns = [
-            Column(heading=name.replace("_", " "), cells=[_paid(by[attack]) for attack in attacks])
-            for name, by in paid.items()
-        ]
+        cells = {name: [_number(by[attack], ".2f") for attack in attacks] for name, by in paid.items()}
+        columns = [Column(heading=name.replace("_", " "), cells=column) for name, column in cells.items()]
         print_columns(attacks, columns, heading="attack")
-    won = [
-        f"{name} pays {attack}"
-        for name, by in paid.items()
-        for attack in attacks
-        if attack != HONEST and not _less(by[attack], by[HONEST])
-    ]
+    won = []
+    for name, by in paid.items():
+        honest = by[HONEST]
+        for attack, value in by.items():  # a missing score shows nothing
+            if attack != HONEST and (value is None or honest is None or value >= honest):
+                won.append(f"{name} pays {attack}")
     if won:
         typer.echo(f"error: paid no less than the honest answer: {'; '.join(won)}", err=True)
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"None of {len(attacks) - 1} attacks is paid as much as the honest answer.")
-
-
-def _less(paid: float | None, honest: float | None) -> bool:
-    """Whether an attack is paid less; a missing score shows nothing."""
-    return paid is not None and honest is not None and paid < honest
-
-
-def _paid(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.2f}"
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
@@ -155,8 +144,8 @@ def _print_changes(scores: Sequence[Scores]) -> None:
         counts = [changed.get((one, other), changed.get((other, one))) for one in names]
         cells = ["" if count is None else f"{count:,}" for count in counts]
         columns.append(Column(heading=str(number), cells=cells))
-    print_columns([str(number) for number in range(1, len(names) + 1)], columns)
+    print_columns([column.heading for column in columns], columns)
 
 
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.3g}"
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "missing" if value is None else format(value, form)

@@ -14,9 +14,9 @@ from sleuth.cli.app import FAILED
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.figures import measured_in, print_figures, print_sets
 from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
+from sleuth.terminal.tables import measured_in, print_figures, print_notes, print_sets
 from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
@@ -89,15 +89,15 @@ def evaluate(
     from sleuth.runs.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
-    judging = load_judge(judge, missing_inputs) if judge is not None else None
+    judging = None if judge is None else load_judge(judge, missing_inputs)
     open_session = _prepare_session(model, questions, **asked)
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
 
-    claims_judge = (
-        accurate_judge(judging, judge, ["claims"]).judge if judging is not None and judge is not None else None
-    )
+    claims_judge = None
+    if judge is not None and judging is not None:
+        claims_judge = accurate_judge(judging, judge, ["claims"]).judge
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
     session = _open(open_session, tasks, (), out)
     if claims_judge is not None:
@@ -231,8 +231,7 @@ def _open_refined(
 def _open(open_session: OpenSession, tasks: Sequence[Task], notes: Sequence[str], out: Path | None) -> EvalSession:
     """Loads the model, prints the notes on stderr and makes the folder of `out`."""
     session, warnings = open_session(tasks)
-    for warning in (*warnings, *notes):
-        typer.echo(f"note: {warning}", err=True)
+    print_notes([*warnings, *notes])
     prepare_out_file(out)
     PROCESS.announce()
     return session
@@ -260,8 +259,7 @@ def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
     else:
         print_figures(contents["name"], measured_in(figures))
         typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
-    if (line := missing_line(contents)) is not None:
-        typer.echo(f"note: {line}", err=True)
+    print_notes(filter(None, [missing_line(contents)]))
     if out is not None:
         write_eval(out, contents)
     if all_missing(contents):

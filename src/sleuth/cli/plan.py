@@ -13,7 +13,7 @@ import typer
 
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.heavy import import_heavy
-from sleuth.terminal.options import AsJson, CheckNoCode, RecipeFile
+from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 def plan(
     recipe: RecipeFile,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
-    ] = None,
+    overrides: Overrides = None,
     world: Annotated[
         int | None, typer.Option("--ranks", min=1, metavar="N", help="How many cards there are. [default: 1]")
     ] = None,
@@ -105,23 +103,16 @@ def print_card_plan(plan: CardPlan) -> None:
 
 def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
     """Stage -> the stages with the same figures, its own name first, and its phases."""
-    found: dict[str, tuple[list[str], list[Phase]]] = {}
-    for name, phases in groupby(plan.phases, key=lambda phase: phase.stage):
-        listed = list(phases)
-        figures = [(phase.name, phase.bytes) for phase in listed if phase.name != "load"]
-        alike = next(
-            (
-                first
-                for first, (_, others) in found.items()
-                if figures == [(phase.name, phase.bytes) for phase in others if phase.name != "load"]
-            ),
-            None,
-        )
-        if alike is None:
-            found[name] = ([name], listed)
-        else:
-            found[alike][0].append(name)
-    return found
+    sections: dict[str, tuple[list[str], list[Phase]]] = {}
+    firsts: dict[str, str] = {}
+    for name, group in groupby(plan.phases, key=lambda phase: phase.stage):
+        phases = list(group)
+        figures = str([(phase.name, sorted(phase.bytes.items())) for phase in phases if phase.name != "load"])
+        first = firsts.setdefault(figures, name)
+        if first == name:
+            sections[name] = [], phases
+        sections[first][0].append(name)
+    return sections
 
 
 def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> object:
@@ -149,14 +140,12 @@ def _bars(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) ->
     """A bar for each phase; `|` is the end of the card's memory."""
     from rich.text import Text
 
-    shown: list[tuple[str, dict[str, int]]] = []
+    bars: dict[str, tuple[str, dict[str, int]]] = {}
     for names, phases in sections.values():
         for phase in phases:
-            label, parts = f"{names[0]}: {phase.name}", _grouped(phase)
-            if parts in [before for _, before in shown]:
-                continue
-            shown.append((label, parts))
-    for label, parts in shown:
+            parts = _grouped(phase)
+            bars.setdefault(str(parts), (f"{names[0]}: {phase.name}", parts))
+    for label, parts in bars.values():
         bar = Text(f"{label if len(label) <= LABEL else label.partition(': ')[2]:<{LABEL}.{LABEL}} ")
         before, drawn = 0, 0
         for heading, count in parts.items():
@@ -202,19 +191,15 @@ def _count(stage: StageTime) -> str:
 def _times(plan: CardPlan) -> Iterator[str]:
     for stage in plan.stages:
         if stage.step_seconds:
-            yield f"{stage.name}: {_step(stage)}"
-    if plan.seconds is not None:
-        yield f"time: about {_duration(plan.seconds)}; {_assumed(plan.card)}"
-    elif plan.card != "cpu":
-        unknown = [stage.name for stage in plan.stages if stage.seconds is None]
-        known = sum(stage.seconds or 0.0 for stage in plan.stages)
-        without = f"without {', '.join(unknown)}, whose questions are not known"
-        yield f"time: about {_duration(known)} {without}; {_assumed(plan.card)}"
-
-
-def _step(stage: StageTime) -> str:
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in stage.step_seconds.items())
-    return f"{stage.steps:,} steps of about {sum(stage.step_seconds.values()):.3g} s ({parts})"
+            parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in stage.step_seconds.items())
+            whole = sum(stage.step_seconds.values())
+            yield f"{stage.name}: {stage.steps:,} steps of about {whole:.3g} s ({parts})"
+    if plan.card == "cpu":
+        return
+    known = sum(stage.seconds or 0.0 for stage in plan.stages)
+    unknown = [stage.name for stage in plan.stages if stage.seconds is None]
+    without = f" without {', '.join(unknown)}, whose questions are not known" if unknown else ""
+    yield f"time: about {_duration(known)}{without}; {_assumed(plan.card)}"
 
 
 def _assumed(card: str) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
+from sleuth.answers.suites import SUITES
+from sleuth.engines.local.pages import PAGE
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, parse_share
-from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
 from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape, shape_of
-from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe.data import Lengths
+from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.grpo import PoolRecipe
 from sleuth.types import SleuthError
 
@@ -23,6 +27,8 @@ SERVER_SHARE = 0.9
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MARGIN = 2_000_000_000
 """Bytes of a shared card that nobody takes."""
+SETS = 7
+"""Test sets of a suite in a folder."""
 LEAST_CPU_CACHE, MOST_CPU_CACHE = 1_000_000_000, 8_000_000_000
 
 
@@ -34,6 +40,47 @@ class Machine:
     memory: int
     ranks: int
     servers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The sequences that one step of a stage generates, or all of an evaluation: `samples` for each of `prompts`, at
+    most `at_once` together, in a cache of `cache_memory` at most. `prompts` is None for a file of unknown length."""
+
+    prompts: int | None
+    samples: int
+    at_once: int
+    cache_memory: str | None
+    lengths: Lengths
+
+    @property
+    def sequences(self) -> int | None:
+        """All of them."""
+        return None if self.prompts is None else self.prompts * self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheNeed:
+    """Bytes of the cache for what runs at once: all sequences at their limit, typical ones, and a single one at its
+    limit, without which nothing runs."""
+
+    at_limit: int
+    typical: int
+    least: int
+
+    @classmethod
+    def of(cls, played: Played, passes: Passes) -> CacheNeed:
+        """The need of these sequences. Siblings share the full pages of their prompt."""
+        lengths, page = played.lengths, passes.page()
+        shared = lengths.prompt // PAGE
+        own = passes.pages(lengths.typical) - shared
+        least = passes.pages(lengths.limit)
+        groups = -(-played.at_once // played.samples)
+        return cls(
+            at_limit=played.at_once * least * page,
+            typical=(groups * shared + played.at_once * own) * page,
+            least=least * page,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +114,37 @@ def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase
     for index in range(len(recipe.stage)):
         phases += _Stage(recipe, index, shape, machine).phases()
     return phases
+
+
+def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
+    """What a rank generates in a step of a training stage, or in an evaluation; None if nothing."""
+    stage: Any = recipe.stage[index]
+    if isinstance(stage, EvaluationFields):
+        questions = stage.asked
+        if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
+            questions = _questions_of_suite(str(stage.data.suite), stage.data.per_set)
+        prompts, samples = None if questions is None else questions * stage.arms, stage.samples_of_each
+    elif isinstance(stage, TrainingRecipe):
+        stage, prompts, samples = stage.player(recipe, index)
+        prompts = math.ceil(prompts / ranks)
+    else:
+        return None
+    if not samples:
+        return None
+    return Played(
+        prompts=prompts,
+        samples=samples,
+        at_once=stage.slots if prompts is None else min(stage.slots, prompts * samples),
+        cache_memory=stage.cache_memory,
+        lengths=recipe.stage[index].lengths(recipe, index),
+    )
+
+
+def _questions_of_suite(suite: str, per_set: int | None) -> int | None:
+    """None if it is not known without reading the sets."""
+    if suite in SUITES:
+        return SUITES[suite].asked(per_set)
+    return None if per_set is None else SETS * per_set
 
 
 def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> LearnerMemory:
@@ -207,7 +285,7 @@ class _Stage:
 
     def _tokens_at_once(self, stage: TrainingRecipe) -> int:
         """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
-        lengths = lengths_of(self.recipe, self.index)
+        lengths = self.stage.lengths(self.recipe, self.index)
         longest = lengths.limit + (stage.rows_at_once - 1) * lengths.response
         return min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * lengths.limit)
 

@@ -9,9 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sleuth.host.hardware import Card
-from sleuth.plan.episodes import Played, lengths_of, played_by
 from sleuth.plan.memory import SIZES, LearnerMemory, Passes
-from sleuth.plan.phases import Machine, Phase, learner_of, played_by_server, playing_passes, shares_learner_card
+from sleuth.plan.phases import (
+    Machine,
+    Phase,
+    Played,
+    learner_of,
+    played_by,
+    played_by_server,
+    playing_passes,
+    shares_learner_card,
+)
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe import Recipe, TrainingRecipe
 
@@ -137,7 +145,7 @@ def stage_time(
         once = generation
     elif generation is not None:
         step["rollout"], sampled = generation, sampled * steps
-    lengths = lengths_of(recipe, index)
+    lengths = stage.lengths(recipe, index)
     prompts = played.prompts * generating if played is not None and played.prompts is not None else 0
     trained = stage.trained_tokens(lengths.prompt, lengths.response, prompts)
     again, updates = stage.passes_and_updates

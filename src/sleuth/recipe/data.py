@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -12,6 +13,31 @@ from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, 
 from sleuth.types import Task
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
+
+
+ROW = 512
+"""Tokens of a row where the recipe does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of one sequence: at most `limit`; typically a `prompt`, which siblings share, and a `response`, of which
+    the policy samples `sampled`."""
+
+    limit: int
+    prompt: int
+    response: int
+    sampled: int
+
+    @classmethod
+    def of_text(cls, prefix: int, suffix: int) -> Lengths:
+        """Of texts that are as long as they may be."""
+        return cls(limit=prefix + suffix, prompt=prefix, response=suffix, sampled=suffix)
+
+    @property
+    def typical(self) -> int:
+        """Tokens of a typical sequence."""
+        return self.prompt + self.response
 
 
 class DataFields(KindTable):
@@ -28,6 +54,10 @@ class DataFields(KindTable):
         """What a stage plays or thinks about. Without a tokenizer texts are not cut: only the first document is read,
         and no task is returned."""
         raise NotImplementedError
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        """Of its rows, in a supervised stage of the recipe."""
+        return Lengths.of_text(0, ROW)
 
 
 class WorldTextRecipe(DataFields):
@@ -108,6 +138,10 @@ class AnsweredRowsRecipe(QuestionsRecipe):
     """Rows with an answer each, which is taught as the response to the prompt."""
 
     kind: Literal["rows"]
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        env, context = recipe.refine_env_and_context(index)
+        return env.lengths(context or ROW, self)
 
 
 class EvalQuestionsRecipe(StrictModel):

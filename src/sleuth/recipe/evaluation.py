@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.data import EvalQuestionsRecipe
+from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import Name, combination
@@ -75,6 +75,10 @@ class EvaluateRecipe(EvaluationFields):
     trained model's gain over this arm is more than the habit of searching."""
     env: QuestionEnvTable | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        env, context = recipe.env_and_context(index)
+        return env.lengths(context, None)
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from sleuth.recipe.data import Lengths
 from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import AnswerSize
 from sleuth.recipe.strict import KindTable
@@ -63,6 +64,10 @@ class StageFields(KindTable):
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """What of it, as stage number `index`, does not fit the recipe: messages that begin with their key."""
         return iter(())
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        """Of the sequences that it generates or, as a supervised stage, trains on."""
+        raise NotImplementedError(f"no lengths of a {self.own_kind()} stage")
 
     @property
     def last_step(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
-from sleuth.recipe.data import DataFields
+from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import RefinerEnvTable
 from sleuth.recipe.strict import KindTable, Name, OneOf, Row, combination
 from sleuth.recipe.training import InitRecipe, TrainingRecipe
@@ -55,6 +55,9 @@ class SupervisedRecipe(TrainingRecipe):
     def run(self, context: Any) -> Path:
         """Trains as the data asks for."""
         return import_module(self.data.trainer).run(self, context)
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.data.row_lengths(recipe, index)
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """Answered rows need an environment."""

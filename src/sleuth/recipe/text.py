@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from pydantic import PositiveInt, ValidationError
 
 from sleuth import family
-from sleuth.recipe.data import DataFields, Fed
+from sleuth.recipe.data import DataFields, Fed, Lengths
 from sleuth.recipe.strict import FilePath, StrictModel, combination
 from sleuth.types import SleuthError, Task
 
@@ -63,6 +63,9 @@ class TextRecipe(ThoughtPlaces):
     """Minimum length of a document in tokens; absent: prefix_tokens + suffix_tokens."""
     windows: PositiveInt = 1
     """Maximum number of consecutive prefixes, each with its suffix, of one document."""
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        return Lengths.of_text(0, self.prefix_tokens + self.suffix_tokens)
 
     def cut(self, tokenizer: Any) -> list[Task]:
         return family.load_named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks

@@ -231,6 +231,10 @@ class TrainingRecipe(StageFields):
         """(prompts, samples of each) that one step generates."""
         return 0, 0
 
+    def player(self, recipe: Any, index: int) -> tuple[Any, int, int]:
+        """(stage whose slots and cache it has, prompts, samples of each) of what it generates in one step."""
+        return (self, *self.played_per_step)
+
     @property
     def passes_and_updates(self) -> tuple[int, int]:
         """How often the learner computes the tokens of a step, and how often it steps the weights."""

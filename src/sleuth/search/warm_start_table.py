@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
+from sleuth.recipe.data import Lengths
 from sleuth.recipe.envs import Role
 from sleuth.recipe.strict import Name, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 
 if TYPE_CHECKING:
-    from sleuth.recipe.recipe import Recipe
+    from sleuth.recipe import GrpoRecipe, Recipe
 
 
 class HintRecipe(StrictModel):
@@ -70,6 +71,14 @@ class WarmStartRecipe(TrainingRecipe):
     @property
     def playing_model(self) -> str | None:
         return self.teacher
+
+    def player(self, recipe: Recipe, index: int) -> tuple[GrpoRecipe, int, int]:
+        follower = recipe.grpo_stage_after(index)
+        return follower, self.prompts, self.samples_per_prompt or follower.samples_per_prompt
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        follower = recipe.grpo_stage_after(index)
+        return follower.env.lengths(follower.context, follower.data)
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """It needs a `grpo` stage that searches after it."""

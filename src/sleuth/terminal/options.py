@@ -65,6 +65,10 @@ CheckNoCode = Annotated[
 AllowCode = Annotated[
     bool, typer.Option("--allow-code", callback=_allow_if, help="Import the Python that the run's recipe names.")
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one value of the recipe, such as grpo.steps=50."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

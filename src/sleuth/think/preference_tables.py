@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.recipe.data import Lengths
 from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
@@ -17,6 +18,9 @@ from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictMo
 from sleuth.recipe.text import TextRecipe
 from sleuth.recipe.training import SampledRecipe, TrainingRecipe
 from sleuth.types import Reward
+
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
 
 class ComparisonRecipe(StrictModel):
@@ -140,6 +144,9 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     def writes(self) -> Literal["continuations"]:
         return "continuations"
 
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
+
     @property
     def sequences_per_step(self) -> int:
         """Two of each pool."""
@@ -193,6 +200,9 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
 
     @property
     def arms(self) -> int:

@@ -12,11 +12,10 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.figures import measured_in, print_figures, table_cell
 from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.tables import Column, measured_in, print_columns, print_figures, table_cell
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def thoughts(
     from sleuth.judges.factory import open_client
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
     from sleuth.think.annotate import annotate_thoughts
     from sleuth.think.thought_figures import LogprobScorer
     from sleuth.think.thought_writer import ThoughtWriter

@@ -1,17 +1,19 @@
-"""`sleuth merge`: converts the shards of another trainer, or a Hugging Face folder, into a Hugging Face folder."""
+"""`sleuth merge` and `sleuth export`: the shards of another trainer as a Hugging Face folder, and a checkpoint as a
+file for other programs."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from sleuth.terminal import options
-from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.inputs import prepare_out_file, require_unset
+from sleuth.terminal.tables import count_of, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def merge(
     before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained: the
     one that --like or --dialect gives, or else that of SHARDS, whose card is kept too.
     """
-    from sleuth.convert.sources import files_of_weights
+    from sleuth.convert import files_of_weights
 
     files_of_weights(shards)
     named = {
@@ -89,7 +91,7 @@ def merge(
     from sleuth.learn.models import load_outline
     from sleuth.runs.checkpoints import CARD
     from sleuth.runs.model_card import converted_card
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     home = config_folder(shards, config)
     protocol, card = None, None
@@ -121,17 +123,14 @@ def merge(
             card=card,
             progress=progress,
         )
-    if as_json:
-        carried = {"protocol": protocol.hash} if protocol else {}
-        typer.echo(json.dumps({"folder": str(out), **asdict(merged), **carried}))
-        return
-    files = "1 file" if merged.files == 1 else f"{merged.files} files"
+    record: dict[str, Any] = {"folder": str(out), **asdict(merged)}
     counts = f"{merged.tensors:,} tensors, {merged.parameters:,} parameters"
-    typer.echo(f"{out}: {counts}, {merged.dtype}, {shown(merged.bytes)} in {files}")
+    lines = [f"{out}: {counts}, {merged.dtype}, {shown(merged.bytes)} in {count_of(merged.files, 'file')}"]
     if protocol is not None:
-        typer.echo(f"protocol {protocol.hash[:12]}: dialect {protocol.dialect.name}, prompt {protocol.prompt}")
+        record["protocol"] = protocol.hash
+        lines.append(f"protocol {protocol.hash[:12]}: dialect {protocol.dialect.name}, prompt {protocol.prompt}")
     index = "" if protocol is None or refines(protocol.dialect) else " --index DIR"
-    typer.echo(f"Next: sleuth eval {quote(str(out))} --questions FILE{index}")
+    show(as_json, record, *lines, f"Next: sleuth eval {quote(str(out))} --questions FILE{index}")
 
 
 def _recipe_like(like: Path | None, overrides: list[str], named: dict[str, object]) -> Recipe | None:
@@ -148,3 +147,58 @@ def _recipe_like(like: Path | None, overrides: list[str], named: dict[str, objec
     if given and missing:
         raise SleuthError(f"{', '.join(given)}: a protocol needs {' and '.join(missing)} too, or --like RECIPE")
     return None
+
+
+INSTALL = "GGUF files are written with the package gguf: pip install 'sleuth[gguf]'"
+
+
+def export(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder with the model: a checkpoint.")],
+    gguf: Annotated[bool, typer.Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.gguf", help="The file to write. [default: NAME-DTYPE.gguf here]")
+    ] = None,
+    dtype: Annotated[
+        Literal["f32", "f16", "bf16"] | None, typer.Option(help="Cast the matrices. [default: as saved]")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a model as one file for llama.cpp and Ollama.
+
+    Qwen3, Qwen2 and Llama models with byte-level BPE, whose texts llama.cpp splits into the same tokens. The protocol
+    card is written beside the file, FILE.protocol.json, and FILE.md says what a client must do: the search loop is not
+    part of the file.
+    """
+    if not gguf:
+        raise SleuthError("name the format to write: --gguf")
+    if not model.is_dir():
+        raise SleuthError(f"{model}: no such folder")
+    if out is not None and out.suffix != ".gguf":
+        raise SleuthError(f"--out {out}: the name of a GGUF file ends in .gguf")
+    if find_spec("gguf") is None:
+        raise SleuthError(INSTALL)
+    prepare_out_file(out, example="model.gguf")
+
+    from sleuth.convert.gguf_file import export_gguf
+    from sleuth.host.disk import shown
+    from sleuth.runs.model_card import LOOP
+    from sleuth.runs.progress import progress_bar
+
+    with progress_bar("export") as progress:
+        written = export_gguf(model, out, dtype=dtype, progress=progress)
+    protocol = written.protocol
+    names = ("architecture", "tensors", "parameters", "dtype", "bytes")
+    record = {"file": str(written.file), **{name: getattr(written, name) for name in names}, "card": str(written.card)}
+    carried = f"no protocol card: {model} has no protocol.json"
+    if protocol is not None:
+        record |= {"protocol": protocol.hash, "protocol_file": str(written.protocol_file)}
+        carried = f"protocol {protocol.hash[:12]}: {written.protocol_file}"
+    counts = f"{written.tensors:,} tensors, {written.parameters:,} parameters"
+    show(
+        as_json,
+        record,
+        f"{written.file}: {written.architecture}, {counts}, {written.dtype}, {shown(written.bytes)}",
+        carried,
+        LOOP,
+        f"Next: llama-server -m {written.file} -c {written.context}; for Ollama, the Modelfile in {written.card}",
+    )
