@@ -17,7 +17,7 @@ from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
 from sleuth.cli.http_server import server_of
 from sleuth.dialect import DIALECTS
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.search.env import SearchEnv

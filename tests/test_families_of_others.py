@@ -16,8 +16,8 @@ from sleuth.cli.pipeline import require_inputs, run_recipe
 from sleuth.own.families import use_installed
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.problems import Look
-from sleuth.runs.recipe_inputs import missing_inputs
 from sleuth.runs.run_folder import RunFolder
+from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import pytest
 from verb import sleuth
 
 from sleuth.answers.factory import reward_of
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.losses import clipped_policy_loss
 from sleuth.recipe import load_recipe

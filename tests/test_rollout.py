@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from sleuth.dialect import DIALECTS
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, collect_chunks, play
 from sleuth.search.env import SearchEnv

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sleuth.answers.answer import AnswerReward
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
 from sleuth.search.dialects.tools import TOOLS_TEXT

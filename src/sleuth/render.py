@@ -368,3 +368,26 @@ def find_eos_ids(config: GenerationConfig | None, tokenizer: PreTrainedTokenizer
         raise SleuthError(
             f"eos_token_id = {configured!r} of the generation config: should be a token's number"
         ) from None
+
+
+class StopScanner:
+    """Finds the first complete stop string in the streamed text of one completion, also across pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = tuple(stop for stop in stops if stop)
+        self._longest_stop = max(map(len, self.stops), default=1) - 1
+        self._tail = ""
+
+    def feed(self, piece: str) -> tuple[str, bool]:
+        """The part of `piece` that belongs to the completion, and whether a stop string ends it."""
+        text = self._tail + piece
+        end = stop_end(text, self.stops)
+        if end is not None:
+            return text[len(self._tail) : end], True
+        self._tail = text[-self._longest_stop :] if self._longest_stop else ""
+        return piece, False
+
+
+def stop_end(text: str, stops: Sequence[str]) -> int | None:
+    """The end position in `text` of the stop string that completes first, or None."""
+    return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)

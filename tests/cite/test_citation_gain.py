@@ -19,7 +19,7 @@ from sleuth.cite.env import RefineSetting, refine_setting
 from sleuth.cite.rewards import CitationGainRecipe
 from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.cli.app import app
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
 from sleuth.learn.token_budget import TokenBudget

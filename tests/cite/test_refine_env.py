@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sleuth.cite.dialect import REFINERS, Mode, refines
 from sleuth.cite.env import RefineEnv
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.library import read_prompt
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
 from sleuth.types import Episode, Evidence, Passage, Reply, StopReason, Task

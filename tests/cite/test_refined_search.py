@@ -15,7 +15,7 @@ from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.env import RefineSetting
 from sleuth.cite.refined_search import RefinedSetting, Refiner, with_refiner
 from sleuth.dialect import DIALECTS
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import mean_over_sets, question_record
 from sleuth.render import Renderer

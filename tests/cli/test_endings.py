@@ -95,7 +95,7 @@ print(loaded(*HEAVY, "sleuth.recipe"))
 def test_heavy_imports_run_without_the_garbage_collector(tmp_path: Path) -> None:
     script = """
 import gc
-from sleuth.terminal.heavy import import_heavy
+from sleuth.training.heavy import import_heavy
 before = gc.get_stats()[2]["collections"]
 import_heavy()
 print(loaded("torch"), gc.isenabled(), gc.get_stats()[2]["collections"] - before, gc.get_freeze_count() > 100_000)
@@ -108,7 +108,7 @@ def test_the_last_collection_frees_what_triton_would_print_as_leaked(tmp_path: P
     script = f"""
 import atexit, gc, types
 atexit.register(lambda: print(gc.get_freeze_count() > 1_000))
-from sleuth.terminal.heavy import freeze_loaded
+from sleuth.training.heavy import freeze_loaded
 if {triton}:
     sys.modules["triton"] = types.ModuleType("triton")
 freeze_loaded()

@@ -23,9 +23,9 @@ from verb import sleuth
 from sleuth.cli import demo as real_demo
 from sleuth.cli.demo import CORPUS, INDEX, MODEL, QUESTIONS
 from sleuth.dialect import DIALECTS
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.protocol import FILE as PROTOCOL
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.host.checksums import list_again, write_checksums
 from sleuth.recipe import shipped

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import encode
 from sleuth.types import Sampling
 

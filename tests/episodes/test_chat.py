@@ -11,10 +11,10 @@ from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS,
 
 from sleuth.answers.search_results import shown_passages
 from sleuth.dialect import DIALECTS
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes import chat_template
 from sleuth.episodes.chat_template import ChatTemplate, Message
 from sleuth.episodes.frames import frame_of
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.env import SearchEnv

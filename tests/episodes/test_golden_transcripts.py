@@ -14,9 +14,9 @@ from chat_tokenizers import EMPTY_THOUGHT, KEEPS, STRIPS, chat_tokenizer
 
 from sleuth.answers.answer import AnswerReward
 from sleuth.dialect import DIALECTS, dialect_of
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import frame_of
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.env import SearchEnv

@@ -11,7 +11,7 @@ import pytest
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.recipe.parts import load_judge
 from sleuth.recipe.sweep import load_sweep
-from sleuth.runs.recipe_inputs import missing_inputs, require_named
+from sleuth.terminal.recipe_inputs import missing_inputs, require_named
 from sleuth.types import SleuthError
 
 RECIPE = """

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from sleuth.answers.answer import cited_passage, cited_passage_holds, quotation
 from sleuth.cli.app import app
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.frames import frame_of
 from sleuth.episodes.library import read_prompt
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.read.dialect import READING
 from sleuth.read.rows import SearchedRows, query_places
 from sleuth.read.texts import ReadingTexts, read_passages, read_reading_texts

@@ -9,7 +9,7 @@ import pytest
 
 from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.recipe.parts import load_rewards
-from sleuth.runs.recipe_inputs import missing_inputs
+from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import SleuthError
 
 Write = Callable[[str, str], Path]

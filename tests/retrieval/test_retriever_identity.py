@@ -21,12 +21,12 @@ from sleuth.retrieval.encoder import encoder_card
 from sleuth.retrieval.hybrid import build_hybrid
 from sleuth.retrieval.index_card import EncoderCard, read_card
 from sleuth.retrieval.open_index import open_index
-from sleuth.runs.recipe_inputs import missing_inputs
 from sleuth.search.setting import search_setting
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
 
 TASKS = [Task(id="1", question="Who wrote?", golden_answers=("Ada",), gold_passages=("17",))]

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from sleuth.cite.dialect import REFINERS
-from sleuth.data import cards
-from sleuth.data.cards import card_of, fetch_card, prepare_card
 from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host import cards
+from sleuth.host.cards import card_of, fetch_card, prepare_card
 from sleuth.recipe import Recipe
 from sleuth.runs.model_card import model_card, read_results
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.models import load_model
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
 
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.calls import CallRecord, EpisodeCalls
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.own.functions import UserCodeError, load_function
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli import pipeline
 from sleuth.cli.app import app
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.learn.models import load_model

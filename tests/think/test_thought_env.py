@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.batch import trajectory_row
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout

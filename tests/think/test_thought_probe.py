@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from sleuth.cli.app import app
 from sleuth.cli.pipeline import require_inputs
-from sleuth.engines.scripted import ScriptedEngine
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured
 from sleuth.judges.factory import JudgePool

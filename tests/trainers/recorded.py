@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sleuth.dialect import Tool
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.calls import call_of
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.models import random_model
 from sleuth.recipe import InitRecipe
 from sleuth.render import Renderer

@@ -12,9 +12,9 @@ import pytest
 from refusals import refused
 from verb import sleuth
 
-from sleuth.engines.scripted import ScriptedEngine
 from sleuth.episodes.own_code import code_differences, own_code_in
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
+from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
 from sleuth.runs.rollouts import read_rollouts

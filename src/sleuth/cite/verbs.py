@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AsJson
+from sleuth.training.heavy import import_heavy
 
 if TYPE_CHECKING:
     from sleuth.cite.annotate_rubrics import Annotated as AnnotatedRows
@@ -42,7 +42,7 @@ def rubrics(
     continues where it stopped. A data card is written beside the rows.
     """
     from sleuth.recipe.parts import load_judge, load_teacher
-    from sleuth.runs.recipe_inputs import missing_inputs, require_file
+    from sleuth.terminal.recipe_inputs import missing_inputs, require_file
 
     require_file(data)
     judging = load_judge(judge, missing_inputs) if judge is not None else None

@@ -15,10 +15,10 @@ import typer
 from sleuth.cli.check_data import check_corpus, check_data, check_index, check_texts
 from sleuth.cli.check_scorer import check_scorer
 from sleuth.own.permission import CODE
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import naming
 from sleuth.terminal.options import AsJson, CheckNoCode, Model, NoCode, Overrides, RecipeFile
 from sleuth.terminal.tables import Column, count_of, print_columns, show, with_interval
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def check_recipe(
     cards that it names. Where servers generate its episodes, asks each what it can do.
     """
     from sleuth.recipe import load_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     resolved = load_recipe(recipe, overrides or (), look=missing_inputs)
 
@@ -137,7 +137,7 @@ def check_sweep(
 ) -> None:
     """Check that a sweep can run, and count its steps."""
     from sleuth.recipe.sweep import load_sweep, unshared_steps
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     recipe, runs = load_sweep(file, look=missing_inputs)
     require_sweep_inputs(file, runs)
@@ -218,7 +218,7 @@ def check_judge(
     Prints what it gets wrong and what biases it. Exit status 1 where it fails.
     """
     from sleuth.recipe.parts import load_judge
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     recipe = load_judge(file, missing_inputs)
 

@@ -78,7 +78,7 @@ def check_texts(
     """
     from sleuth.answers import text_check
     from sleuth.runs.progress import row_counter
-    from sleuth.runs.recipe_inputs import require_texts
+    from sleuth.terminal.recipe_inputs import require_texts
 
     require_texts(texts)
     found = text_check.check_text(texts, against, row_counter(f"check {texts}"))

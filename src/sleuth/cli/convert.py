@@ -84,8 +84,8 @@ def merge(
     from sleuth.cite.dialect import refines
     from sleuth.convert.merge import config_folder, merge_shards
     from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
-    from sleuth.data.cards import prepare_card
     from sleuth.episodes.protocol import ProtocolCard
+    from sleuth.host.cards import prepare_card
     from sleuth.host.disk import shown
     from sleuth.host.memory import parse_size
     from sleuth.learn.models import load_outline

@@ -15,10 +15,10 @@ import typer
 
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, server_of
 from sleuth.host.threads import PROCESS
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import require_unset
 from sleuth.terminal.options import Overrides, Quiet
 from sleuth.terminal.tables import print_notes, show
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from sleuth.cli.app import FAILED
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
 from sleuth.terminal.tables import measured_in, print_figures, print_notes, print_sets
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def evaluate(
     """
     asked = {name: value for name, value in locals().items() if name in ASKED}
     from sleuth.recipe.parts import load_judge
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
     judging = None if judge is None else load_judge(judge, missing_inputs)
@@ -155,7 +155,7 @@ def evaluate_suite(
     The figures of each set are printed too. The mean gives every set the same weight.
     """
     asked = {name: value for name, value in locals().items() if name in ASKED}
-    from sleuth.runs.recipe_inputs import require_suite
+    from sleuth.terminal.recipe_inputs import require_suite
 
     require_suite(folder)
     open_session = _prepare_session(model, None, **asked)

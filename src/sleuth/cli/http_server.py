@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sleuth.host.variables import KEY_VARIABLE, key_in
-from sleuth.terminal.heavy import freeze_loaded
+from sleuth.training.heavy import freeze_loaded
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

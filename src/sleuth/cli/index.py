@@ -102,7 +102,7 @@ def index(
 
     corpus = corpus_file(corpus)
     if kind != "bm25":  # before the encoder is loaded
-        from sleuth.runs.recipe_inputs import require_file
+        from sleuth.terminal.recipe_inputs import require_file
 
         for file in (corpus, faiss):
             if file is not None and not file.is_dir():
@@ -224,7 +224,7 @@ def search(
     if questions is None:
         require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
     else:
-        from sleuth.runs.recipe_inputs import require_file
+        from sleuth.terminal.recipe_inputs import require_file
 
         if not questions.is_dir():
             require_file(questions)

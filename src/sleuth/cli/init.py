@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import naming, require_unset
 from sleuth.terminal.tables import print_notes
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
 def _check(folder: Path) -> str:
     """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
     from sleuth.recipe import load_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     file = folder / "recipe.toml"
     try:

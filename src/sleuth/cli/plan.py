@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sleuth.host.memory import total_host_memory
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.own.permission import BY_RUN, CODE
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import AllowCode, AsJson, NoCode, Overrides
 from sleuth.terminal.tables import Column, print_columns, print_notes, show, with_interval
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def rescore(
     """
     from sleuth.recipe.parts import load_rewards
     from sleuth.recipe.rewards import unfit_rewards
-    from sleuth.runs.recipe_inputs import missing_inputs
     from sleuth.runs.run_folder import RunFolder
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     rewards = load_rewards(reward, missing_inputs)
     with CODE.refusing(BY_RUN):  # a reward may bring code, a run not

@@ -22,9 +22,9 @@ from sleuth.cli.http_server import (
 )
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import require_engine, require_inputs, require_passages, require_unset
 from sleuth.terminal.tables import print_notes
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 PORT = 8000

@@ -52,7 +52,7 @@ def sweep(
     is 1, or 3 where no arm failed.
     """
     from sleuth.recipe.sweep import load_sweep
-    from sleuth.runs.recipe_inputs import missing_inputs
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     resolved, runs = load_sweep(recipe, overrides or (), missing_inputs, only or ())
     root = run or Path("runs") / resolved.name

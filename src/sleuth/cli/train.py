@@ -15,8 +15,8 @@ import typer
 
 from sleuth.cli.app import FAILED, exit_status
 from sleuth.ranks import Ranks
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.options import NoCode, Overrides, Quiet, RecipeFile
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def train(
     Under torchrun all processes train it.
     """
     from sleuth.recipe import load_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs
     from sleuth.runs.run_folder import RunFolder
+    from sleuth.terminal.recipe_inputs import missing_inputs
 
     accepted: dict[str, Any] = {"accepted_reward": accepted_reward, "changed": roll_back}
     with _rank_0_first():

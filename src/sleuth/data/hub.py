@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
-from sleuth.data.cards import fetch_card
+from sleuth.host.cards import fetch_card
 from sleuth.host.threads import to_stderr
 from sleuth.types import SleuthError
 

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.stops import StopScanner, stop_end
-from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, decode
+from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, StopScanner, decode, stop_end
 from sleuth.types import Chunk, Completion, Sampling, SleuthError, StopReason
 
 

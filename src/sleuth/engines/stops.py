@@ -1,4 +1,4 @@
-"""Stop strings and end-of-text tokens: finding them in streamed text, and which tokens can complete one."""
+"""Which tokens can end a completion: those of the end of a text, and those that can complete a stop string."""
 
 from __future__ import annotations
 
@@ -8,29 +8,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.render import decode
-
-
-class StopScanner:
-    """Finds the first complete stop string in the streamed text of one completion, also across pieces."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = tuple(stop for stop in stops if stop)
-        self._longest_stop = max(map(len, self.stops), default=1) - 1
-        self._tail = ""
-
-    def feed(self, piece: str) -> tuple[str, bool]:
-        """The part of `piece` that belongs to the completion, and whether a stop string ends it."""
-        text = self._tail + piece
-        end = stop_end(text, self.stops)
-        if end is not None:
-            return text[len(self._tail) : end], True
-        self._tail = text[-self._longest_stop :] if self._longest_stop else ""
-        return piece, False
-
-
-def stop_end(text: str, stops: Sequence[str]) -> int | None:
-    """The end position in `text` of the stop string that completes first, or None."""
-    return min((at + len(stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
 
 
 class StopTokens:

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from sleuth import family
-from sleuth.data.cards import prepare_card
+from sleuth.host.cards import prepare_card
 from sleuth.host.checksums import beside_weights, of_model, require_intact
 from sleuth.host.model_path import read_object, require_plain
 from sleuth.host.threads import PROCESS

@@ -65,7 +65,7 @@ class StrictModel(BaseModel):
     refused: ClassVar[Mapping[str, str]] = {}
     """Keys that users may expect but that are not supported, with the reason."""
     named: ClassVar[Mapping[str, str]] = {}
-    """Keys that name something outside of the recipe, with its kind in `sleuth.runs.recipe_inputs.REQUIRED`."""
+    """Keys that name something outside of the recipe, with its kind in `sleuth.terminal.recipe_inputs.REQUIRED`."""
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )

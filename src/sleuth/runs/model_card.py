@@ -9,10 +9,10 @@ from shlex import quote
 from typing import Any
 
 from sleuth import __version__
-from sleuth.data.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.envs import environment_of
 from sleuth.recipe.toml_writer import emit_value

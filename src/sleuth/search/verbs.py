@@ -11,9 +11,9 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs
 from sleuth.terminal.tables import Column, print_columns, table_cell
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:

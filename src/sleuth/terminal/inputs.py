@@ -19,7 +19,7 @@ Stage = TypeVar("Stage", bound="StageFields")
 def require_inputs(models: Sequence[str], *, questions: Path | None = None, index: Path | None = None) -> None:
     """Raises SleuthError where a model, the file of questions or the index does not exist."""
     from sleuth.host.model_path import require_model
-    from sleuth.runs.recipe_inputs import require_file, require_index
+    from sleuth.terminal.recipe_inputs import require_file, require_index
 
     for model in models:
         require_model(model)
@@ -95,7 +95,7 @@ def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:
     """A recipe and its first stage of that kind. Raises SleuthError where it has none, or where a file that the stage
     names does not exist."""
     from sleuth.recipe import load_recipe
-    from sleuth.runs.recipe_inputs import require_named
+    from sleuth.terminal.recipe_inputs import require_named
 
     recipe = load_recipe(file)
     for at, stage in enumerate(recipe.stage):

@@ -12,10 +12,10 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.heavy import import_heavy
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
 from sleuth.terminal.tables import Column, measured_in, print_columns, print_figures, table_cell
+from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def thoughts(
     from sleuth.host.model_path import require_model
     from sleuth.recipe.parts import load_teacher
     from sleuth.recipe.text import text_recipe
-    from sleuth.runs.recipe_inputs import missing_inputs, require_texts
+    from sleuth.terminal.recipe_inputs import missing_inputs, require_texts
 
     resolved = text_recipe(texts, tokens=tokens, part=part, limit=limit)
     require_texts(texts)

@@ -36,8 +36,7 @@ from sleuth.engines.remote.wire import (
 )
 from sleuth.engines.request import Request
 from sleuth.engines.sampling import request_seed
-from sleuth.engines.stops import stop_end
-from sleuth.render import decode, encode
+from sleuth.render import decode, encode, stop_end
 from sleuth.types import Completion, Sampling
 
 TOKEN_ID = "token_id:"

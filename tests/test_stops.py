@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sleuth.engines.stops import StopScanner
+from sleuth.render import StopScanner
 
 
 def feed(stops, *pieces):

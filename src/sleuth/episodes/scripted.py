@@ -1,4 +1,4 @@
-"""A scripted engine for tests: a function returns the text."""
+"""A scripted engine, for trials of an environment and for tests: a function returns the text."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.stops import StopScanner
-from sleuth.render import IncrementalDecoder, decode, encode
+from sleuth.render import IncrementalDecoder, StopScanner, decode, encode
 from sleuth.types import Chunk, Completion, Sampling
 
 
