@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import Verbs
 from sleuth.cli.convert import merge
-from sleuth.data import cards
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import EvalOverrides
+from sleuth.host import cards
 from sleuth.host.checksums import of_model, require_intact
 from sleuth.recipe.envs import environment_of
 from sleuth.types import RetrieverIdentity, Task

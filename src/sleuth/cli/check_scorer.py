@@ -98,15 +98,21 @@ def _check_attacks(as_json: bool) -> None:
 
 
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
+    """Prints what each scorer reads and its mean score, and cases on which scorers disagree."""
+    from sleuth.answers.scorers import SCORERS
     from sleuth.answers.scorers.scorer import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()
-    _print_scorers(scores)
-    console.print(f"of {len(scores):,} cases, how many change their score between two scorers")
-    _print_changes(scores)
-    places = disagreement_examples(scores)
-    if not places:
+    known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
+    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
+    columns = [
+        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
+        Column(heading="mean", cells=means),
+        Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
+    ]
+    print_columns(list(SCORERS), columns, heading="scorer")
+    if not (places := disagreement_examples(scores)):
         console.print(f"all scorers agree on all {len(cases):,} cases")
         return
     shown = places[:SHOWN_CASES]
@@ -118,33 +124,6 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
         console.print(f"{case.id}: {verdicts}", style="bold", soft_wrap=True)
         console.print(f"    golden: {' | '.join(case.golden_answers)}", soft_wrap=True)
         console.print(f"    ends:   {start}{' '.join(case.response[-TAIL:].split())}\n", soft_wrap=True)
-
-
-def _print_scorers(scores: Sequence[Scores]) -> None:
-    """What each scorer reads and its mean score."""
-    from sleuth.answers.scorers import SCORERS
-
-    known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
-    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
-    columns = [
-        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
-        Column(heading="mean", cells=means),
-        Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
-    ]
-    print_columns([f"{number} {name}" for number, name in enumerate(SCORERS, start=1)], columns, heading="scorer")
-
-
-def _print_changes(scores: Sequence[Scores]) -> None:
-    """The number of cases whose score differs between two scorers, numbered as in the table above."""
-    from sleuth.answers.scorers.scorer import disagreement_counts
-
-    changed, names = disagreement_counts(scores), list(scores[0])
-    columns = []
-    for number, other in enumerate(names, start=1):
-        counts = [changed.get((one, other), changed.get((other, one))) for one in names]
-        cells = ["" if count is None else f"{count:,}" for count in counts]
-        columns.append(Column(heading=str(number), cells=cells))
-    print_columns([column.heading for column in columns], columns)
 
 
 def _number(value: float | None, form: str = ".3g") -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,9 +21,6 @@ from sleuth.types import SleuthError, Task
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
     from sleuth.recipe.data import AskWith
-
-    OpenSession = Callable[[Sequence[Task]], tuple[EvalSession, list[str]]]
-    """Loads the model for these tasks; the session, and notes on how it differs from training."""
 
 MIN_CITATION_F1 = 0.8
 ASKED = {
@@ -90,18 +86,20 @@ def evaluate(
 
     _require_new_rows(rows, min_citation_f1)
     judging = None if judge is None else load_judge(judge, missing_inputs)
-    open_session = _prepare_session(model, questions, **asked)
+    _require_asked(model, questions, asked)
+
+    import_heavy()
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
 
-    claims_judge = None
+    examined = None
     if judge is not None and judging is not None:
-        claims_judge = accurate_judge(judging, judge, ["claims"]).judge
+        examined = accurate_judge(judging, judge, ["claims"])
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
-    session = _open(open_session, tasks, (), out)
-    if claims_judge is not None:
-        session = session.judged_by(claims_judge)
+    session = _open(model, tasks, asked, (), out)
+    if examined is not None:
+        session = session.judged_by(examined.judge)
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
@@ -158,13 +156,15 @@ def evaluate_suite(
     from sleuth.terminal.recipe_inputs import require_suite
 
     require_suite(folder)
-    open_session = _prepare_session(model, None, **asked)
+    _require_asked(model, None, asked)
+
+    import_heavy()
     from sleuth.answers.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
     from sleuth.runs.eval_file import write_eval
 
     suite = load_suite(folder, per_set)
-    session = _open(open_session, suite.tasks, suite.notes, out)
+    session = _open(model, suite.tasks, asked, suite.notes, out)
 
     def write(name: str, contents: dict[str, Any]) -> None:
         if out is not None:
@@ -185,53 +185,34 @@ def _require_new_rows(rows: Path | None, min_citation_f1: float | None) -> None:
         raise SleuthError(f"--rows {rows}: exists; name a new file")
 
 
-def _prepare_session(
-    model: str,
-    questions: Path | None,
-    *,
-    index: Path | None,
-    retriever: list[str] | None,
-    engine: str | None,
-    served_as: str | None,
-    refiner: str | None,
-    dtype: str | None,
-    **settings: Any,
-) -> OpenSession:
-    """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
-    `open_eval_session`."""
-    urls = retriever or []
-    if settings["closed_book"]:
-        forced = settings["forced_search"] or None
+def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) -> None:
+    """Raises SleuthError where options of how a model is asked contradict each other, or an input is missing."""
+    index, urls, refiner = asked["index"], asked["retriever"], asked["refiner"]
+    if asked["closed_book"]:
+        forced = asked["forced_search"] or None
         searching = {"--index": index, "--retriever": urls or None, "--refiner": refiner, "--forced-search": forced}
         require_unset(searching, "has no effect with --closed-book, which allows no search; remove one of them")
-    require_passages(index, "--retriever", urls)
-    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": settings["cache_memory"]})
+    require_passages(index, "--retriever", urls or [])
+    local = {"--dtype": asked["dtype"], "--cache-memory": asked["cache_memory"]}
+    require_engine(asked["engine"], asked["served_as"], local)
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)
 
-    import_heavy()
+
+def _open(
+    model: str, tasks: Sequence[Task], asked: dict[str, Any], notes: Sequence[str], out: Path | None
+) -> EvalSession:
+    """Loads the model for these tasks, prints the notes on stderr and makes the folder of `out`."""
     from sleuth.evaluation.eval_session import open_eval_session
 
-    open_session = partial(
-        open_eval_session, model, index=index, urls=urls, engine=engine, served_as=served_as, dtype=dtype, **settings
-    )
-    return partial(_open_refined, open_session, refiner, dtype) if refiner is not None else open_session
+    settings = dict(asked)
+    urls, refiner = settings.pop("retriever") or (), settings.pop("refiner")
+    session, differences = open_eval_session(model, tasks, urls=urls, **settings)
+    if refiner is not None:
+        from sleuth.cite.refined_search import with_refiner
 
-
-def _open_refined(
-    open_session: OpenSession, refiner: str, dtype: str | None, tasks: Sequence[Task]
-) -> tuple[EvalSession, list[str]]:
-    """A session in which a refiner rewrites the search results."""
-    from sleuth.cite.refined_search import with_refiner
-
-    session, notes = open_session(tasks)
-    refined, more = with_refiner(session, refiner, dtype=dtype)
-    return refined, notes + more
-
-
-def _open(open_session: OpenSession, tasks: Sequence[Task], notes: Sequence[str], out: Path | None) -> EvalSession:
-    """Loads the model, prints the notes on stderr and makes the folder of `out`."""
-    session, warnings = open_session(tasks)
-    print_notes([*warnings, *notes])
+        session, more = with_refiner(session, refiner, dtype=asked["dtype"])
+        differences += more
+    print_notes([*differences, *notes])
     prepare_out_file(out)
     PROCESS.announce()
     return session

@@ -57,23 +57,9 @@ def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int
     return Access(hosts=hosts, key=key, per_client=per_client)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one. Raises SleuthError where the address cannot be used."""
-    return _bound(host, port, f"--host {host} --port {port}")
-
-
-def listen_here(port: int | None, first: int, count: int = 20) -> socket.socket:
-    """A socket bound to a port of this machine alone; 0 is a free one. None: the first free one of `count` from
-    `first`, else any. Raises SleuthError where a given port cannot be used."""
-    if port is not None:
-        return _bound(LOOPBACK, port, f"--port {port}")
-    for candidate in range(first, first + count):
-        with suppress(SleuthError):
-            return _bound(LOOPBACK, candidate, "")
-    return _bound(LOOPBACK, 0, "--port 0")
-
-
-def _bound(host: str, port: int, options: str) -> socket.socket:
+def listen(host: str, port: int, options: str = "") -> socket.socket:
+    """A bound socket; port 0 takes a free one. Raises SleuthError, with the `options` that named it, where the address
+    cannot be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)
@@ -81,8 +67,18 @@ def _bound(host: str, port: int, options: str) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         instead = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        options = options or f"--host {host} --port {port}"
         raise SleuthError(f"{options}: cannot listen there ({error.strerror or error}){instead}") from None
     return listening
+
+
+def listen_here(port: int | None, first: int, count: int = 20) -> socket.socket:
+    """A socket bound to a port of this machine alone; 0 is a free one. None: the first free one of `count` from
+    `first`, else any. Raises SleuthError where a given port cannot be used."""
+    for candidate in range(first, first + count) if port is None else ():
+        with suppress(SleuthError):
+            return listen(LOOPBACK, candidate)
+    return listen(LOOPBACK, port or 0, f"--port {port or 0}")
 
 
 def address_of(host: str, listening: socket.socket) -> str:

@@ -1,5 +1,4 @@
-"""`sleuth plan`: computes what a run will need, before it begins, and prints it: a table and bars of bytes by phase,
-whether they fit, and an estimate of the time."""
+"""`sleuth plan`: prints what a run will need, before it begins: bytes by phase, whether they fit, and the time."""
 
 from __future__ import annotations
 
@@ -17,8 +16,6 @@ from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from sleuth.plan.fit import CardPlan, StageTime
     from sleuth.plan.phases import Phase
 
@@ -82,22 +79,14 @@ COLUMNS = {
     "cache": ("cache",),
     "other": ("packed weights", "server", "checkpoint", "libraries"),
 }
-"""Heading -> the parts that are added up under it, in the order of the bars."""
-MARKS = dict(zip(COLUMNS, "wfsgaco", strict=True))
-COLOURS = dict(zip(COLUMNS, ("blue", "cyan", "magenta", "red", "yellow", "green", "bright_black"), strict=True))
-LABEL, BAR = 26, 50
-"""Characters of a phase's name, and of a bar as long as the card's memory."""
+"""Heading -> the parts that are added up under it."""
 
 
 def print_card_plan(plan: CardPlan) -> None:
-    """The table in 80 columns, the bars under it, and lines."""
+    """The table in 80 columns, and lines."""
     from sleuth.runs.progress import Console
 
-    console = Console()
-    sections = _sections(plan)
-    console.print(_table(plan, sections))
-    for bar in _bars(plan, sections):
-        console.print(bar, soft_wrap=True)
+    Console().print(_table(plan))
     typer.echo("\n".join(["", *_lines(plan)]))
 
 
@@ -115,7 +104,7 @@ def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
     return sections
 
 
-def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> object:
+def _table(plan: CardPlan) -> object:
     from rich import box
     from rich.table import Table
 
@@ -123,39 +112,13 @@ def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -
     table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}")
     for heading in (*COLUMNS, "total"):
         table.add_column(heading, justify="right", min_width=5, no_wrap=True)
-    for names, phases in sections.values():
+    for names, phases in _sections(plan).values():
         table.add_row(", ".join(names), style="bold")
         for phase in phases:
-            parts = _grouped(phase)
-            cells = [f"{count / 1e9:.1f}" if count else "" for count in parts.values()]
-            table.add_row(f"  {phase.name}", *cells, f"{sum(parts.values()) / 1e9:.1f}")
+            sums = [sum(phase.bytes.get(part, 0) for part in parts) for parts in COLUMNS.values()]
+            cells = [f"{count / 1e9:.1f}" if count else "" for count in sums]
+            table.add_row(f"  {phase.name}", *cells, f"{sum(sums) / 1e9:.1f}")
     return table
-
-
-def _grouped(phase: Phase) -> dict[str, int]:
-    return {heading: sum(phase.bytes.get(part, 0) for part in parts) for heading, parts in COLUMNS.items()}
-
-
-def _bars(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> Iterator[Text]:
-    """A bar for each phase; `|` is the end of the card's memory."""
-    from rich.text import Text
-
-    bars: dict[str, tuple[str, dict[str, int]]] = {}
-    for names, phases in sections.values():
-        for phase in phases:
-            parts = _grouped(phase)
-            bars.setdefault(str(parts), (f"{names[0]}: {phase.name}", parts))
-    for label, parts in bars.values():
-        bar = Text(f"{label if len(label) <= LABEL else label.partition(': ')[2]:<{LABEL}.{LABEL}} ")
-        before, drawn = 0, 0
-        for heading, count in parts.items():
-            before += count
-            length = max(0, round(BAR * before / plan.memory) - drawn)
-            bar.append(MARKS[heading] * length, style=COLOURS[heading])
-            drawn += length
-        bar.append(" " * max(0, BAR - drawn) + "|" if drawn <= BAR else f"  over by {(before - plan.memory) / 1e9:.1f}")
-        yield bar
-    yield Text("".join(f"{mark} {heading}  " for heading, mark in MARKS.items()).rstrip())
 
 
 def _lines(plan: CardPlan) -> Iterator[str]:

@@ -3,7 +3,6 @@ differences between runs, checkpoints or evaluation files."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ import typer
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
 from sleuth.terminal.options import AsJson
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def compare(
 
         write_comparison(comparison, out)
     if as_json:
-        typer.echo(json.dumps(comparison.as_json()))
+        show(as_json, comparison.as_json())
         return
     _print(comparison)
     typer.echo(out if out else "Add --out FILE.html for the training curves and the questions side by side.")
@@ -131,12 +130,10 @@ def _print(comparison: Comparison) -> None:
         typer.echo(f"Recipes differ in {key}: " + ", ".join(f"{name} {value}" for name, value in values.items()) + ".")
     narrow = Console().width < WIDE
     pairs = list(comparison.became)
-    if len(pairs) == 1:
-        _print_figures(comparison, comparison.names, pairs[0], narrow)
-    else:  # one table of levels, and one for each pair
-        _print_figures(comparison, comparison.names, None, narrow)
-        for pair in pairs:
-            _print_figures(comparison, [], pair, narrow)
+    only = pairs[0] if len(pairs) == 1 else None  # else one table of levels, and one for each pair
+    _print_figures(comparison, comparison.names, only, narrow)
+    for pair in pairs if only is None else ():
+        _print_figures(comparison, [], pair, narrow)
     _print_outcomes(comparison)
     typer.echo(LEGEND)
 

@@ -175,8 +175,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 # -- safetensors files -------------------------------------------------------------------------------------------------
-# A JSON header after its length in eight bytes, with the offsets of each tensor, and the tensors. They are written a few
-# rows at a time, which takes almost no memory.
+# Eight bytes with the length of a JSON header, the header with the offsets of each tensor, and the tensors. They are
+# written a few rows at a time, which takes almost no memory.
 
 
 def stored_dtype(whole: WholeTensor, dtype: torch.dtype | None) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleuth.answers.scorers.scorer import disagreement_counts, disagreement_examples
+from sleuth.answers.scorers.scorer import disagreement_examples
 
 CASES = [
     {"a": 1.0, "b": 1.0, "c": None},
@@ -11,11 +11,6 @@ CASES = [
     {"a": 0.0, "b": 1.0, "c": None},
     {"a": 0.0, "b": 1.0, "c": None},
 ]
-
-
-def test_cases_that_change_their_score_are_counted_for_every_pair_and_missing_ones_for_none() -> None:
-    assert disagreement_counts(CASES) == {("a", "b"): 3, ("a", "c"): 1, ("b", "c"): 0}
-    assert disagreement_counts([]) == {}
 
 
 def test_one_case_of_every_kind_of_disagreement_is_told_the_commonest_first() -> None:
