@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sleuth.host.disk import SLACK, DiskPlan
 from sleuth.host.hardware import Card, Cards
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
-from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of, ranks_and_servers
+from sleuth.plan.phases import Machine, Phase, StagePlan, learner_of, phases_of, problems_of, ranks_and_servers
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, stage_time
 from sleuth.recipe import Recipe, TrainingRecipe
@@ -182,7 +182,9 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         ranks=machine.ranks,
         servers=machine.servers,
         phases=tuple(phases),
-        stages=tuple(stage_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
+        stages=tuple(
+            stage_time(StagePlan(recipe, index, shape, machine), card, phases) for index in range(len(recipe.stage))
+        ),
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
         notes=(*([note] if note else []), *_notes(recipe)),
@@ -210,17 +212,9 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
 
 def _notes(recipe: Recipe) -> Iterator[str]:
     """What the plan does not count, where the recipe has it."""
-    judges = {url for stage in recipe.stage for url in _judge_urls(stage.model_dump())}
-    if judges:
-        yield f"judges ({', '.join(sorted(judges))}) are not counted: give them a card of their own"
-
-
-def _judge_urls(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value.get("kind") == "http":
-        yield from value.get("urls", ())
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    for part in parts:
-        yield from _judge_urls(part)
+    urls = {url for stage in recipe.stage for judge in stage.judges() for url in getattr(judge, "urls", ())}
+    if urls:
+        yield f"judges ({', '.join(sorted(urls))}) are not counted: give them a card of their own"
 
 
 def _phase_json(phase: Phase) -> dict[str, Any]:

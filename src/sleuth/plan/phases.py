@@ -112,7 +112,7 @@ def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase
     load = {"weights": SIZES[recipe.dtype] * shape.weights, "libraries": machine.device.libraries}
     phases = [Phase(stage=recipe.stage[0].name, name="load", bytes=load)]
     for index in range(len(recipe.stage)):
-        phases += _Stage(recipe, index, shape, machine).phases()
+        phases += StagePlan(recipe, index, shape, machine).phases()
     return phases
 
 
@@ -182,7 +182,9 @@ def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
     return worst
 
 
-class _Stage:
+class StagePlan:
+    """A stage of a recipe on a machine: what a rank generates, the model's passes, and its servers if it has some."""
+
     def __init__(self, recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> None:
         self.recipe, self.index, self.machine, self.shape = recipe, index, machine, shape
         self.stage = recipe.stage[index]
@@ -190,114 +192,111 @@ class _Stage:
         self.played = played_by(recipe, index, machine.ranks)
         self.pool = recipe.engine_at(index)
         self.shared = self.pool is not None and shares_learner_card(self.pool, machine)
+        """Whether a server is on a card that trains."""
+
+    @property
+    def lengths(self) -> Lengths:
+        """Of its sequences."""
+        return self.stage.lengths(self.recipe, self.index)
+
+    @property
+    def learner(self) -> LearnerMemory:
+        """That of a training stage."""
+        return learner_of(self.recipe, self.index, self.shape, self.machine)
+
+    @property
+    def playing(self) -> Passes:
+        """Those of the model that plays: the policy, or the teacher of a warm start."""
+        named = self.stage.playing_model if isinstance(self.stage, TrainingRecipe) else None
+        return self.passes if named is None else replace(self.passes, shape=shape_of(named)[0])
+
+    def on_servers(self, ranks: int) -> Played | None:
+        """What each server on a card of its own generates of what `ranks` would; None without such servers."""
+        if self.played is None or self.pool is None or self.shared or not self.machine.servers:
+            return None
+        return played_by_server(self.played, self.pool, ranks, self.machine.servers)
 
     def phases(self) -> Iterator[Phase]:
-        stage = self.stage
+        """In the order in which they run; those of a step of training once."""
+        stage, weights = self.stage, self.passes.size * self.shape.weights
         if not isinstance(stage, TrainingRecipe):
-            if self.played is None:  # a teacher elsewhere generates
-                return
-            held = {"weights": stage.models * self._weights()}
-            yield self._generation("evaluation", held, {}, self.played, self.passes)
-            yield from self._servers(self.played, 1)  # the first rank evaluates
+            if self.played is not None:  # else a teacher elsewhere generates
+                yield self._generation("evaluation", {"weights": stage.models * weights}, {}, self.played)
+                yield from self._servers(1)  # the first rank evaluates
             return
-        learner = learner_of(self.recipe, self.index, self.shape, self.machine)
+        learner = self.learner
         if self.played is not None:
-            before, playing = learner.state(), playing_passes(stage, self.passes)
+            before = learner.state()
             if stage.plays_before_training:
                 before = {"weights": learner.weights}, {}
                 if stage.playing_model is not None:
-                    before[0]["teacher"] = playing.size * playing.shape.weights
-            yield self._generation("rollout", *before, self.played, playing)
-            yield from self._servers(self.played, self.machine.ranks)
-        tokens = self._tokens_at_once(stage)
+                    before[0]["teacher"] = self.playing.size * self.playing.shape.weights
+            yield self._generation("rollout", *before, self.played)
+            yield from self._servers(self.machine.ranks)
+        # Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both.
+        longest = self.lengths.limit + (stage.rows_at_once - 1) * self.lengths.response
+        tokens = min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * self.lengths.limit)
         if learner.reference:
-            yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
+            yield self._training("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
         if learner.teacher is not None:
-            yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
+            yield self._training("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
         yield self._update(learner, tokens)
-        yield self._phase("optimiser step", *learner.optimiser_step())
-        yield self._phase("checkpoint", *learner.save(), packed=False)
+        yield self._training("optimiser step", *learner.optimiser_step())
+        yield self._training("checkpoint", *learner.save(), packed=False)
 
     def _update(self, learner: LearnerMemory, tokens: int) -> Phase:
-        least = self._phase("update", *learner.update(tokens, tokens))
+        held, host = learner.update(tokens, tokens)
+        least = self._training("update", held, host)
         others = sum(least.bytes.get(part, 0) for part in ("libraries", "server", "packed weights"))
         kept = learner.kept_layers(tokens, self.machine.memory - others)
-        more = total(learner.update(tokens, tokens, kept)[0]) - total(learner.update(tokens, tokens)[0])
-        parts = _present(least.bytes | {"kept activations": more})
+        more = total(learner.update(tokens, tokens, kept)[0]) - total(held)
+        parts = least.bytes | ({"kept activations": more} if more else {})
         return replace(least, bytes=parts, recomputed=self.shape.layers - kept)
 
-    def _phase(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
+    def _training(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
         """`packed`: the engine's copies of weights are still there."""
         copies = self.passes.packed_weights if packed and self.played is not None else 0
-        parts = held | {"packed weights": copies, "libraries": self.machine.device.libraries}
-        if self.shared:
-            parts["server"] = SLEEPING_SERVER
-        return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+        sleeping = {"server": SLEEPING_SERVER} if self.shared else {}
+        libraries = self.machine.device.libraries
+        return self._phase(name, held | {"packed weights": copies, "libraries": libraries} | sleeping, host)
 
-    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played, passes: Passes) -> Phase:
+    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
+        memory, passes = self.machine.memory, self.playing
         parts = held | {"libraries": self.machine.device.libraries}
         if self.pool is not None and not self.shared:
-            return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+            return self._phase(name, parts, host)
         if self.shared:
-            parts["server"] = SERVER + self._weights()
+            parts["server"] = SERVER + self.passes.size * self.shape.weights
         else:
             parts |= {"packed weights": passes.packed_weights}
-        free = max(0, self.machine.memory - total(parts))
+        free = max(0, memory - total(parts))
         if self.pool is None:
             parts["activations"] = passes.sampling(played.at_once)
-        return self._with_cache(name, parts, host, played, passes, self._cache(played, free))
+        room = round(FREE_SHARE[self.machine.device.name] * free)
+        if played.cache_memory is not None:  # an engine that is given more than there is shrinks it
+            room = min(free, parse_share(played.cache_memory, memory))
+        return self._with_cache(name, parts, host, played, passes, room)
 
-    def _servers(self, played: Played, ranks: int) -> Iterator[Phase]:
+    def _servers(self, ranks: int) -> Iterator[Phase]:
         """What a server on a card of its own holds, for what `ranks` of the trainer ask of it."""
-        machine = self.machine
-        if self.pool is None or not machine.servers or self.shared:
+        played, memory = self.on_servers(ranks), self.machine.memory
+        if played is None or self.pool is None:
             return
-        parts = {"server": SERVER, "weights": self._weights()}
-        given = SERVER_SHARE * machine.memory
-        if self.pool.memory is not None:
-            given = parse_share(self.pool.memory, machine.memory)
-        played = played_by_server(played, self.pool, ranks, machine.servers)
+        parts = {"server": SERVER, "weights": self.passes.size * self.shape.weights}
+        given = SERVER_SHARE * memory if self.pool.memory is None else parse_share(self.pool.memory, memory)
         yield self._with_cache("servers", parts, {}, played, self.passes, max(0, round(given) - total(parts)))
 
     def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, passes: Passes, room: int) -> Phase:
         """A phase whose cache takes the bytes `room`, or fewer if all sequences fit in those."""
         need = CacheNeed.of(played, passes)
         cache = min(room, need.at_limit)
-        fitting = round(played.at_once * min(1, cache / need.typical))
-        return Phase(
-            stage=self.stage.name,
-            name=name,
-            bytes=_present(parts | {"cache": cache}),
-            host=_present(host),
-            need=need,
-            asked=played.at_once,
-            at_once=max(1, fitting),
-        )
+        fitting = max(1, round(played.at_once * min(1, cache / need.typical)))
+        more = {"need": need, "asked": played.at_once, "at_once": fitting}
+        return self._phase(name, parts | {"cache": cache}, host, **more)
 
-    def _weights(self) -> int:
-        return self.passes.size * self.shape.weights
-
-    def _cache(self, played: Played, free: int) -> int:
-        """Bytes of the cache's pool, of the `free` ones; an engine that is given more than there is shrinks it."""
-        if played.cache_memory is None:
-            return round(FREE_SHARE[self.machine.device.name] * free)
-        return min(free, parse_share(played.cache_memory, self.machine.memory))
-
-    def _tokens_at_once(self, stage: TrainingRecipe) -> int:
-        """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
-        lengths = self.stage.lengths(self.recipe, self.index)
-        longest = lengths.limit + (stage.rows_at_once - 1) * lengths.response
-        return min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * lengths.limit)
-
-
-def playing_passes(stage: TrainingRecipe, policy: Passes) -> Passes:
-    """Those of the model that plays a stage's episodes: the policy, or the teacher of a warm start."""
-    named = stage.playing_model
-    return policy if named is None else replace(policy, shape=shape_of(named)[0])
-
-
-def _present(parts: Bytes) -> Bytes:
-    return {name: count for name, count in parts.items() if count}
+    def _phase(self, name: str, parts: Bytes, host: Bytes, **more: Any) -> Phase:
+        present = [{part: count for part, count in each.items() if count} for each in (parts, host)]
+        return Phase(stage=self.stage.name, name=name, bytes=present[0], host=present[1], **more)
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
