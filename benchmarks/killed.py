@@ -424,8 +424,8 @@ def _train(arguments: Sequence[str], rank: int, world: int, port: int, folder: P
     from sleuth.cli import main as sleuth
     from sleuth.engines.remote.pool import PoolEngine
     from sleuth.evaluation.eval_session import EvalSession
+    from sleuth.runs.stage_checkpoints import StageCheckpoints
     from sleuth.training.rollout_worker import RolloutWorker
-    from sleuth.training.stage_context import StageContext
 
     sys.argv = ["sleuth", *arguments]
     with ExitStack() as noted:
@@ -433,7 +433,7 @@ def _train(arguments: Sequence[str], rank: int, world: int, port: int, folder: P
             notes = os.open(_notes(folder), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             methods = (
                 *((EvalSession, "ask", "evaluation"), (RolloutWorker, "probe", "evaluation")),
-                *((StageContext, "save", "save"), (PoolEngine, "publish", "hand-over")),
+                *((StageCheckpoints, "save", "save"), (PoolEngine, "publish", "hand-over")),
             )
             for owner, name, inside in methods:
                 noted.enter_context(patch.object(owner, name, _noting(getattr(owner, name), inside, notes)))

@@ -12,7 +12,6 @@ from chat_server import preferred, says, scored
 
 from sleuth.judges.exam import ExamQuestion, _sheet, _sheets
 from sleuth.judges.judge_prompts import question_of
-from sleuth.judges.rubric_sheets import sheet_question
 from sleuth.types import AnySheet, Case, Pair, Verdict
 
 
@@ -32,7 +31,7 @@ class AnswerKey:
         }
         for sheet in _sheets(self.paper):
             cases = [*sheet.values()]
-            self.by_message[sheet_question(_sheet(cases)).message] = cases
+            self.by_message[question_of(_sheet(cases)).message] = cases
 
     def knows(self, body: dict[str, Any]) -> bool:
         """Whether a request is about a question of the exam."""

@@ -91,7 +91,6 @@ def training_axes(models: Path) -> dict[str, dict[str, Settings]]:
         "dtype": {
             "float32": {},
             "bfloat16": {"dtype": "bfloat16"},
-            "bfloat16_alone": {"dtype": "bfloat16", "master_weights": False},
         },
         "lora": {"no": {}, "yes": lora, "attention": {"lora": {"rank": 2, "targets": ["q_proj", "v_proj"]}}},
         "optimiser": {"adamw": {}, "muon": {"optimiser": "muon"}},
@@ -181,7 +180,6 @@ def grpo_axes(world: Path, models: Path) -> Axes:
             "top_k": {"teacher.top_k": 4},
         },
         "temperature": {"one": {}, "lower": {"sampling.temperature": 0.7}},
-        "draw": {"shuffled": {}, "by_difficulty": {"data.draw": "by_difficulty"}},
         "no_signal": {"kept": {}, "replaced": {"replace_no_signal": 1}},
         "control": {"no": {}, "shuffled": {"reward.0.shuffle": True}},
         "probed": {"no": {}, "yes": {"probe_prompts": 2}},
@@ -271,7 +269,7 @@ COUNTS = {"grpo": 140, "supervised": 26, "online_dpo": 22}
 SCENE = {"grpo": "env", "supervised": "data", "online_dpo": "data"}
 """The axis that decides most about the others."""
 SILENT = frozenset({"model", "env", "data", "memory", "saved", "probed", "before", "after", "held_out", "init"}) | {
-    "stops", "replaced", "by_difficulty", "search_gain", "citation_gain",
+    "stops", "replaced", "search_gain", "citation_gain",
     "searched", "answer", "scorer", "sub_match", "token_f1", "format", "cited_answer",
 }  # fmt: skip
 """Axes that are no option of a recipe, or that change no figure of two steps; and choices that act in groups without

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.losses import clipped_policy_loss
+from sleuth.learn.losses import clipped_policy_loss, group_advantages
 from sleuth.learn.prefix_tree import Pack, prefix_tree
 
 FILE = Path(__file__).parents[1] / "examples" / "one_file_grpo.py"

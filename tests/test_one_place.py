@@ -20,8 +20,7 @@ from sleuth.dialect import DIALECTS, Dialect
 from sleuth.episodes.own_code import own_code_in
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.family import Family
-from sleuth.judges.factory import JudgePool
-from sleuth.judges.open_judge import OpenJudge
+from sleuth.judges.factory import JudgePool, OpenJudge
 from sleuth.plan.fit import plan_for_cpu
 from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from sleuth.cli.app import app
 from sleuth.recipe import Recipe, load_recipe
-from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.load import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.shipped import shipped_recipe
 from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe, is_sweep, load_sweep

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.losses import group_advantages
 from sleuth.learn.prefix_tree import prefix_tree
 
 FOLDER = Path(__file__).parents[1] / "docs" / "concepts"

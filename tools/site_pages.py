@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
-from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.load import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.recipe.training import TrainingRecipe

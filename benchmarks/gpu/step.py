@@ -34,9 +34,8 @@ from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import frame_of
 from sleuth.episodes.library import read_prompt
 from sleuth.episodes.published import QUESTION, place_of
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Row, batch_of_groups, trajectory_row
-from sleuth.learn.losses import Normaliser
+from sleuth.learn.losses import Normaliser, group_advantages
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from string import Formatter
 from typing import Any, Literal, cast
 
@@ -203,7 +202,7 @@ def require_speakable(
         )
 
 
-@cache
+@family.cached
 def _own_patterns() -> frozenset[str]:
     """The regular expressions of the package's dialects."""
     ours = (*DIALECTS.values(), *family.other_dialects())

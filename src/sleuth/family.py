@@ -8,11 +8,11 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Part = Literal[
     "stages",
@@ -92,11 +92,27 @@ INSTALLED = "sleuth.own.families:use_installed"
 """What adds those of installed packages."""
 
 
+_FORGET: list[Callable[[], None]] = []
+_Found = TypeVar("_Found", bound=Callable[..., Any])
+
+
+def cached(find: _Found) -> _Found:
+    """`functools.cache` for what is found in the families: it is emptied when those of others change."""
+    kept: Any = cache(find)
+    _FORGET.append(kept.cache_clear)
+    return kept
+
+
 def knows(part: Part, kind: str) -> bool:
     """Whether there is such a kind, perhaps of an installed package."""
     if kind not in kinds(part):
         load_named(INSTALLED)()
     return kind in kinds(part)
+
+
+def knows_dialect(name: str) -> bool:
+    """Whether a family has a dialect of this name, also one that no recipe names."""
+    return any(one.name == name for one in other_dialects()) or knows("dialects", name)
 
 
 def verbs() -> dict[str, dict[str, str]]:
@@ -113,7 +129,7 @@ def kinds(part: Part) -> dict[str, str]:
     return {kind: name for family in all_families() for kind, name in getattr(family, part).items()}
 
 
-@cache
+@cached
 def table(part: Part, kind: str) -> Any:
     """The class of the tables of a kind. Raises KeyError if there is no such kind."""
     return load_named(kinds(part)[kind])
@@ -150,7 +166,7 @@ def figures() -> list[Any]:
     return [row for family in all_families() for name in family.figures for row in load_named(name)]
 
 
-@cache
+@cached
 def all_families() -> tuple[Family, ...]:
     """Ours, then those of others."""
     return (*map(load_named, OURS), *OTHERS.values())
@@ -158,8 +174,8 @@ def all_families() -> tuple[Family, ...]:
 
 def changed() -> None:
     """Forgets what was found before `OTHERS` changed."""
-    all_families.cache_clear()
-    table.cache_clear()
+    for forget in _FORGET:
+        forget()
 
 
 def load_named(name: str) -> Any:
@@ -172,9 +188,9 @@ CORE = Family(
     name="core",
     about="Training and measuring of any kind: questions, texts, functions and tools of one's own.",
     stages={
-        "supervised": "sleuth.recipe.supervised:SupervisedRecipe",
+        "supervised": "sleuth.recipe.training:SupervisedRecipe",
         "grpo": "sleuth.recipe.grpo:GrpoRecipe",
-        "evaluate": "sleuth.recipe.evaluation:EvaluateRecipe",
+        "evaluate": "sleuth.recipe.stage:EvaluateRecipe",
     },
     environments={
         "python": "sleuth.episodes.tables:FunctionEnvRecipe",
@@ -192,7 +208,7 @@ CORE = Family(
     data={
         "": "sleuth.recipe.data:PlayedQuestionsRecipe",
         "world_text": "sleuth.recipe.data:WorldTextRecipe",
-        "text": "sleuth.recipe.text:TextRecipe",
+        "text": "sleuth.recipe.data:TextRecipe",
         "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
     },
     figures=("sleuth.evaluation.figures:FIGURES",),

@@ -10,7 +10,6 @@ from verb import sleuth
 
 from sleuth.answers.scorers import SCORERS
 from sleuth.cite.hostile import ATTACKS, CASES, HONEST, Paid, blocks_of, paid_by_judged_rewards, paid_by_scorer
-from sleuth.judges.http import sheet_question
 from sleuth.judges.judge_prompts import question_of
 from sleuth.types import Case, Pair, Sheet
 
@@ -66,7 +65,7 @@ def test_no_attack_leaves_its_block_of_a_judges_message(name: str) -> None:
             ("question", "evidence", "first", "second"): question_of(
                 Pair(first=text, second=case.answer, **others)
             ).message,
-            ("question", "evidence", "answer", "criteria"): sheet_question(
+            ("question", "evidence", "answer", "criteria"): question_of(
                 Sheet(answer=text, criteria=(case.answer,), **others)
             ).message,
         }

@@ -143,7 +143,9 @@ def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(c
     theirs = dataclasses.replace(CARD.dialect, name="theirs", action=nothing_is_an_action, hint="\nMORE\n")
     CARD.model_copy(update={"dialect": theirs}).write(checkpoint)
     result, found = ask(checkpoint, "--limit", 1)
-    assert notes_in(result.stderr) == [NOTHING_FOUND]
+    unknown, *others = notes_in(result.stderr)
+    assert "its dialect 'theirs' is of no family that is installed here" in unknown
+    assert others == [NOTHING_FOUND]
     assert "\nMORE\n" in [segment["text"] for segment in found["records"][0]["segments"]]
 
 

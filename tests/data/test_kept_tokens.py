@@ -12,7 +12,7 @@ import pytest
 from sleuth.data import kept_tokens
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.kept_tokens import folder_of_tokens, read_tokens, remove_oldest, write_tokens
-from sleuth.recipe.text import TextRecipe
+from sleuth.recipe.data import TextRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.types import Task
 

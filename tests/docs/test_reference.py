@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from sleuth.recipe import Recipe
-from sleuth.recipe.parts import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.load import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.runs.metrics import meaning_of, step_figures

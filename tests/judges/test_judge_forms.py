@@ -6,31 +6,36 @@ import json
 
 import pytest
 
-from sleuth.judges.judge_prompts import CRITERION, FORMS, PAIR, SUPPORT, InvalidAnswerError, question_of
-from sleuth.types import Case, Pair
+from sleuth.judges.judge_prompts import CRITERION, FORMS, PAIR, SUPPORT, Form, InvalidAnswerError, Question, question_of
+from sleuth.types import Case, Pair, Verdict
 
 EVIDENCE = "Ada Voss (born 1874,\nTarn) was a painter."
 
 
+def read(text: str, form: Form = SUPPORT) -> Verdict:
+    [verdict] = Question(form=form, message="", quoted=EVIDENCE).read(text)
+    return verdict
+
+
 @pytest.mark.parametrize(("score", "worth"), [(0, 0.0), (1, 0.5), (2, 1.0)])
 def test_a_verdict_is_half_of_a_score_from_0_to_2(score: int, worth: float) -> None:
-    verdict = SUPPORT.read(json.dumps({"reason": " both  agree ", "quote": "", "score": score}), EVIDENCE)
+    verdict = read(json.dumps({"reason": " both  agree ", "quote": "", "score": score}))
     assert (verdict.score, verdict.reason, verdict.evidence) == (worth, "both agree", "")
 
 
 @pytest.mark.parametrize(("better", "worth"), [("first", 1.0), ("tie", 0.5), ("second", 0.0)])
 def test_of_a_pair_it_is_how_much_the_first_is_better(better: str, worth: float) -> None:
-    assert PAIR.read(json.dumps({"reason": "", "better": better}), "").score == worth
+    assert read(json.dumps({"reason": "", "better": better}), PAIR).score == worth
 
 
 def test_a_quote_is_evidence_only_where_it_stands_there() -> None:
     answer = {"reason": "", "score": 2}
-    assert SUPPORT.read(json.dumps(answer | {"quote": "born 1874, Tarn"}), EVIDENCE).evidence == "born 1874, Tarn"
-    assert SUPPORT.read(json.dumps(answer | {"quote": "born 1874 in Tarn"}), EVIDENCE).evidence == ""
+    assert read(json.dumps(answer | {"quote": "born 1874, Tarn"})).evidence == "born 1874, Tarn"
+    assert read(json.dumps(answer | {"quote": "born 1874 in Tarn"})).evidence == ""
 
 
 def test_a_fence_of_backticks_is_no_fault() -> None:
-    assert SUPPORT.read('```json\n{"reason": "", "quote": "", "score": 2}\n```', "").score == 1.0
+    assert read('```json\n{"reason": "", "quote": "", "score": 2}\n```').score == 1.0
 
 
 @pytest.mark.parametrize(
@@ -61,12 +66,12 @@ def test_a_fence_of_backticks_is_no_fault() -> None:
 )
 def test_nothing_else_is_read_as_a_verdict(answer: str, wrong: str) -> None:
     with pytest.raises(InvalidAnswerError) as caught:
-        SUPPORT.read(answer, EVIDENCE)
+        read(answer)
     assert wrong in str(caught.value)
 
 
 def test_half_of_a_surrogate_pair_in_a_reason_does_not_travel_on() -> None:
-    assert SUPPORT.read('{"reason": "\\udcff", "quote": "", "score": 2}', "").reason == "?"
+    assert read('{"reason": "\\udcff", "quote": "", "score": 2}').reason == "?"
 
 
 def test_the_reason_comes_before_the_verdict_in_schema_and_prompt() -> None:

@@ -13,11 +13,10 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says
 from scripted_judge import ScriptedJudge
 
-from sleuth.judges import http
-from sleuth.judges.cache import CachedSheetJudge, VerdictCache
+from sleuth.judges import http, verdicts_on
+from sleuth.judges.cache import CachedJudge, VerdictCache
 from sleuth.judges.http import HttpJudge
-from sleuth.judges.judge_prompts import InvalidAnswerError
-from sleuth.judges.rubric_sheets import sheet_question, verdicts_on
+from sleuth.judges.judge_prompts import FORMS, InvalidAnswerError, question_of
 from sleuth.types import AnySheet, Case, ClaimSheet, Sheet, Verdict
 
 SHEET = Sheet(
@@ -41,7 +40,7 @@ def rated(body: dict[str, Any]) -> tuple[int, object]:
 
 
 def test_each_verdict_belongs_to_its_criterion() -> None:
-    first, second = sheet_question(SHEET).read(told(entry(1, 2), entry(2, 1)))
+    first, second = question_of(SHEET).read(told(entry(1, 2), entry(2, 1)))
     assert (first.score, second.score, first.reason) == (1.0, 0.5, "so it is")
 
 
@@ -65,7 +64,7 @@ def test_each_verdict_belongs_to_its_criterion() -> None:
 )
 def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: str) -> None:
     with pytest.raises(InvalidAnswerError, match=wrong):
-        sheet_question(SHEET).read(answer)
+        question_of(SHEET).read(answer)
 
 
 def test_a_model_is_asked_once_for_all_criteria_with_tokens_for_each(server: ChatServer) -> None:
@@ -109,7 +108,7 @@ def test_a_sheet_is_kept_as_a_whole_and_asked_again_where_a_verdict_is_missing(t
     for name, second, asked in (("kept", whole, 1), ("missing", Verdict(score=None), 2)):
         inner = Rates(half, second)
         with VerdictCache(tmp_path / name) as cache:
-            judge = CachedSheetJudge(inner, cache)
+            judge = CachedJudge(inner, cache)
             assert asyncio.run(judge.rate([SHEET, SHEET])) == [[half, second]] * 2
             assert asyncio.run(judge.rate([SHEET])) == [[half, second]]
             assert judge.tally.take()["cached"] == 3 - asked
@@ -185,10 +184,10 @@ def test_a_sheet_without_verdicts_is_asked_singly_only_where_there_is_a_judge_fo
         assert [verdict.score for verdict in verdicts] == expected
 
 
-def test_a_change_of_either_prompt_is_another_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = HttpJudge(["http://localhost:1"], MODEL).identity
-    for form in ("CLAIMS", "CRITERIA"):
-        with monkeypatch.context() as changed:
-            other = replace(getattr(http, form), prompt="Be kind.")
-            changed.setattr(http, form, other)
-            assert HttpJudge(["http://localhost:1"], MODEL).identity != known
+def test_a_change_of_any_prompt_is_another_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = HttpJudge(["http://localhost:1"], MODEL)
+    identities = {judge.identity}
+    for at, form in enumerate(FORMS):
+        monkeypatch.setattr(http, "FORMS", (*FORMS[:at], replace(form, prompt="Be kind."), *FORMS[at + 1 :]))
+        identities.add(judge.identity)
+    assert len(identities) == 1 + len(FORMS)

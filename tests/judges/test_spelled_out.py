@@ -13,7 +13,6 @@ from sleuth.cite.rubric_writer import rubric_question
 from sleuth.cite.tricks import FORGED_TURN, TRICKS, HonestAnswer
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.judge_prompts import question_of, spelled_out
-from sleuth.judges.rubric_sheets import sheet_question
 from sleuth.think.thought_writer import ThoughtQuestion
 from sleuth.types import Case, ClaimSheet, Pair, Passage, Sheet, Task
 
@@ -45,8 +44,8 @@ def test_no_part_of_a_question_to_a_judge_or_teacher_names_a_control_token() -> 
         Pair(question=text, first=text, second=text + "!", evidence=text),
     ]
     messages = [question_of(case).message for case in cases]
-    messages.append(sheet_question(Sheet(question=text, evidence=text, answer=text, criteria=(text, text))).message)
-    messages.append(sheet_question(ClaimSheet(snippets=(text,), entries=((text, (0,)),))).message)
+    messages.append(question_of(Sheet(question=text, evidence=text, answer=text, criteria=(text, text))).message)
+    messages.append(question_of(ClaimSheet(snippets=(text,), entries=((text, (0,)),))).message)
     task = Task(id="1", question=text, golden_answers=(text,), reference=text)
     messages.append(rubric_question(task).message)
     messages.append(ThoughtQuestion(text=text, places=(4,), forbidden=()).message)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from chat_server import MODEL, ChatServer, right
 
-from sleuth.judges.cache import CachedJudge, CachedPairJudge, RetryLimits, VerdictCache
+from sleuth.judges.cache import CachedJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import HttpJudge
 from sleuth.types import Case, Pair, SleuthError, Verdict
 
@@ -144,7 +144,7 @@ def test_every_field_of_a_case_counts(file: Path) -> None:
 def test_both_orders_of_a_pair_are_two_questions(file: Path) -> None:
     inner, pair = Counting(), Pair(question="", first="a", second="b")
     with VerdictCache(file) as cache:
-        judge = CachedPairJudge(inner, cache)
+        judge = CachedJudge(inner, cache)
         for _ in range(2):
             assert [v.score for v in asyncio.run(judge.compare([pair, pair.swapped]))] == [0.0, 1.0]
     assert inner.asked == [pair, pair.swapped]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleuth.learn.advantages import group_advantages, has_signal
+from sleuth.learn.losses import group_advantages, has_signal
 
 scores = st.lists(st.none() | st.integers(-50, 50).map(lambda tenths: tenths / 10), min_size=1, max_size=9)
 

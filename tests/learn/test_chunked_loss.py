@@ -14,10 +14,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.chunked_loss import add_gradients, subtree_chunks
-from sleuth.learn.logprobs import token_loss, tree_attention
+from sleuth.learn.logprobs import PassFigures, token_loss, tree_attention
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.recomputation import recomputed_layers
-from sleuth.learn.targets import PassFigures
 
 LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
 EXACT = in_float64(FAMILIES["qwen3"]().eval())

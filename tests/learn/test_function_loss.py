@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.function_loss import FunctionLoss, require_loss
 from sleuth.learn.losses import clipped_policy_loss
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
 from sleuth.own.functions import UserCodeError, load_function
 
 SOURCE = """

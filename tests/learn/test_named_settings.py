@@ -20,9 +20,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from sleuth.kernels.vocabulary import target_logprobs
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Batch
-from sleuth.learn.losses import token_weights
+from sleuth.learn.losses import group_advantages, token_weights
 from sleuth.learn.objective import PolicyLoss
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 

@@ -341,18 +341,14 @@ def test_changed_weights_fraction_counts_bits(make_model, make_rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("master_weights", [True, False])
-def test_offloaded_to_the_host_every_figure_and_weight_is_the_same(
-    monkeypatch, make_model, make_rows, dtype, master_weights
-):
+def test_offloaded_to_the_host_every_figure_and_weight_is_the_same(monkeypatch, make_model, make_rows, dtype):
     """In copies of 100 elements, so that every matrix takes several and the last is smaller."""
     monkeypatch.setattr("sleuth.learn.master_weights.PIECE", 100)
-    settings = dataclasses.replace(SETTINGS, master_weights=master_weights)
     found = []
     for offload in (False, True):
         policy = Policy(
             make_model().to(dtype),
-            settings,
+            SETTINGS,
             reference=frozen_copy(make_model(seed=1).to(dtype)),
             holding=partial(MasterWeights, offload=offload),
         )

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.prefix_tree import pack, prefix_tree
-from sleuth.learn.rank_sharding import shard_packs, shard_rows
+from sleuth.learn.prefix_tree import pack, prefix_tree, shard_packs, shard_rows
 from sleuth.ranks import Ranks
 from sleuth.think.dpo import PAIR
 

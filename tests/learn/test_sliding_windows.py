@@ -31,7 +31,7 @@ from sleuth.learn import attention, tree_blocks
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.model_families import SINKS, check_family
+from sleuth.learn.models import SINKS, check_family
 from sleuth.learn.prefix_tree import prefix_tree
 from sleuth.types import SleuthError
 

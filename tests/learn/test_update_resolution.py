@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from sleuth.learn.master_weights import MasterWeights
-from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy
-from sleuth.learn.update_resolution import UpdateResolution, half_spacing, path_length, step_distance
+from sleuth.learn.optim import Optimisation, UpdateResolution, half_spacing, path_length
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -40,25 +38,15 @@ def test_a_rate_of_1e_7_changes_a_thousandth_of_typical_weights() -> None:
 
 def test_the_path_length_is_the_sum_of_learning_rates() -> None:
     settings = Optimisation(steps=4, learning_rate=1.0, warmup_steps=2)
-    assert (step_distance(settings), path_length(settings, 4), path_length(settings, 1)) == (1.0, 3.5, 0.5)
+    assert (path_length(settings, 4), path_length(settings, 1)) == (3.5, 0.5)
 
 
-def test_without_masters_small_steps_are_lost_and_with_them_they_add_up() -> None:
-    def moved(*, in_fp32: bool) -> float:
-        model = nn.Linear(8, 8, bias=False).bfloat16()
-        nn.init.constant_(model.weight, 1.0)
-        masters = MasterWeights(model, in_fp32=in_fp32)
-        for _ in range(100):
-            for tensor in masters.tensors.values():
-                tensor.data -= 1e-4
-            masters.publish()
-        return 1 - float(model.weight[0, 0].detach())
-
-    assert moved(in_fp32=False) == 0
-    assert moved(in_fp32=True) == pytest.approx(0.01, abs=2**-8)
-
-
-def test_a_policy_without_masters_keeps_none(make_model) -> None:
-    policy = Policy(make_model("qwen3").bfloat16(), Optimisation(steps=2, learning_rate=1e-3, master_weights=False))
-    assert policy.masters.state_dict() == {}
-    assert all(tensor.dtype == torch.bfloat16 for tensor in policy.masters.tensors.values())
+def test_small_steps_add_up_in_the_masters() -> None:
+    model = nn.Linear(8, 8, bias=False).bfloat16()
+    nn.init.constant_(model.weight, 1.0)
+    masters = MasterWeights(model)
+    for _ in range(100):
+        for tensor in masters.tensors.values():
+            tensor.data -= 1e-4
+        masters.publish()
+    assert 1 - float(model.weight[0, 0].detach()) == pytest.approx(0.01, abs=2**-8)

@@ -49,14 +49,6 @@ def test_the_calls_of_a_step_follow_from_the_recipe(
     assert calls(recipe, *overrides) == expected
 
 
-def test_a_judge_that_watches_is_counted_by_its_share() -> None:
-    watch = "{ kind = 'http', urls = ['http://localhost:1'], model = 'other' }"
-    watched = f"stage.3.reward.0.watch={{ judge = {watch}, share = 0.1 }}"
-    assert calls("refiner_4b_rubric", watched)["grpo"]["rubric"] == 461  # 256 and 0.1 x 2,048, rounded up
-    one_by_one = calls("refiner_4b_rubric", watched, 'stage.3.reward.0.calls="per_rubric"')
-    assert one_by_one["grpo"]["rubric"] == 2_253
-
-
 def test_the_verb_prints_them_and_what_is_assumed() -> None:
     result = sleuth("plan", RECIPES / "refiner_4b_rubric.toml", "--card", "8 x h100-80")
     assert result.exit_code == 0, result.stderr

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.judges.tables import HttpJudgeRecipe, LexicalJudgeRecipe
-from sleuth.recipe.parts import load_judge
+from sleuth.recipe.load import load_judge
 from sleuth.types import SleuthError
 
 HTTP = '[judge]\nkind = "http"\nurls = ["http://127.0.0.1:8000"]\nmodel = "Qwen/Qwen3-8B"\n'

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import Recipe, dump_toml, load_recipe
-from sleuth.recipe.parts import load_rewards
+from sleuth.recipe.load import load_rewards
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import SleuthError
 
@@ -154,7 +154,7 @@ def test_each_mistake_is_one_line_before_the_run(override: str, expected: str, d
 
 
 def test_all_mistakes_are_told_at_once(demo: Path, write: Write) -> None:
-    found = problems(demo, REWARD.format("nowhere:f"), "stage.1.loss.function=nowhere:g", "stage.1.stpes=3")
+    found = problems(demo, REWARD.format("nowhere:f"), "stage.1.loss.function=nowhere:g", "stage.1.stop_after=999")
     assert len(found) == 3
 
 
@@ -172,5 +172,6 @@ def test_two_functions_of_one_name_are_refused_since_their_figures_would_be_one(
     lines = problems(demo, REWARD.format("own_names:search_r1"))
     assert any("reward.0.function is called search_r1, as a published scorer" in line for line in lines)
     one = "{ kind = 'python', function = 'own_names:f' }"
-    pool = f"stage.1={{ kind = 'online_dpo', name = 'grpo', reward = [{one}, {one}] }}"
+    numbers, texts = "steps = 1, learning_rate = 1.0, prompts_per_step = 1", "{ kind = 'text', texts = 'q.jsonl' }"
+    pool = f"stage.1={{ kind = 'online_dpo', {numbers}, data = {texts}, reward = [{one}, {one}] }}"
     assert any("reward.1.function is called f, as that of reward.0" in line for line in problems(demo, pool))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sleuth.recipe import dump_toml, load_recipe
-from sleuth.recipe.toml_writer import emit_value
+from sleuth.recipe.draft import emit_value
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 PLAIN = st.one_of(

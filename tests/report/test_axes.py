@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.report.axes import Scale, area, dots, line, number, round_domain, running_mean, signed, ticks
+from sleuth.report.curves import Scale, area, dots, line, number, round_domain, running_mean, signed, ticks
 
 
 def test_a_scale_maps_its_ends_to_its_pixels() -> None:

@@ -8,8 +8,17 @@ import pytest
 from synthetic_run import write_run
 from tokenizers import Tokenizer
 
-from sleuth.report.rollouts_shown import MAX_ROLLOUT_BYTES, evenly, opened_at, questions_played, rollouts_shown, step_of
-from sleuth.report.transcripts import TextPool, read_tokenizer, token_ends
+from sleuth.report.rollouts_shown import (
+    MAX_ROLLOUT_BYTES,
+    TextPool,
+    evenly,
+    opened_at,
+    questions_played,
+    read_tokenizer,
+    rollouts_shown,
+    step_of,
+    token_ends,
+)
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sleuth.report.run_state import FIRST_STEP_SECONDS, RunTraces, roughly, state_of
+from sleuth.report.live import FIRST_STEP_SECONDS, roughly, run_state
+from sleuth.report.run_files import RunFiles
 
 STAGES = (
     {"kind": "evaluate", "name": "base"},
@@ -17,27 +19,38 @@ STAGES = (
 BASE = {"base": "models/tiny-base"}
 
 
-def rows(count: int, first: int = 0, **last: Any) -> list[dict[str, Any]]:
+def rows_of(count: int, first: int = 0, **last: Any) -> list[dict[str, Any]]:
     found = [{"step": first + step, "seconds_rollout": 3.0, "seconds_update": 1.0} for step in range(1, count + 1)]
     return [*found[:-1], found[-1] | last] if found else []
 
 
-def said(**changes: Any) -> tuple[str, str]:
-    usual: dict[str, Any] = {
-        "stages": STAGES,
-        "rows": {"warm": rows(10), "grpo": rows(12, first=10)},
-        "evaluated": BASE,
-        "ended": (),
-        "saved": 20,
-        "held": True,
-        "age": 1.0,
-    }
-    state = state_of(RunTraces(**usual | changes))
+TEN = rows_of(10)
+
+
+def said(
+    *,
+    stages: Any = STAGES,
+    rows: Any = None,
+    evaluated: Any = BASE,
+    ended: Any = (),
+    saved: int = 20,
+    held: bool | None = True,
+    age: float = 1.0,
+) -> tuple[str, str]:
+    by_stage = {"warm": TEN, "grpo": rows_of(12, first=10)} if rows is None else rows
+    run = RunFiles(
+        folder=Path("demo"),
+        recipe={"stage": list(stages)},
+        manifest={"costs": {name: {"seconds": {"total": 1.0}} for name in ended}},
+        metrics=[{"stage": stage} | row for stage, of_stage in by_stage.items() for row in of_stage],
+        evaluations={name: {"model": model} for name, model in evaluated.items()},
+    )
+    state = run_state(run, saved=saved, held=held, age=age)
     return state.kind, state.sentence
 
 
 UNASKED = "stopped before it had evaluated trained; the same command goes on"
-TRAINED = {"warm": rows(10), "grpo": rows(200, first=10)}
+TRAINED = {"warm": TEN, "grpo": rows_of(200, first=10)}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +59,7 @@ TRAINED = {"warm": rows(10), "grpo": rows(200, first=10)}
         ({"stages": ()}, "waiting", "waiting: no run has begun in this folder"),
         ({"rows": {}, "evaluated": {}}, "working", "evaluating base"),
         ({"rows": {}}, "working", "training warm, step 0 of 10"),
-        ({"rows": {"warm": rows(4)}}, "working", "training warm, step 4 of 10, less than a minute left"),
+        ({"rows": {"warm": rows_of(4)}}, "working", "training warm, step 4 of 10, less than a minute left"),
         ({}, "working", "training grpo, step 12 of 200, 13 min left"),
         ({"held": None}, "working", "training grpo, step 12 of 200, 13 min left"),
         ({"age": 420.0}, "quiet", "training grpo, step 12 of 200: no new step for 7 min"),
@@ -65,7 +78,7 @@ def test_a_run_is_where_its_files_say(changes: dict[str, Any], kind: str, senten
 
 @pytest.mark.parametrize(("held", "kind"), [(None, "paused"), (False, "paused"), (True, "working")])
 def test_an_alarm_that_pauses_has_paused_the_run_unless_it_goes_on(held: bool | None, kind: str) -> None:
-    raised = {"warm": rows(10), "grpo": rows(12, first=10, alarms=["no_signal", "reward_collapse"])}
+    raised = {"warm": TEN, "grpo": rows_of(12, first=10, alarms=["no_signal", "reward_collapse"])}
     found, sentence = said(rows=raised, held=held)
     assert found == kind
     if kind == "paused":
@@ -74,11 +87,11 @@ def test_an_alarm_that_pauses_has_paused_the_run_unless_it_goes_on(held: bool | 
 
 def test_a_skipped_stage_has_ended_without_rows() -> None:
     assert said(rows={}, ended=("warm",))[1] == "training grpo, step 0 of 200"
-    assert said(rows={"grpo": rows(3, first=10)})[1].startswith("training grpo, step 3 of 200")
+    assert said(rows={"grpo": rows_of(3, first=10)})[1].startswith("training grpo, step 3 of 200")
 
 
 def test_a_run_is_quiet_after_several_of_its_own_steps() -> None:
-    slow = {"warm": rows(10), "grpo": [{"step": 11, "seconds_update": 300.0}]}
+    slow = {"warm": TEN, "grpo": [{"step": 11, "seconds_update": 300.0}]}
     assert said(rows=slow, age=900.0)[0] == "working"
     assert said(rows=slow, age=1600.0)[0] == "quiet"
     assert said(rows={}, age=FIRST_STEP_SECONDS - 1)[0] == "working"

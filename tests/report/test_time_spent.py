@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import write_run
 
 from sleuth.report import write_report
-from sleuth.report.time_spent import duration, stage_times
+from sleuth.report.summary import duration, stage_times
 
 COSTS = {
     "base": {"seconds": {"asking": 2.0, "total": 2.5}},

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sleuth.evaluation.figures import figure
-from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import figure_rows, outcome_table, whiskers
+from sleuth.report.figures import failure_arms, failure_rows, figure_rows, outcome_table, whiskers
 from sleuth.report.page import overlap, verdict
 
 

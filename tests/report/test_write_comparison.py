@@ -11,7 +11,7 @@ from test_write_report import Page
 
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import compare
-from sleuth.report.comparison_page import write_comparison
+from sleuth.report.page import write_comparison
 
 
 def page_of(out: Path, *places: object) -> str:

@@ -14,7 +14,6 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.disk import SLACK, bytes_in
 from sleuth.runs.checkpoints import (
     STATE,
-    Retention,
     checkpoint_bytes,
     checkpoints_in,
     latest_checkpoint,
@@ -130,31 +129,33 @@ def test_pruning_keeps_the_newest_and_removes_the_half_written(tmp_path: Path) -
     saved_steps(tmp_path, 1, 2, 3)
     for name in ("step-000004.partial", "notes"):
         (tmp_path / name).mkdir()
-    prune_checkpoints(tmp_path, tmp_path / "step-000003", Retention(keep=2))
+    prune_checkpoints(tmp_path, tmp_path / "step-000003", keep=2)
     assert sorted(place.name for place in tmp_path.iterdir()) == ["notes", "step-000002", "step-000003"]
     with pytest.raises(ValueError, match="keep = 0"):
-        prune_checkpoints(tmp_path, tmp_path / "step-000003", Retention(keep=0))
+        prune_checkpoints(tmp_path, tmp_path / "step-000003", keep=0)
 
 
 def test_pruning_removes_what_grew_out_of_an_earlier_end_and_leaves_the_stages_before_alone(tmp_path: Path) -> None:
     saved_steps(tmp_path, 1, 2, 5, 6, 7, 10, 12)
-    prune_checkpoints(tmp_path, tmp_path / step_name(7), Retention(keep=2, after=2))
+    prune_checkpoints(tmp_path, tmp_path / step_name(7), keep=2, after=2)
     assert [step_of(place) for place in checkpoints_in(tmp_path)] == [1, 2, 6, 7]
 
 
 def test_the_best_checkpoint_outlives_the_newer_ones_and_milestones_keep_their_weights_alone(tmp_path: Path) -> None:
     saved_steps(tmp_path, 10, 15, 20, 25, 30)
-    retention = Retention(keep=1, milestone_every=10, best=tmp_path / step_name(15))
-    prune_checkpoints(tmp_path, tmp_path / step_name(30), retention)
+    best = tmp_path / step_name(15)
+    prune_checkpoints(tmp_path, tmp_path / step_name(30), keep=1, milestone_every=10, best=best)
     found = {step_of(place): resumable(place) for place in checkpoints_in(tmp_path)}
     assert found == {10: False, 15: True, 20: False, 30: True}
-    prune_checkpoints(tmp_path, tmp_path / step_name(30), retention)  # again: nothing more goes
+    prune_checkpoints(
+        tmp_path, tmp_path / step_name(30), keep=1, milestone_every=10, best=best
+    )  # again: nothing more goes
     assert {step_of(place) for place in checkpoints_in(tmp_path)} == found.keys()
 
 
 def test_milestones_are_counted_from_the_beginning_of_their_stage(tmp_path: Path) -> None:
     saved_steps(tmp_path, 17, 20, 27, 30)
-    prune_checkpoints(tmp_path, tmp_path / step_name(30), Retention(keep=1, milestone_every=10, after=7))
+    prune_checkpoints(tmp_path, tmp_path / step_name(30), keep=1, milestone_every=10, after=7)
     assert [step_of(place) for place in checkpoints_in(tmp_path)] == [17, 27, 30]
 
 
@@ -169,7 +170,7 @@ def test_a_checkpoint_that_is_being_removed_no_longer_has_its_name(
 
     monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        prune_checkpoints(tmp_path, tmp_path / step_name(2), Retention(keep=1))
+        prune_checkpoints(tmp_path, tmp_path / step_name(2), keep=1)
     assert [step_of(place) for place in checkpoints_in(tmp_path)] == [2]
 
 

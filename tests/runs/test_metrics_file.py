@@ -66,3 +66,13 @@ def test_figures_of_older_runs_are_read_under_todays_names(metrics: MetricsFile)
     metrics.append("grpo", 1, {"signal_fraction": 0.5, "mismatch_kl": 1e-8, "kl": 0.1})
     figures = {"nonzero_advantage_fraction": 0.5, "sampler_learner_kl": 1e-8, "kl": 0.1}
     assert metrics.rows() == [{"stage": "grpo", "step": 1} | figures]
+
+
+@pytest.mark.parametrize("line", ["{nonsense", "[1]", '{"step": 3}', '{"stage": "a", "step": 1.5}', "\x00"])
+def test_a_reader_beside_the_run_leaves_damaged_lines_out(metrics: MetricsFile, line: str) -> None:
+    metrics.append("grpo", 1, {})
+    with metrics.path.open("a") as file:
+        file.write(f'{line}\n{{"stage": "grpo", "step": 2, "kl": 1e999, "em": NaN}}\n{{"sta')
+    damaged: list[int] = []
+    assert metrics.rows(damaged)[1] == {"stage": "grpo", "step": 2, "kl": None, "em": None}
+    assert damaged == [2]

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.report.rollouts_shown import rollouts_of
-from sleuth.report.transcripts import TextPool
+from sleuth.report.rollouts_shown import TextPool, rollouts_of
 from sleuth.runs.rollouts import SCHEMA, read_advantages, read_rollouts, write_rollouts
 from sleuth.types import (
     Action,

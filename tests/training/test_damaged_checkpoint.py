@@ -26,7 +26,7 @@ from sleuth.runs.chain import CHAIN
 from sleuth.runs.manifest import SAVED_AS
 from sleuth.runs.push import push
 from sleuth.runs.run_folder import RunFolder
-from sleuth.training.stage_context import Saved, StageContext
+from sleuth.training.stage_context import Saved, StageContext, last_saved
 from sleuth.types import SleuthError
 
 BRIEF = ("stage.0.data.limit=2", "stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")
@@ -68,7 +68,7 @@ def resume(checkpoint: Path) -> tuple[Saved | None, list[str]]:
     run, said = checkpoint.parents[1], []
     recipe = load_recipe(run / "recipe.toml")
     with waiting_for_nothing(), RunFolder.open(run, recipe) as folder, folder.saying(said.append):
-        return StageContext(recipe=recipe, index=1, folder=folder, model=recipe.model).saved(), said
+        return last_saved(StageContext(recipe=recipe, index=1, folder=folder, model=recipe.model)), said
 
 
 def refused(call: Callable[[], object]) -> str | None:

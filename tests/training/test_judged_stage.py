@@ -297,19 +297,3 @@ def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(
             probe_thoughts(probe, model, judge_pool)
         with pytest.raises(SleuthError, match=r"the judge of the win_rate stage, .* of an exam's continuations "):
             compare_writers(win_rate, model, model, judge_pool)
-
-
-def test_a_judge_that_watches_is_told_of_in_the_figures_and_moves_no_weight(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
-) -> None:
-    alone = run(recipe_file, tmp_path / "alone", *judged, *SHORT)
-    with ChatServer(answer=lambda body: says(scored(2 - len(part(body, "answer")) % 3))).running() as other:
-        watcher = f"{{share=1.0, judge={{kind='http', urls=['{other.url}'], model='{MODEL}', max_tokens=99}}}}"
-        watched = run(recipe_file, tmp_path / "run", *judged, f"stage.1.reward.0.watch={watcher}", *SHORT)
-        asked = len(other.asked)
-        shutil.rmtree(watched)
-        run(recipe_file, tmp_path / "run", *judged, f"stage.1.reward.0.watch={watcher}", *SHORT)
-        assert len(other.asked) == asked > 0
-    rows = metrics(tmp_path / "run")
-    assert all(0 < row["watch_agreement"] < 1 and row["watch_verdicts"] > 0 for row in rows)
-    assert (watched / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()

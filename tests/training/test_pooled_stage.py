@@ -7,16 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from emulator.served import EmulatedServer, emulated_server
 
 from sleuth.learn.models import load_model
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.training import stage_context
-from sleuth.training.stage_context import StageContext
+from sleuth.training import engines
+from sleuth.training.engines import retried
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
@@ -105,7 +103,6 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    context: Any = SimpleNamespace(folder=SimpleNamespace(say=said.append))
     answers = iter([SleuthError("does not answer"), SleuthError("does not answer"), "the pool"])
 
     def ask() -> str:
@@ -114,16 +111,16 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
             raise answer
         return answer
 
-    monkeypatch.setattr(stage_context, "RETRY_PAUSE", 0.01)
-    assert StageContext._retried(context, ask, 5.0) == "the pool"
+    monkeypatch.setattr(engines, "RETRY_PAUSE", 0.01)
+    assert retried(ask, 5.0, said.append) == "the pool"
     assert said == ["does not answer; asking again for 5 seconds"]
     answers = iter([SleuthError("does not answer"), SleuthError("still not"), "the pool"])
-    monkeypatch.setattr(stage_context, "SAID_SECONDS", 0.0)  # in place of a minute
-    assert StageContext._retried(context, ask, 5.0) == "the pool"
+    monkeypatch.setattr(engines, "SAID_SECONDS", 0.0)  # in place of a minute
+    assert retried(ask, 5.0, said.append) == "the pool"
     assert said[2:] == ["still not; asking again for 5 seconds"]
     answers = iter([SleuthError("does not answer")])
     with pytest.raises(SleuthError, match="does not answer"):  # of a server that no stage has used yet
-        StageContext._retried(context, ask, 0.0)
+        retried(ask, 0.0, said.append)
 
 
 def test_servers_that_share_the_card_sleep_while_the_learner_computes(

@@ -85,9 +85,9 @@ def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(
 
 def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file: Path) -> None:
     reward = 'stage.1.reward=[{ kind = "python", function = "my_rewards:brevity" }]'
-    with pytest.raises(SleuthError, match=r"teacher.right is missing: what a right episode scores is not known"):
+    with pytest.raises(SleuthError, match=r'teacher.when = "wrong": what a right episode scores is not known'):
         stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', reward)
-    stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong", right = 0.5 }', reward)
+    stage_of(recipe_file, 'stage.1.teacher={ model = "m" }', reward)
 
 
 def stage_of(recipe_file: Path, *overrides: str) -> GrpoRecipe:
@@ -153,7 +153,6 @@ def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
     [
         (['stage.1.loss.advantage="none"'], 'loss.advantage = "none" leaves nothing to learn from'),
         (['stage.1.teacher.model="nowhere"'], "no such"),
-        (['stage.1.teacher={ model = "models/tiny-base", right = 0.5 }'], "teacher.right = 0.5 has no effect"),
         (
             ['stage.1.teacher={ model = "models/tiny-base", top_k = 8 }', 'stage.1.loss.ratio="sequence"'],
             "teacher.top_k needs a loss that is a sum over tokens, and loss.ratio makes it none",

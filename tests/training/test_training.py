@@ -22,11 +22,11 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.host import disk
 from sleuth.learn.policy import Policy
 from sleuth.recipe import load_recipe
-from sleuth.runs import eval_file
+from sleuth.runs import eval_file, stage_checkpoints
 from sleuth.runs.chain import CHAIN
 from sleuth.runs.checkpoints import checkpoints_in, load_state, step_of
 from sleuth.runs.run_folder import RunFolder
-from sleuth.training import grpo, stage_context
+from sleuth.training import grpo, rollout_worker
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
@@ -70,7 +70,7 @@ class FullDisk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         self.step = 0
-        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, stage_context.write_rollouts
+        step, free, rollouts = GRPOTrainer.step, disk.free_bytes, rollout_worker.write_rollouts
 
         def counted(trainer: GRPOTrainer, number: int) -> dict[str, Any]:
             self.step = number
@@ -86,8 +86,8 @@ class FullDisk:
 
         monkeypatch.setattr(GRPOTrainer, "step", counted)
         monkeypatch.setattr(disk, "free_bytes", room)
-        monkeypatch.setattr(stage_context, "free_bytes", room)
-        monkeypatch.setattr(stage_context, "write_rollouts", written)
+        monkeypatch.setattr(stage_checkpoints, "free_bytes", room)
+        monkeypatch.setattr(rollout_worker, "write_rollouts", written)
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those_of_a_run_without(

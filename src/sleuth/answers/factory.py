@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
 
@@ -19,14 +19,14 @@ from sleuth.episodes.protocol import RewardPart, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.recipe.envs import compares_answers, environment_of
-from sleuth.recipe.judges import JudgeFields
-from sleuth.recipe.rewards import FunctionFields, Identify, Judged, Recorded, RewardFields, RewardInputs
+from sleuth.recipe.judges import JudgedFields, JudgeFields
+from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
 from sleuth.recipe.strict import StrictModel
 from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
 
-def reward_spec_of(rewards: Sequence[Recorded], identify: Identify = identity_of) -> RewardSpec:
-    """The record of the sum of rewards that checkpoints carry."""
+def reward_spec_of(rewards: Sequence[Any], identify: Identify = identity_of) -> RewardSpec:
+    """The record of the sum of rewards, of episodes or of candidates, that checkpoints carry."""
     return RewardSpec(
         parts=tuple(
             RewardPart(
@@ -120,12 +120,12 @@ def require_judges(rewards: Sequence[RewardFields]) -> None:
         require_judge(use)
 
 
-def judges_in(rewards: Sequence[Judged], what: str = "reward") -> Iterator[JudgeUse]:
-    """Each judge, and each that watches one; without judges of endings, which know them and pass no exam."""
+def judges_in(rewards: Sequence[JudgedFields], what: str = "reward") -> Iterator[JudgeUse]:
+    """Each judge; without judges of endings, which know them and pass no exam."""
     for reward in rewards:
-        for number, judge in enumerate(reward.judges()):
-            if not judge.needs_endings:  # the first one decides
-                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills(watching=number > 0))
+        for judge in reward.judges():
+            if not judge.needs_endings:
+                yield JudgeUse(of=f"the {reward.kind} {what}", judge=judge, skills=reward.skills())
 
 
 def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:

@@ -23,7 +23,7 @@ from sleuth.cite.measure import (
     sheets_of,
 )
 from sleuth.dialect import Dialect
-from sleuth.judges.rubric_sheets import verdicts_on
+from sleuth.judges import verdicts_on
 from sleuth.types import Case, Episode, Group, Judge, Score, SheetJudge, Verdict, failed_score
 
 Formula = Literal["f1", "dr_tulu"]

@@ -86,8 +86,8 @@ class CitationRecipe(JudgedPartRecipe):
                     'set content = "none" in the citation reward, and citations alone are paid'
                 )
 
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        return math.ceil(size.cited / MAX_SHEET) if self.asks_sheets else size.cited, size.cited, True
+    def cases(self, size: AnswerSize) -> tuple[int, bool]:
+        return math.ceil(size.cited / MAX_SHEET) if self.asks_sheets else size.cited, True
 
     @model_validator(mode="before")
     @classmethod
@@ -163,21 +163,20 @@ class RubricRecipe(JudgedPartRecipe):
         subjects = [*(["criteria"] if self.own else []), *(["static_criteria"] if self.static != "none" else [])]
         return tuple(subject if self.sees_evidence else f"{subject}{UNSEEN}" for subject in subjects)
 
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
+    def cases(self, size: AnswerSize) -> tuple[int, bool]:
         """Criteria; a whole sheet of them may be one call."""
         criteria = size.own * self.own + len(STATIC[self.static])
-        return (1, criteria, False) if self.asks_sheets else (criteria, criteria, self.own)
+        return (1, False) if self.asks_sheets else (criteria, self.own)
 
     @combination
     def _judge_fits(self) -> Iterator[str]:
         if not self.own and self.static == "none":
             yield 'static is missing: own = false leaves no criterion; set static = "refiner"'
-        for judge in (self.judge, *([self.watch.judge] if self.watch else [])):
-            if self.static != "none" and judge.kind != "http":
-                yield (
-                    f'static = "{self.static}" needs judges of kind "http": kind = "{judge.kind}" only decides whether '
-                    "an answer makes a statement"
-                )
+        if self.static != "none" and self.judge.kind != "http":
+            yield (
+                f'static = "{self.static}" needs a judge of kind "http": kind = "{self.judge.kind}" only decides '
+                "whether an answer makes a statement"
+            )
 
 
 class CitationGainRecipe(CreditFields):

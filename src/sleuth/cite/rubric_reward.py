@@ -11,7 +11,7 @@ from sleuth.answers.answer import given_answer
 from sleuth.cite.claims import TAG
 from sleuth.cite.evidence import abstains, citable, read_answer
 from sleuth.dialect import Dialect
-from sleuth.judges.rubric_sheets import verdicts_on
+from sleuth.judges import verdicts_on
 from sleuth.types import Episode, Group, Judge, Rubric, Score, Sheet, SheetJudge, Task, Verdict, failed_score
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.judges.json_client import JsonClient
+from sleuth.judges.http import JsonClient
 from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
 from sleuth.types import Rubric, Task
 

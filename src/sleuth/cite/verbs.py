@@ -41,7 +41,7 @@ def rubrics(
     distinguish the row's own answer from spoiled ones go to a separate file beside the other. The same command
     continues where it stopped. A data card is written beside the rows.
     """
-    from sleuth.recipe.parts import load_judge, load_teacher
+    from sleuth.recipe.load import load_judge, load_teacher
     from sleuth.terminal.recipe_inputs import missing_inputs, require_file
 
     require_file(data)

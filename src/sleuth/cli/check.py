@@ -217,7 +217,7 @@ def check_judge(
 
     Prints what it gets wrong and what biases it. Exit status 1 where it fails.
     """
-    from sleuth.recipe.parts import load_judge
+    from sleuth.recipe.load import load_judge
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     recipe = load_judge(file, missing_inputs)

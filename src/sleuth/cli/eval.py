@@ -81,7 +81,7 @@ def evaluate(
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
     asked = {name: value for name, value in locals().items() if name in ASKED}
-    from sleuth.recipe.parts import load_judge
+    from sleuth.recipe.load import load_judge
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)

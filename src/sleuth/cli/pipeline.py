@@ -32,6 +32,7 @@ from sleuth.runs.checkpoints import require_own
 from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
 from sleuth.runs.run_folder import RunFolder
+from sleuth.runs.stage_checkpoints import StageCheckpoints
 from sleuth.terminal.inputs import naming
 from sleuth.training import loop
 from sleuth.training.servers import RunServers
@@ -47,7 +48,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
         require_ranks(recipe, ranks)
         ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
         if not ranks.first:
-            PROCESS.begin(folder.manifest.threads, folder.say)
+            PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
         split = partial(server_memory, recipe, ranks=ranks.world)
         with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
             last = _run_each(recipe, folder, ranks, servers)
@@ -81,7 +82,7 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
                     "peak memory of ranks", partial(folder.manifest.set_rank_memory, stage.name, peaks)
                 )
         elif trained is not None:
-            ranks.broadcast(partial(trained.write_card, Path(model)))
+            ranks.broadcast(partial(trained.checkpoints.write_card, Path(model)))
         ranks.broadcast(partial(stage.require_passed, context))
     return Path(model)
 
@@ -148,13 +149,13 @@ def require_accepted(recipe: Recipe, reward: str) -> None:
         raise SleuthError(f"--accept-reward {reward}: the recipe's reward is {' and '.join(rewards) or 'none'}")
 
 
-def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageContext:
-    """The last stage that has saved a checkpoint. Raises SleuthError if there is none, or no best checkpoint."""
-    saved = [context for context in trained_stages(recipe, folder) if context.checkpoints()]
+def stage_to_roll_back(recipe: Recipe, folder: RunFolder) -> StageCheckpoints:
+    """Those of the last stage that has saved any. Raises SleuthError if there are none, or no best one."""
+    saved = [one.checkpoints for one in trained_stages(recipe, folder) if one.checkpoints.resumable()]
     if not saved:
         raise SleuthError(f"{folder.path}: holds no checkpoint to go back to")
     if (best := saved[-1].best()) is None:
-        raise SleuthError(f"{saved[-1].checkpoints()[-1]}: its stage has no rewards to choose a best checkpoint by")
+        raise SleuthError(f"{saved[-1].resumable()[-1]}: its stage has no rewards to choose a best checkpoint by")
     require_own(best, folder.manifest.run)
     return saved[-1]
 
@@ -165,7 +166,7 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
     for index in recipe.stages_of(TrainingRecipe):
         context = _context(recipe, index, folder, model)
         yield context
-        saved = context.checkpoints()
+        saved = context.checkpoints.resumable()
         model = str(saved[-1]) if saved else model
 
 
@@ -176,7 +177,7 @@ def _context(recipe: Recipe, index: int, folder: RunFolder, model: str, **more: 
 
 def _begin(recipe: Recipe, folder: RunFolder, ranks: int, *, exact: bool) -> None:
     """Check all inputs, record the plan, and record and print the overlaps of training and evaluation questions."""
-    PROCESS.begin(folder.manifest.threads, folder.say)
+    PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
     _require_same_machine(folder, exact=exact)
     overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
     folder.manifest.set_overlap(overlaps)

@@ -88,7 +88,7 @@ def rescore(
     Prints how far the two rewards agree. Nothing is generated. A judge's verdicts are taken from the run and only
     missing ones are asked for; where only weights differ, no call is made.
     """
-    from sleuth.recipe.parts import load_rewards
+    from sleuth.recipe.load import load_rewards
     from sleuth.recipe.rewards import unfit_rewards
     from sleuth.runs.run_folder import RunFolder
     from sleuth.terminal.recipe_inputs import missing_inputs

@@ -64,7 +64,7 @@ def watch(
     Above each report stand the state and the alarms of its run, and the states of the others. Reads the folders and
     writes nothing.
     """
-    from sleuth.report.live_report import live_reports
+    from sleuth.report.live import live_reports
     from sleuth.serve.watch import watch_app
 
     reports = live_reports(runs)
@@ -109,7 +109,7 @@ def compare(
     with progress_bar("compare") as progress:
         comparison = compare_arms(arms, progress)
     if out is not None:
-        from sleuth.report.comparison_page import write_comparison
+        from sleuth.report.page import write_comparison
 
         write_comparison(comparison, out)
     if as_json:

@@ -137,8 +137,8 @@ def retriever(
 ) -> None:
     """Serve an index over HTTP, for Sleuth and other trainers.
 
-    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics,
-    /openapi.json. With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
+    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics.
+    With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
     from sleuth.serve.http.access import Limits
     from sleuth.serve.retriever.search_handler import IndexLoader

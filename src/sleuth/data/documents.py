@@ -21,7 +21,7 @@ from sleuth.data.layouts import copy_layouts
 from sleuth.data.pages import name_as_text
 from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, read_rows, rows_and_faults, text_of, texts_of
 from sleuth.host.variables import ROW
-from sleuth.recipe.text import Part
+from sleuth.recipe.data import Part
 from sleuth.types import Document, SleuthError, Thought
 
 PLAIN = (".txt", ".txt.gz")

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents
 from sleuth.data.kept_tokens import keeping_tokens
-from sleuth.recipe.text import TextRecipe
+from sleuth.recipe.data import TextRecipe
 from sleuth.render import CHARACTER_TOKENS, UNFINISHED, Renderer, decode
 from sleuth.types import Continuation, Document, Piece, Segment, SleuthError, Task
 

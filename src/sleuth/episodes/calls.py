@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from sleuth.dialect import Dialect, Tool
-from sleuth.judges.judge_prompts import replace_surrogates
+from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import delaying_engine
 from sleuth.types import Action, EpisodeKey, Group, Task
 

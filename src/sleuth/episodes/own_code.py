@@ -10,9 +10,10 @@ from typing import Any
 
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
 from sleuth.episodes.protocol import OwnCode, RewardSpec
-from sleuth.own.functions import load_function, merged_sources
+from sleuth.own.functions import load_function, merged_sources, sources_of
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.problems import tables_in
 
 
 def own_code_of(names: Sequence[str], parameters: Mapping[str, Any], files: Sequence[Path]) -> OwnCode:
@@ -41,25 +42,36 @@ def env_code_in(env: EnvFields) -> OwnCode | None:
     )
 
 
+def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
+    """The record of the classes of a stage's tables that families of others bring; None if there are none."""
+    kinds = dict.fromkeys(type(table) for _, table in tables_in(stage))
+    others = [kind for kind in kinds if kind.__module__.partition(".")[0] != "sleuth"]
+    if not others:
+        return None
+    names = tuple(f"{kind.__module__}:{kind.__name__}" for kind in others)
+    return OwnCode(functions=names, parameters={}, sources=merged_sources(*map(sources_of, others)))
+
+
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
-    """The records of a stage's environment (`env`) and loss (`loss`), as far as they are the user's. The rewards are in
-    its reward specification."""
+    """The records of a stage's environment (`env`), loss (`loss`) and tables (`families`), as far as they are not ours.
+    The functions of its rewards are in its reward specification."""
     loss = stage.loss
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
+        "families": families_code_in(stage),
     }
     return {what: code for what, code in found.items() if code is not None}
 
 
-def sources_of(code: Mapping[str, OwnCode]) -> dict[str, str]:
+def all_sources(code: Mapping[str, OwnCode]) -> dict[str, str]:
     """The sha256 of all their files, by path. Raises UserCodeError if two different files have the same path."""
     return merged_sources(*(one.sources for one in code.values()))
 
 
 def code_differences(before: Mapping[str, OwnCode], now: Mapping[str, OwnCode]) -> list[str]:
     """What differs between records of a stage's code: files, and `the functions of env` or `the parameters of loss`."""
-    old, new = sources_of(before), sources_of(now)
+    old, new = all_sources(before), all_sources(now)
     found = [name for name in old | new if old.get(name) != new.get(name)]
     for what in {**before, **now}:
         one, other = before.get(what), now.get(what)

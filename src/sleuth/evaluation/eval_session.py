@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.answers.factory import eval_reward_of, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
@@ -27,7 +28,7 @@ from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.training import SampledRecipe
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
 from sleuth.runs.progress import ProgressBar
@@ -37,7 +38,7 @@ DEFAULT_CONTEXT = 4096
 
 OpenPool = Callable[[PreTrainedModel, PreTrainedTokenizerFast, int], PoolEngine | None]
 """The servers that generate in the place of a model, with its weights, sequences of at most so many tokens; None if
-there are none: `StageContext.pool_for_evaluation`."""
+there are none: `sleuth.training.engines.evaluation_pool`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +223,11 @@ def open_eval_session(
         max_positions, notes = context_of(loaded), []
     if card is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
+    if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
+        notes.append(
+            f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
+            "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
+        )
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Literal
 
 from sleuth import family
@@ -104,14 +104,14 @@ class Figure:
 COMPARED = ("everywhere", "comparisons")
 
 
-@cache
+@family.cached
 def figures() -> tuple[Figure, ...]:
     """All rows, in the order of tables."""
     rows = [row for row in family.figures() if isinstance(row, Figure)]
     return (*(row for row in rows if not row.shared), *(row for row in rows if row.shared))
 
 
-@cache
+@family.cached
 def figure(name: str) -> Figure:
     """The row of a figure. A name that no row has is in no comparison, and its label is its words."""
     words = name.replace("_", " ")
@@ -188,7 +188,8 @@ def _segments(record: Record, by: Callable[[str], bool]) -> list[Mapping[str, An
 
 def _missing(record: Record) -> float:
     known = record.get(SCORE) if record.get("verdict") == SCORE else record.get("em")
-    return float(known is None and "citation_f1" not in record)
+    measured = any(row.alone and row.required and row.name in record for row in figures())
+    return float(known is None and not measured)
 
 
 def is_kind(kind: str) -> Callable[[Record], bool]:

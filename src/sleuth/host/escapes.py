@@ -22,6 +22,12 @@ def one_line(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
+def replace_surrogates(value: Any) -> Any:
+    """The text with a question mark for each unpaired surrogate, which no file and no request can hold; what is no
+    text stays as it is."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
 class EscapingStream:
     """A terminal to which `print` and its like write: each text is escaped. Our `Console`, whose colours are sequences
     too, escapes what it is given and writes to `terminal` itself.

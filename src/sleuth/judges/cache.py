@@ -8,16 +8,14 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
-from sleuth.types import AnySheet, Case, ClaimSheet, Judge, Pair, PairJudge, Sheet, SheetJudge, SleuthError, Verdict
+from sleuth.types import AnySheet, Case, Judge, Pair, SleuthError, Verdict
 
-Item = TypeVar("Item", bound=Case | AnySheet | Pair)
-Ask = Callable[[Sequence[Item]], Awaitable[list[list[Verdict]]]]
-"""Items -> the verdicts on each."""
+Item = Case | AnySheet | Pair
 
 FORMAT = 1  # sqlite's user_version
 APPLICATION_ID = 0x51E07
@@ -55,10 +53,7 @@ class VerdictCache:
         """Stores a verdict; the first one under a key stays. Raises SleuthError if the disk is full, since to go on
         would mean paying for it twice."""
         row = (key, judge, json.dumps(asdict(verdict)))
-        try:
-            self._file.execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row)
-        except sqlite3.Error as error:
-            raise SleuthError(f"{self._path}: a verdict could not be stored: {error}; free disk space") from None
+        self._write("a verdict could not be stored", "INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", row)
 
     def calls(self, judge: str) -> int:
         """The calls of a judge that `count_call` has counted."""
@@ -67,12 +62,14 @@ class VerdictCache:
 
     def count_call(self, judge: str) -> None:
         """Counts a call of a judge, durably. Raises SleuthError if the disk is full."""
+        counted = "INSERT INTO calls VALUES (?, 1) ON CONFLICT (judge) DO UPDATE SET calls = calls + 1"
+        self._write("a call could not be counted", counted, (judge,))
+
+    def _write(self, problem: str, statement: str, row: tuple[str, ...]) -> None:
         try:
-            self._file.execute(
-                "INSERT INTO calls VALUES (?, 1) ON CONFLICT (judge) DO UPDATE SET calls = calls + 1", (judge,)
-            )
+            self._file.execute(statement, row)
         except sqlite3.Error as error:
-            raise SleuthError(f"{self._path}: a call could not be counted: {error}; free disk space") from None
+            raise SleuthError(f"{self._path}: {problem}: {error}; free disk space") from None
 
     def close(self) -> None:
         """Closes the file; every stored verdict is in it already."""
@@ -99,20 +96,6 @@ class NamedJudge(Judge, Protocol):
     def identity(self) -> str: ...
 
 
-class NamedSheetJudge(SheetJudge, Protocol):
-    """As `NamedJudge`, for sheets."""
-
-    @property
-    def identity(self) -> str: ...
-
-
-class NamedPairJudge(PairJudge, Protocol):
-    """As `NamedJudge`, for pairs."""
-
-    @property
-    def identity(self) -> str: ...
-
-
 VERDICT_RETRIES = 8
 """Further requests for a missing verdict of a served judge. Missing scores should be rare: answers that need many
 verdicts lose their score more often, and the rest of the group would then train the policy to need few."""
@@ -128,72 +111,41 @@ class RetryLimits:
 
 
 NO_RETRIES = RetryLimits()
+NOT_CACHED = Verdict(score=None, reason="the verdict is not cached, and no judge may be called")
 
 
 class CachedJudge:
-    """A `Judge` that caches the verdicts of another; `tally` counts the cases."""
+    """A `Judge`, `SheetJudge` and `PairJudge` that caches the verdicts of another one, as far as that is each of them;
+    without a `judge`, an uncached verdict is missing. Sheets are stored as a whole, and both orders of a pair.
 
-    def __init__(self, judge: NamedJudge, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES) -> None:
-        self.identity = judge.identity
-        self.tally = Tally()
-        self._verdicts = _CachedVerdicts(_one_per_item(judge.judge), judge.identity, cache, self.tally, retry_limits)
-
-    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        """As `Judge.judge`; asks only for uncached verdicts."""
-        return [verdict for [verdict] in await self._verdicts.get(cases)]
-
-
-class CachedSheetJudge:
-    """A `SheetJudge` that caches the verdicts of another, each sheet as a whole; `tally` counts the sheets."""
-
-    def __init__(self, judge: NamedSheetJudge, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES) -> None:
-        self.identity = judge.identity
-        self.tally = Tally()
-        self._verdicts = _CachedVerdicts(judge.rate, judge.identity, cache, self.tally, retry_limits)
-
-    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
-        """As `SheetJudge.rate`; asks only for uncached verdicts."""
-        return await self._verdicts.get(sheets)
-
-
-class CachedPairJudge:
-    """A `PairJudge` that caches the verdicts of another, each order separately; `tally` counts the orders."""
-
-    def __init__(self, judge: NamedPairJudge, cache: VerdictCache) -> None:
-        self.identity = judge.identity
-        self.tally = Tally()
-        self._verdicts = _CachedVerdicts(_one_per_item(judge.compare), judge.identity, cache, self.tally, NO_RETRIES)
-
-    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
-        """As `PairJudge.compare`; asks only for uncached verdicts."""
-        return [verdict for [verdict] in await self._verdicts.get(pairs)]
-
-
-def _one_per_item(ask: Callable[[Sequence[Item]], Awaitable[list[Verdict]]]) -> Ask[Item]:
-    """Adapts a judge that gives one verdict per item to `Ask`."""
-
-    async def ask_for_lists(items: Sequence[Item]) -> list[list[Verdict]]:
-        return [[verdict] for verdict in await ask(items)]
-
-    return ask_for_lists
-
-
-class _CachedVerdicts(Generic[Item]):
-    """Requests each item separately, so that its verdicts are stored as they arrive, and equal items once. An invalid
-    verdict is stored too, since its call was paid for; a missing one is not."""
+    Each question is asked by itself, so that its verdicts are stored as they arrive, and equal ones once. An invalid
+    verdict is stored too, since its call was paid for; a missing one is not. `tally` counts the questions.
+    """
 
     def __init__(
-        self, ask: Ask[Item], identity: str, cache: VerdictCache, tally: Tally, retry_limits: RetryLimits
+        self, judge: Any, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES, *, identity: str = ""
     ) -> None:
-        self._ask = ask
-        self._retry_limits = retry_limits
-        self._identity = identity
+        self.identity = identity or judge.identity
+        self.tally = Tally()
+        self._judge = judge
         self._cache = cache
-        self._tally = tally
+        self._retry_limits = retry_limits
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: dict[str, asyncio.Task[list[Verdict]]] = {}
 
-    async def get(self, items: Sequence[Item]) -> list[list[Verdict]]:
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """As `Judge.judge`."""
+        return [verdict for [verdict] in await self._get(cases)]
+
+    async def rate(self, sheets: Sequence[AnySheet]) -> list[list[Verdict]]:
+        """As `SheetJudge.rate`."""
+        return await self._get(sheets)
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """As `PairJudge.compare`."""
+        return [verdict for [verdict] in await self._get(pairs)]
+
+    async def _get(self, items: Sequence[Item]) -> list[list[Verdict]]:
         if self._loop is not asyncio.get_running_loop():  # another `asyncio.run`: tasks of the last one never end
             self._loop, self._pending = asyncio.get_running_loop(), {}
         return await asyncio.gather(*(self._verdicts(item) for item in items))
@@ -202,13 +154,13 @@ class _CachedVerdicts(Generic[Item]):
         [first, *_] = keys = self._keys(item)
         verdicts = None if first in self._pending else self._stored(keys)
         fresh = first not in self._pending and verdicts is None
-        self._tally.asked += fresh
-        self._tally.cached += not fresh
+        self.tally.asked += fresh
+        self.tally.cached += not fresh
         if fresh:
             self._pending[first] = asyncio.ensure_future(self._fetch(keys, item))
         if verdicts is None:  # shielded: another caller may wait for the same task
             verdicts = await asyncio.shield(self._pending[first])
-        return list(map(self._tally.enter, verdicts))
+        return list(map(self.tally.enter, verdicts))
 
     def _stored(self, keys: Sequence[str]) -> list[Verdict] | None:
         """The verdicts stored under the keys; None if any is missing."""
@@ -216,26 +168,36 @@ class _CachedVerdicts(Generic[Item]):
         return verdicts if len(verdicts) == len(keys) else None
 
     async def _fetch(self, keys: Sequence[str], item: Item) -> list[Verdict]:
-        deadline = time.monotonic() + self._retry_limits.seconds
+        limits = NO_RETRIES if isinstance(item, Pair) else self._retry_limits
+        deadline = time.monotonic() + limits.seconds
         try:
-            [verdicts] = await self._ask([item])
-            for _ in range(self._retry_limits.retries):
+            verdicts = await self._ask(item, len(keys))
+            for _ in range(limits.retries):
                 if all(map(_is_answered, verdicts)) or time.monotonic() > deadline:
                     break
-                [verdicts] = await self._ask([item])
+                verdicts = await self._ask(item, len(keys))
             for key, verdict in zip(keys, verdicts, strict=True):
                 if _is_answered(verdict):
-                    self._cache.put(key, self._identity, verdict)
+                    self._cache.put(key, self.identity, verdict)
             return verdicts
         finally:
             del self._pending[keys[0]]
 
+    async def _ask(self, item: Item, count: int) -> list[Verdict]:
+        if self._judge is None:
+            return [NOT_CACHED] * count
+        if isinstance(item, Case):
+            return await self._judge.judge([item])
+        if isinstance(item, Pair):
+            return await self._judge.compare([item])
+        [verdicts] = await self._judge.rate([item])
+        return verdicts
+
     def _keys(self, item: Item) -> list[str]:
         """One key per verdict on the item."""
-        parts = [self._identity, type(item).__name__, asdict(item)]
+        parts = [self.identity, type(item).__name__, asdict(item)]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-        sheet = isinstance(item, Sheet | ClaimSheet)
-        return [f"{key}/{index}" for index in range(len(item.cases))] if sheet else [key]
+        return [key] if isinstance(item, Case | Pair) else [f"{key}/{index}" for index in range(len(item.cases))]
 
 
 def _is_answered(verdict: Verdict) -> bool:

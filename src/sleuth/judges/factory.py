@@ -6,34 +6,48 @@ import difflib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from sleuth.host.connections import Answer, RequestFailedError, ask_within
 from sleuth.host.threads import to_stderr
-from sleuth.judges.cache import (
-    CachedJudge,
-    CachedPairJudge,
-    CachedSheetJudge,
-    NamedJudge,
-    NamedPairJudge,
-    NamedSheetJudge,
-    VerdictCache,
-)
-from sleuth.judges.json_client import JsonClient
-from sleuth.judges.open_judge import OpenJudge
+from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
+from sleuth.judges.http import JsonClient
 from sleuth.judges.pool import Ledger, base_url
-from sleuth.judges.watched import SilentJudge, Watch, WatchedJudge, WatchedSheetJudge, agreement
-from sleuth.recipe.judges import (
-    JudgeFields,
-    ServedModelRecipe,
-    Skill,
-)
-from sleuth.recipe.rewards import WatchRecipe
-from sleuth.types import SleuthError
+from sleuth.recipe.judges import ON_SHEETS, UNSEEN, JudgeFields, ServedModelRecipe, Skill
+from sleuth.types import PairJudge, SheetJudge, SleuthError
+
+Client = TypeVar("Client", bound=JsonClient)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenJudge:
+    """A judge that can be called. `sheets` is None for one that judges by one criterion at a time, `pairs` for one that
+    compares nothing, `ledger` for one that makes no HTTP calls. `limits` are those of asking for a missing verdict."""
+
+    judge: NamedJudge
+    sheets: SheetJudge | None = None
+    pairs: PairJudge | None = None
+    ledger: Ledger | None = None
+    limits: RetryLimits = field(default_factory=RetryLimits)
+
+    @property
+    def identity(self) -> str:
+        """A name that changes whenever the same question could get another verdict."""
+        return self.judge.identity
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """All that it can be asked. One that compares texts reads written criteria; others know statements alone."""
+        statements = "claims", "criteria", f"criteria{UNSEEN}"
+        written = "static_criteria", f"static_criteria{UNSEEN}"
+        texts = "continuations", "suffixes", "quality", "factuality", "safety"
+        singly = (*statements, *written) if self.pairs is not None else statements
+        on_sheets = tuple(f"{skill}{ON_SHEETS}" for skill in singly) if self.sheets is not None else ()
+        return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,22 +100,27 @@ def _count_in(file: VerdictCache, ledger: Ledger, name: str) -> None:
     ledger.calls, ledger.count = file.calls(name), partial(file.count_call, name)
 
 
-def open_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
-    """The client of a teacher that writes the file `out`. Raises SleuthError if its server does not answer or serves
-    other models."""
-    require_served(recipe)
-    ledger = Ledger(budget=recipe.budget)
-    count_calls(ledger, recipe.model, out)
-    return JsonClient(
+def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
+    """The client, or the judge, of a served model. Its servers are not contacted before the first question."""
+    return kind(
         recipe.urls,
         recipe.model,
         timeout=recipe.seconds,
         at_once=recipe.at_once,
         max_tokens=recipe.max_tokens,
+        budget=recipe.budget,
         extra=recipe.request,
         key=recipe.key,
-        ledger=ledger,
     )
+
+
+def open_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
+    """The client of a teacher that writes the file `out`. Raises SleuthError if its server does not answer or serves
+    other models."""
+    require_served(recipe)
+    client = connect(recipe, JsonClient)
+    count_calls(client.ledger, recipe.model, out)
+    return client
 
 
 def identity_of(recipe: JudgeFields) -> str:
@@ -111,7 +130,7 @@ def identity_of(recipe: JudgeFields) -> str:
 
 class JudgePool:
     """The judges of a stage, each opened once. Those that are models cache verdicts in the file `verdicts`, or in that
-    of the judge's recipe. With `asks` false only cached verdicts are returned, and nothing is watched.
+    of the judge's recipe. With `asks` false only cached verdicts are returned.
 
     Use it as a context manager, or `close` it.
     """
@@ -120,11 +139,7 @@ class JudgePool:
         self._verdicts = verdicts
         self._asks = asks
         self._opened: dict[str, OpenJudge] = {}
-        self._cached: dict[str, CachedJudge] = {}
-        self._sheets: dict[str, CachedSheetJudge] = {}
-        self._pairs: dict[str, CachedPairJudge] = {}
-        self._watchers: dict[str, CachedJudge] = {}
-        self._watches: list[Watch] = []
+        self._cached: dict[tuple[str, int], CachedJudge] = {}
         self._files: dict[Path, VerdictCache] = {}
 
     @property
@@ -145,61 +160,34 @@ class JudgePool:
         """As `identity_of`, with a judge that is opened once."""
         return self.open(recipe).identity
 
-    def judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> NamedJudge:
-        """The judge behind its cache if it has one, watched by another one if `watch` is given."""
-        judge = self._cached_judge(recipe, self._cached)
-        return WatchedJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
+    def judge(self, recipe: JudgeFields) -> NamedJudge:
+        """The judge, behind its cache if it has one."""
+        return self._behind_cache(recipe, self.open(recipe).judge)
 
-    def sheet_judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> NamedSheetJudge:
-        """As `judge`, for whole sheets of criteria; the recipe's checks allow no other judge here."""
-        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
-        assert opened.sheets is not None
-        assert file is not None
-        key = recipe.model_dump_json()
-        if key not in self._sheets:
-            asked = opened.sheets if self._asks else SilentJudge(opened.identity)
-            self._sheets[key] = CachedSheetJudge(asked, self._file(file), opened.limits)
-        judge = self._sheets[key]
-        return WatchedSheetJudge(judge, self._watch(watch)) if watch is not None and self._asks else judge
+    def sheet_judge(self, recipe: JudgeFields) -> SheetJudge:
+        """As `judge`, for whole sheets of criteria or claims."""
+        return self._behind_cache(recipe, self.open(recipe).sheets)
 
-    def pair_judge(self, recipe: JudgeFields) -> NamedPairJudge:
+    def pair_judge(self, recipe: JudgeFields) -> PairJudge:
         """As `judge`, for comparisons of two texts."""
-        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
-        assert opened.pairs is not None
-        if file is None:
-            return opened.pairs
-        key = recipe.model_dump_json()
-        if key not in self._pairs:
-            asked = opened.pairs if self._asks else SilentJudge(opened.identity)
-            self._pairs[key] = CachedPairJudge(asked, self._file(file))
-        return self._pairs[key]
+        return self._behind_cache(recipe, self.open(recipe).pairs)
+
+    def _behind_cache(self, recipe: JudgeFields, judge: Any) -> Any:
+        assert judge is not None  # the recipe's checks allow no other judge here
+        if (file := recipe.verdicts_in(self._verdicts)) is None:
+            return judge
+        key, opened = (recipe.model_dump_json(), id(judge)), self.open(recipe)
+        if key not in self._cached:
+            asked = judge if self._asks else None
+            self._cached[key] = CachedJudge(asked, self._file(file), opened.limits, identity=opened.identity)
+        return self._cached[key]
 
     def figures(self) -> dict[str, float | None]:
-        """How the questions since the last call were answered, and how far watching judges agreed; without judges that
-        have no cache, unless they are watched."""
+        """How the questions since the last call were answered; without judges that have no cache."""
         counts: Counter[str] = Counter()
-        for judge in (*self._cached.values(), *self._sheets.values(), *self._pairs.values()):
+        for judge in self._cached.values():
             counts.update(judge.tally.take())
-        figures: dict[str, float | None] = {f"judge_{name}": count for name, count in counts.items()}
-        if self._watches:
-            apart = [difference for watch in self._watches for difference in watch.take()]
-            calls = sum(judge.tally.take()["asked"] for judge in self._watchers.values())
-            figures |= {"watch_agreement": agreement(apart), "watch_verdicts": len(apart), "watch_asked": calls}
-        return figures
-
-    def _watch(self, watch: WatchRecipe) -> Watch:
-        self._watches.append(Watch(self._cached_judge(watch.judge, self._watchers), watch.share))
-        return self._watches[-1]
-
-    def _cached_judge(self, recipe: JudgeFields, known: dict[str, CachedJudge]) -> NamedJudge:
-        opened, file = self.open(recipe), recipe.verdicts_in(self._verdicts)
-        if file is None:
-            return opened.judge
-        key = recipe.model_dump_json()
-        if key not in known:
-            asked = opened.judge if self._asks else SilentJudge(opened.identity)
-            known[key] = CachedJudge(asked, self._file(file), opened.limits)
-        return known[key]
+        return {f"judge_{name}": count for name, count in counts.items()}
 
     def close(self) -> None:
         """Closes the caches, which are written already."""

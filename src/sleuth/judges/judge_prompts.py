@@ -1,17 +1,19 @@
-"""The prompts of a language model judge, the JSON schemas of its answers, and their strict parsing."""
+"""The questions to a language model judge: their prompts, the JSON schemas of answers, and their strict parsing."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, NoReturn
 
-from sleuth.types import Case, Pair, Verdict
+from sleuth.host.escapes import replace_surrogates
+from sleuth.types import AnySheet, Case, ClaimSheet, Pair, Sheet, Verdict
 
+VERDICTS = "verdicts"
 REASON, QUOTE = "reason", "quote"
 FENCE = "```"
 CODE_LENGTH = 8  # hexadecimal digits
@@ -47,14 +49,9 @@ class Form:
         kinds[self.key] = {"enum": [*self.scores]}
         return {"type": "object", "properties": kinds, "required": self.keys, "additionalProperties": False}
 
-    def read(self, text: str, quoted: str) -> Verdict:
-        """The verdict of an answer; a quote is kept only if it occurs in `quoted`. Raises InvalidAnswerError unless the
-        answer is exactly of the form: nothing is extracted from prose, clamped or guessed."""
-        return self.verdict_of(json_object(text), quoted)
-
-    def verdict_of(self, answer: Mapping[str, Any], quoted: str) -> Verdict:
-        """As `read`, from the parsed object."""
-        answer = dict(answer)
+    def verdict_of(self, answer: dict[str, Any], quoted: str) -> Verdict:
+        """The verdict of a parsed answer; a quote is kept only if it occurs in `quoted`. Raises InvalidAnswerError
+        unless the answer is exactly of the form: nothing is extracted from prose, clamped or guessed."""
         if sorted(answer) != sorted(self.keys):
             raise InvalidAnswerError(f"the keys should be {', '.join(self.keys)}, found {', '.join(answer) or 'none'}")
         verdict = answer.pop(self.key)
@@ -84,26 +81,27 @@ PAIR = Form(
     scores={"first": 1.0, "second": 0.0, "tie": 0.5},
     quotes=False,
 )
-FORMS = (SUPPORT, CRITERION, PAIR)
+CRITERIA_SHEET = Form(name="sheet", prompt=prompt_text("sheet"), key="score", scores=GRADES, quotes=False)
+CLAIMS_SHEET = Form(name="claims", prompt=prompt_text("claims"), key="score", scores=GRADES, quotes=False)
+"""The forms of one entry of a sheet, without its number."""
+FORMS = (SUPPORT, CRITERION, PAIR, CRITERIA_SHEET, CLAIMS_SHEET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A filled form: the user message, and the text that a quote must come from."""
+    """A filled form: the user message, and the text that a quote must come from. On a sheet, the answer has so many
+    `entries`, each with its number under the key `number`: `criterion` or `claim`."""
 
     form: Form
     message: str
     quoted: str = ""
+    number: str = ""
+    entries: int = 1
 
     @property
     def name(self) -> str:
         """The form's name."""
         return self.form.name
-
-    @property
-    def entries(self) -> int:
-        """One verdict."""
-        return 1
 
     @property
     def prompt(self) -> str:
@@ -112,16 +110,50 @@ class Question:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON schema of an answer."""
-        return self.form.schema
+        """JSON schema of an answer; of a sheet one object per entry, the number first, the score last."""
+        entry = self.form.schema
+        if not self.number:
+            return entry
+        entry["properties"] = {self.number: {"enum": [*range(1, self.entries + 1)]}, **entry["properties"]}
+        entry["required"] = [self.number, *entry["required"]]
+        entries = {"type": "array", "items": entry, "minItems": self.entries, "maxItems": self.entries}
+        return {
+            "type": "object",
+            "properties": {VERDICTS: entries},
+            "required": [VERDICTS],
+            "additionalProperties": False,
+        }
 
     def read(self, text: str) -> list[Verdict]:
-        """The one verdict of an answer. Raises InvalidAnswerError."""
-        return [self.form.read(text, self.quoted)]
+        """The verdicts of an answer, in the order of the entries. Raises InvalidAnswerError if one is missing, repeated
+        or malformed: a partial sheet could assign verdicts to the wrong entries."""
+        answer = json_object(text)
+        if not self.number:
+            return [self.form.verdict_of(answer, self.quoted)]
+        entries = answer.get(VERDICTS)
+        if list(answer) != [VERDICTS] or not isinstance(entries, list):
+            raise InvalidAnswerError(f"it should be one JSON object with the key {VERDICTS}, a list")
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise InvalidAnswerError(f"each of the {VERDICTS} should be an object")
+        numbers = [entry.pop(self.number, None) for entry in entries]
+        if numbers != [*range(1, self.entries + 1)] or not all(type(number) is int for number in numbers):
+            raise InvalidAnswerError(
+                f"there should be an entry for each {self.number} from 1 to {self.entries}, in order"
+            )
+        return [self.form.verdict_of(entry, "") for entry in entries]
 
 
-def question_of(item: Case | Pair) -> Question:
-    """The question to a model about a case or a pair. What siblings share comes first, for prefix caching."""
+def question_of(item: Case | Pair | AnySheet) -> Question:
+    """The question to a model about a case, a pair or a sheet. What siblings share comes first, for prefix caching."""
+    if isinstance(item, Sheet):
+        message = answer_blocks(item.question, item.evidence, item.answer)
+        message += tagged_block("criteria", _numbered(item.criteria))
+        return Question(form=CRITERIA_SHEET, message=message, number="criterion", entries=len(item.criteria))
+    if isinstance(item, ClaimSheet):
+        snippets = (tagged_block(f"snippet-{number}", text) for number, text in enumerate(item.snippets, start=1))
+        claims = [f"(by {_snippets(indices)}) {claim}" for claim, indices in item.entries]
+        message = "".join(snippets) + tagged_block("claims", _numbered(claims))
+        return Question(form=CLAIMS_SHEET, message=message, number="claim", entries=len(item.entries))
     shared = _optional_block("question", item.question) + _optional_block("evidence", item.evidence)
     if isinstance(item, Pair):
         both = tagged_block("first", item.first) + tagged_block("second", item.second)
@@ -131,6 +163,17 @@ def question_of(item: Case | Pair) -> Question:
         return Question(form=CRITERION, message=message, quoted=item.claim)
     message = (shared if item.evidence else shared + tagged_block("evidence", "")) + tagged_block("claim", item.claim)
     return Question(form=SUPPORT, message=message, quoted=item.evidence)
+
+
+def _numbered(lines: Sequence[str]) -> str:
+    """Each text on a line of its own behind its number; a line break inside a text becomes a space."""
+    return "\n".join(f"{number}. {' '.join(line.split())}" for number, line in enumerate(lines, start=1))
+
+
+def _snippets(indices: Sequence[int]) -> str:
+    """`snippet 1`, or `snippets 1, 2 and 3`."""
+    *first, last = (str(index + 1) for index in indices)
+    return f"snippets {', '.join(first)} and {last}" if first else f"snippet {last}"
 
 
 def answer_blocks(question: str, evidence: str, answer: str) -> str:
@@ -163,11 +206,6 @@ CONTROL_NAMES = re.compile(
 def spelled_out(text: str) -> str:
     """The text with a space inside the brackets of control tokens' names: `< |im_end| >`."""
     return CONTROL_NAMES.sub(lambda bracket: f" {bracket[0]}" if bracket[0] == ">" else f"{bracket[0]} ", text)
-
-
-def replace_surrogates(text: str) -> str:
-    """The text with a question mark for each unpaired surrogate, which no file and no request can hold."""
-    return text.encode(errors="replace").decode()
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from http import HTTPStatus
 from typing import Any
 
 from sleuth.host.connections import Answer, RequestFailedError, ask
+from sleuth.host.escapes import replace_surrogates
 from sleuth.host.replicas import Replica, Replicas, RetryBudget
-from sleuth.judges.judge_prompts import replace_surrogates
 from sleuth.types import Verdict
 
 ATTEMPTS = 4
@@ -83,8 +83,6 @@ class ServerPool:
             try:
                 self._ledger.spend()
                 return await self._attempt(replica, body, deadline)
-            except BudgetSpentError as error:
-                raise NoAnswerError(str(error)) from None
             except _AttemptError as error:
                 reason = f"{replica.url}: {error}"
                 await asyncio.sleep(min(error.pause, max(0.0, deadline - time.monotonic())))
@@ -260,10 +258,6 @@ class AdaptiveConcurrency:
                 called.set_result(None)
 
 
-class BudgetSpentError(Exception):
-    """The call budget is spent."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Ledger:
     """Counts of `calls`, of those that `failed` without an answer, and of questions `asked_again` after an invalid
@@ -280,9 +274,9 @@ class Ledger:
     count: Callable[[], None] = lambda: None
 
     def spend(self) -> None:
-        """Counts a call. Raises BudgetSpentError if none is left."""
+        """Counts a call. Raises NoAnswerError if none is left."""
         if self.budget is not None and self.calls >= self.budget:
-            raise BudgetSpentError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
+            raise NoAnswerError(f"the budget of {self.budget:,} calls is spent; raise `budget` for more")
         self.calls += 1
         self.count()
 

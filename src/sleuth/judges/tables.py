@@ -10,7 +10,7 @@ from sleuth.recipe.judges import ExaminedJudgeFields, ServedModelRecipe
 from sleuth.recipe.strict import FilePath
 
 if TYPE_CHECKING:
-    from sleuth.judges.open_judge import OpenJudge
+    from sleuth.judges.factory import OpenJudge
 
 
 class LexicalJudgeRecipe(ExaminedJudgeFields):
@@ -19,7 +19,7 @@ class LexicalJudgeRecipe(ExaminedJudgeFields):
     kind: Literal["lexical"] = "lexical"
 
     def open(self) -> OpenJudge:
-        from sleuth.judges.open_judge import OpenJudge
+        from sleuth.judges.factory import OpenJudge
 
         return OpenJudge(judge=LexicalJudge())
 
@@ -37,20 +37,11 @@ class HttpJudgeRecipe(ServedModelRecipe, ExaminedJudgeFields):
     def open(self) -> OpenJudge:
         """One question may take as long as all attempts of a call, so that an outage is waited for only once."""
         from sleuth.judges.cache import VERDICT_RETRIES, RetryLimits
+        from sleuth.judges.factory import OpenJudge, connect
         from sleuth.judges.http import HttpJudge
-        from sleuth.judges.open_judge import OpenJudge
         from sleuth.judges.pool import ATTEMPTS
 
-        http = HttpJudge(
-            self.urls,
-            self.model,
-            timeout=self.seconds,
-            at_once=self.at_once,
-            max_tokens=self.max_tokens,
-            budget=self.budget,
-            extra=self.request,
-            key=self.key,
-        )
+        http = connect(self, HttpJudge)
         limits = RetryLimits(retries=VERDICT_RETRIES, seconds=ATTEMPTS * self.seconds)
         return OpenJudge(judge=http, sheets=http, pairs=http, ledger=http.ledger, limits=limits)
 

@@ -19,9 +19,8 @@ from transformers import PreTrainedModel
 from sleuth.kernels.last_layer import select_outputs
 from sleuth.kernels.vocabulary import embedding_in_place, logprobs_with_grad
 from sleuth.learn.attention import ActivationBoundary, Branches
-from sleuth.learn.logprobs import head_of, hidden_states
+from sleuth.learn.logprobs import PassFigures, Targets, TokenLoss, head_of, hidden_states
 from sleuth.learn.prefix_tree import Pack, gather_rows
-from sleuth.learn.targets import PassFigures, Targets, TokenLoss
 
 
 def add_gradients(

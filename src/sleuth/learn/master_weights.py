@@ -11,10 +11,9 @@ from transformers import PreTrainedModel
 
 from sleuth.learn.attention import Observe
 from sleuth.learn.chunked_loss import add_gradients
-from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import ALONE, Ranks
 
 HALF = (torch.bfloat16, torch.float16)
@@ -26,8 +25,7 @@ class MasterWeights:
     """A model held whole by this process, and the tensors to step for its trainable weights.
 
     An RL step is often smaller than the spacing of bf16, so 16-bit weights have an fp32 master that accumulates small
-    steps and is copied to the model after each. An fp32 weight is its own master; without `in_fp32` every weight is, as
-    in some published runs.
+    steps and is copied to the model after each. An fp32 weight is its own master.
 
     With `offload` every trained weight has a master in host memory, where gradients and moments are too and the
     optimiser runs (arXiv:2101.06840). Losses, gradients and saved states are those without it.
@@ -36,13 +34,13 @@ class MasterWeights:
     ranks: Ranks = ALONE
     """The processes that hold the model together."""
 
-    def __init__(self, model: PreTrainedModel, *, in_fp32: bool = True, offload: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, *, offload: bool = False) -> None:
         self.module = model
         """The module that computes: the model itself."""
         self._stored = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self._staging = _Staging(model.device) if offload else None
         self.tensors: dict[str, Tensor] = {
-            name: self._master(weight, torch.float32 if in_fp32 and weight.dtype in HALF else weight.dtype)
+            name: self._master(weight, torch.float32 if weight.dtype in HALF else weight.dtype)
             for name, weight in self._stored.items()
         }
         """Parameter name -> the tensor to step."""
@@ -222,4 +220,4 @@ def _pieces(target: Tensor, source: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 Holding = Callable[..., MasterWeights]
-"""(model, in_fp32=bool) -> its `MasterWeights` or a subclass: whole, or sharded over ranks."""
+"""Model -> its `MasterWeights` or a subclass: whole, or sharded over ranks."""

@@ -19,6 +19,8 @@ CHUNK = 2**18
 """Elements per AdamW call on a CPU, few enough that weights, gradients and moments stay in the cache."""
 CARD_BATCH = 2**24
 """The same on a card where no weight has more, few enough that the copies to compare with take little memory."""
+RESOLUTION_SAMPLE = 1_000_000
+"""Weights of `UpdateResolution`, taken at a constant stride over the whole model."""
 INTEGER_OF_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element -> the integer type to compare bits with."""
 
@@ -28,9 +30,8 @@ class Optimisation:
     """Optimiser settings: `Optimisation(steps=200, learning_rate=1e-6, warmup_steps=10)`.
 
     `steps` is the schedule's horizon including `warmup_steps`. `weight_decay` is decoupled and not applied to
-    embeddings, norms and biases. Gradients are clipped to a global 2-norm of `max_grad_norm`. Without `master_weights`,
-    16-bit weights are stepped directly. Input embeddings have a peak rate of their own, `embedding_learning_rate`, if
-    it is given.
+    embeddings, norms and biases. Gradients are clipped to a global 2-norm of `max_grad_norm`. Input embeddings have a
+    peak rate of their own, `embedding_learning_rate`, if it is given.
     """
 
     steps: int
@@ -42,7 +43,6 @@ class Optimisation:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    master_weights: bool = True
 
 
 def scheduled_learning_rate(step: int, settings: Optimisation) -> float:
@@ -53,6 +53,41 @@ def scheduled_learning_rate(step: int, settings: Optimisation) -> float:
         return settings.learning_rate
     progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
     return settings.learning_rate * (1 + math.cos(math.pi * min(1.0, progress))) / 2
+
+
+class UpdateResolution:
+    """The distribution, over a sample of a model's weights, of the smallest update that changes the stored value.
+
+    Between 2^e and 2^(e + 1), floats of p bits of precision are 2^(e + 1 - p) apart, and a change of less than half of
+    that is rounded away: in bfloat16 (p = 8) between |w| / 512 and |w| / 256.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        stride = max(1, sum(weight.numel() for weight in weights) // RESOLUTION_SAMPLE)
+        sample = torch.cat([half_spacing(weight.detach().flatten()[::stride]) for weight in weights])
+        self.thresholds = sample.sort().values  # (n,) fp32
+
+    def share(self, distance: float) -> float:
+        """The share of weights that an update of size `distance` changes."""
+        return int(torch.searchsorted(self.thresholds, distance)) / len(self.thresholds)
+
+    def distance(self, share: float) -> float:
+        """The size of the update that changes this share of the weights."""
+        return float(self.thresholds[min(len(self.thresholds) - 1, int(share * len(self.thresholds)))])
+
+
+def half_spacing(weights: Tensor) -> Tensor:
+    """The smallest change that rounds each weight to another value of its dtype; fp32, in the shape of `weights`."""
+    limits = torch.finfo(weights.dtype)
+    _, exponents = torch.frexp(weights.float().abs().clamp(min=limits.smallest_normal))  # below it, spacing is constant
+    return torch.exp2((exponents - 1).float()) * (limits.eps / 2)  # 2^(exponent - 1) <= |w| < 2^exponent
+
+
+def path_length(settings: Optimisation, steps: int) -> float:
+    """Approximate maximum change of a weight in `steps` steps, if all have the same sign: the sum of the learning
+    rates, since AdamW normalises gradients and Muon's update is scaled to the same."""
+    return sum(scheduled_learning_rate(step, settings) for step in range(steps))
 
 
 def parameter_roles(model: PreTrainedModel) -> dict[str, ParameterRole]:

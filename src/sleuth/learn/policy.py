@@ -23,15 +23,13 @@ from sleuth.kernels.allocator import (
     return_freed_memory,
 )
 from sleuth.learn.batch import Batch, Top
-from sleuth.learn.logprobs import tree_attention
+from sleuth.learn.logprobs import PassFigures, tree_attention
 from sleuth.learn.master_weights import Holding, MasterWeights
-from sleuth.learn.model_families import check_family
+from sleuth.learn.models import check_family
 from sleuth.learn.objective import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
-from sleuth.learn.prefix_tree import Pack, pack, packed
-from sleuth.learn.rank_sharding import shard_packs
+from sleuth.learn.prefix_tree import Pack, pack, packed, shard_packs
 from sleuth.learn.recomputation import Recomputation
-from sleuth.learn.targets import PassFigures
 from sleuth.types import SleuthError
 
 ONE_ROW = 1
@@ -109,7 +107,7 @@ class Policy:
         self.measure_from(reference)
         self.teacher = None if teacher is None else holding(teacher)
         self.teacher_top_k = teacher_top_k
-        self.masters = holding(model, in_fp32=optimisation.master_weights)
+        self.masters = holding(model)
         whole = self.masters.ranks.alone
         self._recomputation = Recomputation(self.masters.module, whole=whole) if gradient_checkpointing else None
         self.optimiser = Optimiser(model, self.masters.tensors, optimisation)

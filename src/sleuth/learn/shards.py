@@ -25,10 +25,9 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from sleuth.learn.attention import Observe
-from sleuth.learn.logprobs import token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.master_weights import HALF, MasterWeights
 from sleuth.learn.prefix_tree import Pack
-from sleuth.learn.targets import PassFigures, TokenLoss
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -41,13 +40,13 @@ class Shards(MasterWeights):
     in host memory.
     """
 
-    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, in_fp32: bool = True, offload: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, offload: bool = False) -> None:
         self.ranks = ranks
         self.model = model
         self.dtype = model.dtype
-        self.module = _copy_on_meta(model, in_fp32=in_fp32)
+        self.module = _copy_on_meta(model)
         self._forward = _Forward(self.module)
-        self._has_masters = in_fp32 and model.dtype in HALF
+        self._has_masters = model.dtype in HALF
         self._learns = any(weight.requires_grad for weight in model.parameters())
         mesh = init_device_mesh(model.device.type, (ranks.world,))
         # Pinned memory is copied while the GPU computes; a CPU has none.
@@ -195,11 +194,11 @@ class _Forward(nn.Module):
         return token_loss(self.model, part, loss, reference, temperature=temperature)
 
 
-def _copy_on_meta(model: PreTrainedModel, *, in_fp32: bool) -> PreTrainedModel:
+def _copy_on_meta(model: PreTrainedModel) -> PreTrainedModel:
     """A copy with weights on the meta device, in the dtype in which they are stepped."""
 
     def empty(weight: nn.Parameter) -> nn.Parameter:
-        dtype = torch.float32 if in_fp32 and weight.requires_grad and weight.dtype in HALF else weight.dtype
+        dtype = torch.float32 if weight.requires_grad and weight.dtype in HALF else weight.dtype
         return nn.Parameter(torch.empty(weight.shape, dtype=dtype, device="meta"), requires_grad=weight.requires_grad)
 
     return copy.deepcopy(model, {id(weight): empty(weight) for weight in model.parameters()})

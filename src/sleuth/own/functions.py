@@ -123,6 +123,11 @@ def _line_of(file: Path, name: str) -> int:
     return 1
 
 
+def sources_of(found: type) -> dict[str, str]:
+    """The sha256 of the files of an imported class, as `UserFunction.sources` has them."""
+    return _sources(_file_of(sys.modules[found.__module__]))
+
+
 def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
     """All the files with their hashes. Raises UserCodeError if two different files have the same path."""
     merged: dict[str, str] = {}

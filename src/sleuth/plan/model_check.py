@@ -15,7 +15,7 @@ from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting, trial_group
-from sleuth.learn.model_families import WORKING, family_problem
+from sleuth.learn.models import WORKING, family_problem
 from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings

@@ -16,8 +16,8 @@ from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, 
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.data import Lengths
-from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.grpo import PoolRecipe
+from sleuth.recipe.stage import EvaluationFields
 from sleuth.types import SleuthError
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
@@ -155,7 +155,7 @@ def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) 
     return LearnerMemory(
         passes=passes,
         lora=stage.lora,
-        masters=stage.master_weights and passes.size < FP32,
+        masters=passes.size < FP32,
         muon=stage.optimiser == "muon",
         reference=stage.keeps_first_weights,
         teacher=teacher,

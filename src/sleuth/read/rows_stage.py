@@ -20,6 +20,7 @@ from sleuth.read.tokens import ReadingTokens, make_reading_tokenizer
 from sleuth.recipe import InitRecipe, SupervisedRecipe
 from sleuth.retrieval.open_index import open_index
 from sleuth.runs.eval_file import write_eval
+from sleuth.training.learning import model_to_train
 from sleuth.training.loop import Figures, update_figures
 from sleuth.training.sft import HELD_OUT, SFTTrainer, first_model, run_with
 from sleuth.training.stage_context import Saved, StageContext
@@ -50,7 +51,7 @@ class ReadingTrainer(SFTTrainer):
                 tokens = ReadingTokens(tokenizer)
                 begin_with_reading(model, tokens.words, tokens.passages(texts.passages), context.recipe.seed)
 
-        starts = context.model_to_train(saved) if saved else first_model(stage, context, make_tokenizer, draw)
+        starts = model_to_train(context, saved) if saved else first_model(stage, context, make_tokenizer, draw)
         super().__init__(stage, context, saved, *starts)
         self.stage = stage
         self.tokens = ReadingTokens(self.tokenizer)

@@ -1,15 +1,12 @@
 """Recipes: TOML files that describe runs, as strict pydantic models. Never imports torch."""
 
-from sleuth.recipe.data import AnsweredRowsRecipe, QuestionsRecipe, WorldTextRecipe
-from sleuth.recipe.evaluation import EvaluateRecipe
+from sleuth.recipe.data import AnsweredRowsRecipe, QuestionsRecipe, TextRecipe, WorldTextRecipe
+from sleuth.recipe.draft import dump_toml
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.load import load_recipe
 from sleuth.recipe.recipe import Recipe
-from sleuth.recipe.stage import StageFields
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.text import TextRecipe
-from sleuth.recipe.toml_writer import dump_toml
-from sleuth.recipe.training import InitRecipe, TrainingRecipe
+from sleuth.recipe.stage import EvaluateRecipe, StageFields
+from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 
 __all__ = [
     "AnsweredRowsRecipe",

@@ -1,16 +1,18 @@
-"""`[stage.data]`: the world texts, questions and answered rows that a stage reads."""
+"""`[stage.data]`: the world texts, questions, answered rows and documents that a stage reads."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
 
 from sleuth import family
 from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, combination
-from sleuth.types import Task
+from sleuth.types import SleuthError, Task
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
 
@@ -105,33 +107,9 @@ class QuestionsRecipe(DataFields):
 
 
 class PlayedQuestionsRecipe(QuestionsRecipe):
-    """Questions that a `grpo` stage plays, and how it draws them."""
+    """Questions that a `grpo` stage plays."""
 
     feeds: ClassVar[Fed] = ("episodes",)
-    draw: Literal["shuffled", "by_difficulty"] = "shuffled"
-    """Order of the questions. "shuffled": every question once in each epoch. "by_difficulty": likewise, but a question
-    whose running rate is outside `rate_bounds` is drawn with probability `floor` only. The rate of a question is the
-    mean score of its episodes, averaged over about the last two times that it was played: with a reward of exact match,
-    its share of right answers. A question not played yet is drawn, unless the rate of its kind (`type`) in its source,
-    over about the last 32 groups, is above the bounds."""
-    rate_bounds: Annotated[tuple[float, float], Field(strict=False)] = (0.1, 0.9)
-    """With draw = "by_difficulty": lowest and highest rate of the questions that are always drawn."""
-    floor: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """With draw = "by_difficulty": probability that any other question is drawn when its turn comes; 1: as likely as
-    the others."""
-    mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
-    """With draw = "by_difficulty": share of each source (`data_source` of the rows) among the questions drawn, as
-    weights relative to one another; absent: sources are not distinguished."""
-
-    @combination
-    def _draw_fits(self) -> Iterator[str]:
-        low, high = self.rate_bounds
-        if low > high:
-            yield f"rate_bounds = [{low:g}, {high:g}] leaves no rate between them; put the lower bound first"
-        if self.draw == "shuffled":
-            for key in ("rate_bounds", "floor", "mix"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    yield f'{key} has no effect with draw = "shuffled"; set draw = "by_difficulty"'
 
 
 class AnsweredRowsRecipe(QuestionsRecipe):
@@ -172,3 +150,76 @@ class EvalQuestionsRecipe(StrictModel):
             yield f"{key} needs a file of questions; for a suite, set per_set"
         if self.per_set is not None and self.suite is None:
             yield f"per_set = {self.per_set} needs a suite; for a file of questions, set limit"
+
+
+Part = Literal["sft", "rl", "held_out"]
+"""The split of a document, decided by its origin alone."""
+
+
+class DocumentsRecipe(StrictModel):
+    """Documents of a file or folder."""
+
+    named: ClassVar[Mapping[str, str]] = {"texts": "texts"}
+    texts: FilePath
+    """A .txt, .jsonl, .jsonl.gz or .parquet file, or a folder of them, here or on the hub: hf://OWNER/NAME/FILE."""
+    part: Part | None = None
+    """Use only documents of this split. Of a thousand origins about 500 are "sft", 438 "rl" and 62 "held_out"; each
+    origin is in one split. Absent: all documents, for files that are already split."""
+    limit: PositiveInt = 32_768
+    """Use only the first `limit` documents."""
+
+
+class ThoughtPlaces(DocumentsRecipe, DataFields):
+    """Documents in which the policy thinks."""
+
+    if TYPE_CHECKING:
+        prefix_tokens: Any
+        suffix_tokens: Any
+        """Set by each class."""
+
+    def tasks(self, tokenizer: Any) -> list[Task]:
+        if tokenizer is None:
+            next(family.load_named("sleuth.data.documents:read_documents")(self.texts), None)
+            return []
+        return self.cut(tokenizer)
+
+    @abstractmethod
+    def cut(self, tokenizer: Any) -> list[Task]:
+        """The texts as tasks of continuing them."""
+
+
+class TextRecipe(ThoughtPlaces):
+    """Documents, cut into prefixes and their suffixes."""
+
+    feeds: ClassVar[Fed] = ("rows", "episodes", "thoughts")
+    kind: Literal["text"]
+    prefix_tokens: PositiveInt = 384
+    """Tokens of a prefix. Where the data gives the place to cut: the last tokens before it, at most this number."""
+    suffix_tokens: PositiveInt = 128
+    """Tokens of a suffix. Where the data gives the place to cut: the first tokens after it, at most this number."""
+    least_tokens: PositiveInt | None = None
+    """Minimum length of a document in tokens; absent: prefix_tokens + suffix_tokens."""
+    windows: PositiveInt = 1
+    """Maximum number of consecutive prefixes, each with its suffix, of one document."""
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        return Lengths.of_text(0, self.prefix_tokens + self.suffix_tokens)
+
+    def cut(self, tokenizer: Any) -> list[Task]:
+        return family.load_named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks
+
+    @combination
+    def _long_enough(self) -> Iterator[str]:
+        window = self.prefix_tokens + self.suffix_tokens
+        if self.least_tokens is not None and self.least_tokens < window:
+            yield f"least_tokens = {self.least_tokens} is less than prefix_tokens + suffix_tokens = {window}"
+
+
+def text_recipe(texts: Path, *, tokens: int, part: str | None, limit: int) -> TextRecipe:
+    """The table for the first `tokens` tokens of each document. Raises SleuthError for an unknown `part`."""
+    prefix = tokens - max(1, tokens // 4)
+    table = {"kind": "text", "texts": texts, "limit": limit, "prefix_tokens": prefix, "suffix_tokens": tokens - prefix}
+    try:
+        return TextRecipe.model_validate(table | ({"part": part} if part is not None else {}))
+    except ValidationError:
+        raise SleuthError(f"--part {part}: should be {', '.join(get_args(Part))}") from None

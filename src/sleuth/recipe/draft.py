@@ -1,15 +1,25 @@
-"""`Draft`: an unchecked recipe as plain tables, and the file or override that each key is from."""
+"""A recipe as plain tables: `Draft`, which knows the file or override that each key is from, and TOML in and out."""
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import tomli_w
+
+from sleuth.recipe.shipped import hint_for
+from sleuth.recipe.strict import StrictModel
 from sleuth.types import SleuthError
 
 Key = tuple[str | int, ...]
 """The path of a value: `("stage", 0, "steps")`, written `stage.0.steps`."""
+MAX_BYTES, MAX_PARTS = 2**20, 64
+"""Of a recipe, and the parts of a key: tomllib takes memory for the square of them."""
+LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){{{MAX_PARTS}}}""")
 
 
 def dotted(key: Sequence[str | int]) -> str:
@@ -50,13 +60,11 @@ class Draft:
     def get(self, key: Sequence[str]) -> Any:
         """The value at a key; None where there is none."""
         node: Any = self.table
-        for part in key:
-            if isinstance(node, list) and re.fullmatch(r"-?\d+", part) and -len(node) <= int(part) < len(node):
-                node = node[int(part)]
-            elif isinstance(node, dict):
-                node = node.get(part)
-            else:
-                return None
+        try:
+            for part in key:
+                node = node[self._step(node, (), part, "")]
+        except (SleuthError, KeyError):
+            return None
         return node
 
     def _write(self, key: Sequence[str], value: Any, writer: str) -> None:
@@ -100,3 +108,61 @@ class Draft:
         if not -len(node) <= index < len(node):
             raise SleuthError(f"{writer}: {dotted((*at, part))}: {dotted(at)} has {len(node)} entries, counted from 0")
         return index % len(node)
+
+
+# -- TOML --------------------------------------------------------------------------------------------------------------
+
+
+def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
+    """The tables of a file, which `child` extends. Raises a one-line `SleuthError` where it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():
+            raise SleuthError(f"{path}: is not an ordinary file; a recipe is a TOML file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise SleuthError(f"{path}: larger than {MAX_BYTES:,} bytes; a recipe has some thousands")
+        text = content.decode()
+        if key := LONG_KEY.search(text):
+            raise SleuthError(f"{path}:{text.count(chr(10), 0, key.start()) + 1}: a key of more than {MAX_PARTS} parts")
+        return tomllib.loads(text)
+    except FileNotFoundError:
+        where = (
+            f"{path}: no such recipe{hint_for(path)}"
+            if child is None
+            else f"{child}: extends a file that is not there: {path}"
+        )
+        raise SleuthError(where) from None
+    except OSError as error:
+        raise SleuthError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SleuthError(f"{path}: is no UTF-8 text; a recipe is a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        where = f"{path}:{line.group(1)}" if line else str(path)
+        raise SleuthError(f"{where}: is no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # thousands of digits or of brackets
+        raise SleuthError(f"{path}: is no TOML that can be read: {error}") from None
+
+
+def dump_toml(recipe: StrictModel) -> str:
+    """The recipe as TOML, defaults included. `load_recipe` of this text returns an equal recipe."""
+    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
+
+
+def emit_value(value: Any) -> str:
+    """A value in TOML syntax, in one line for messages: `"text"`, `3`, `1e-05`, `true`, `[1, 2]`. tomli_w breaks
+    lists into lines."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(emit_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(name)} = {emit_value(item)}" for name, item in value.items()) + "}"
+    return str(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else emit_value(name)

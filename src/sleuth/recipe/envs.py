@@ -160,6 +160,8 @@ RefinerEnvTable = Annotated[EnvFields, OneOf("environments", lambda env: env.pla
 def environment_of(dialect: Dialect | None, tasks: Sequence[Task] = ()) -> type[EnvFields]:
     """The environment in which a model of this dialect is evaluated, or, without one, a model that is asked these
     tasks: that of the last family that `adopts` it."""
+    if dialect is not None:
+        family.knows_dialect(dialect.name)
     return next(table for table in reversed(family.tables("environments")) if table.adopts(dialect, tasks))
 
 

@@ -15,8 +15,9 @@ from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, scored_late, unfit_rewards
+from sleuth.recipe.stage import MemoryAmount, SampledRecipe
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.training import MemoryAmount, SampledRecipe, TrainingRecipe
+from sleuth.recipe.training import TrainingRecipe
 
 if TYPE_CHECKING:
     from sleuth.recipe.recipe import Recipe
@@ -60,16 +61,13 @@ class PolicyTeacherRecipe(StrictModel):
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
     url: str | None = None
     """Address of a vLLM or SGLang server of this model, such as "http://10.0.0.2:30000", which is asked for the
-    log-probabilities of the episodes; only the tokenizer is then read here. Absent: the model is loaded here."""
-    seconds: PositiveFloat = 300.0
-    """Timeout of an answer of the server in seconds; after three the episode's verdict is missing, and it follows
-    nobody. Above `max_missing_fraction` of a step's guided episodes the run stops with an error."""
+    log-probabilities of the episodes; only the tokenizer is then read here. An episode without an answer after three
+    attempts follows nobody; above `max_missing_fraction` of a step's guided episodes the run stops with an error.
+    Absent: the model is loaded here."""
     when: Literal["always", "wrong"] = "always"
     """Episodes that are guided: all, or only those that are not right (arXiv:2508.20324), while the reward trains all
-    of them. An episode without a score is never guided."""
-    right: float | None = None
-    """With when = "wrong": the lowest score of a right episode; absent: the scorer of answers says whether one is
-    right, or, without an `answer` reward, it has the highest score that the rewards can give."""
+    of them. The scorer of answers says whether one is right; without an `answer` reward, it has the highest score that
+    the rewards can give. An episode without a score is never guided."""
     weight: PositiveFloat = 1.0
     """Weight of the KL divergence, in units of the advantage."""
     top_k: PositiveInt | None = None
@@ -80,8 +78,6 @@ class PolicyTeacherRecipe(StrictModel):
     def _can_be_asked(self) -> Iterator[str]:
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             yield f"url is {self.url!r}: expected http://HOST:PORT"
-        if self.url is None and self.seconds != type(self).model_fields["seconds"].default:
-            yield f"seconds = {self.seconds:g} has no effect without url; remove it"
 
 
 class PoolRecipe(StrictModel):
@@ -285,12 +281,10 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
         teacher = self.teacher
         if self.loss.advantage == "none" and teacher is None and self.credit is None and not self.loss.beta:
             yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
-        if teacher is not None and teacher.when == "always" and teacher.right is not None:
-            yield f'teacher.right = {teacher.right} has no effect with teacher.when = "always"; set when = "wrong"'
-        if teacher is not None and teacher.when == "wrong" and teacher.right is None:
+        if teacher is not None and teacher.when == "wrong":
             unknown = [reward.kind for reward in self.reward if reward.highest is None]
             if unknown and not any(reward.answer_scorer for reward in self.reward):
-                yield f'teacher.right is missing: what a right episode scores is not known of a reward "{unknown[0]}"'
+                yield f'teacher.when = "wrong": what a right episode scores is not known of a reward "{unknown[0]}"'
         if teacher is not None and teacher.top_k is not None:
             whole = {"ratio": self.loss.ratio == "sequence", "function": self.loss.function is not None}
             for key in (key for key, given in whole.items() if given):
@@ -356,7 +350,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
         for reward in self.reward:
-            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[2]
+            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[1]
 
     def methods(self) -> tuple[str, ...]:
         loss = ("grpo",) if self.loss.advantage == "grpo" else ()

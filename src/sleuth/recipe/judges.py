@@ -94,6 +94,19 @@ class ExaminedJudgeFields(JudgeFields):
     `sleuth check judge` measures it. Absent: no exam."""
 
 
+class JudgedFields(KindTable):
+    """A table that may ask a judge, by its key `judge`: a reward, or a stage."""
+
+    def judges(self) -> tuple[JudgeFields, ...]:
+        """The judges that it asks."""
+        judge = getattr(self, "judge", None)
+        return () if judge is None else (judge,)
+
+    def skills(self) -> tuple[Skill, ...]:
+        """What it asks of them."""
+        return ()
+
+
 def _spelled_out(judge: Any) -> Any:
     """The table of a judge: `judge = "lexical"` is short for `judge = { kind = "lexical" }`."""
     return {"kind": judge} if isinstance(judge, str) else judge

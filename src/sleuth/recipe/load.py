@@ -18,38 +18,36 @@ package are found by name where no such file is here: `load_recipe("demo")`, `ex
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sleuth.own.families import use
 from sleuth.own.functions import resolved
-from sleuth.recipe.draft import Draft
+from sleuth.recipe.draft import Draft, emit_value, read_toml
+from sleuth.recipe.judges import JudgeFields, JudgeTable, TeacherRecipe
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
+from sleuth.recipe.rewards import RewardFields, RewardTable
 from sleuth.recipe.shipped import (
     ShippedRecipe,
     described,
     find_model,
     find_recipe,
-    hint_for,
     recipe_names,
     shipped_recipe,
 )
-from sleuth.recipe.toml_writer import emit_value
+from sleuth.recipe.strict import Row, StrictModel
 from sleuth.types import SleuthError
 
+Part = TypeVar("Part", bound=StrictModel)
 FUNCTION_KEYS = ("function", "tools", "families")
 """Keys whose values name functions of the user."""
-MAX_BYTES, MAX_PARTS = 2**20, 64
-"""Of a recipe, and the parts of a key: tomllib takes memory for the square of them."""
-LONG_KEY = re.compile(rf"""(?<![\w"'-])(?:[\w"'-]+\s*\.\s*){{{MAX_PARTS}}}""")
 
 
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None) -> Recipe:
@@ -219,38 +217,6 @@ def _family(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         child, path = path, beside if beside.exists() else shipped_recipe(Path(parent)) or beside
 
 
-def read_toml(path: Path, child: Path | None = None) -> dict[str, Any]:
-    """The tables of a file, which `child` extends. Raises a one-line `SleuthError` where it cannot be read."""
-    try:
-        if path.exists() and not path.is_file():
-            raise SleuthError(f"{path}: is not an ordinary file; a recipe is a TOML file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise SleuthError(f"{path}: larger than {MAX_BYTES:,} bytes; a recipe has some thousands")
-        text = content.decode()
-        if key := LONG_KEY.search(text):
-            raise SleuthError(f"{path}:{text.count(chr(10), 0, key.start()) + 1}: a key of more than {MAX_PARTS} parts")
-        return tomllib.loads(text)
-    except FileNotFoundError:
-        where = (
-            f"{path}: no such recipe{hint_for(path)}"
-            if child is None
-            else f"{child}: extends a file that is not there: {path}"
-        )
-        raise SleuthError(where) from None
-    except OSError as error:
-        raise SleuthError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SleuthError(f"{path}: is no UTF-8 text; a recipe is a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"{path}:{line.group(1)}" if line else str(path)
-        raise SleuthError(f"{where}: is no TOML: {error}") from None
-    except (ValueError, RecursionError) as error:  # thousands of digits or of brackets
-        raise SleuthError(f"{path}: is no TOML that can be read: {error}") from None
-
-
 def _parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
@@ -261,3 +227,59 @@ def _parse_override(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         return key, value
     return key, parsed["value"] if parsed.keys() == {"value"} else value
+
+
+# -- files with a single part of a recipe ------------------------------------------------------------------------------
+
+
+class PartFile(StrictModel):
+    """A file with a part of a recipe."""
+
+    families: Row[str] = ()
+    """Families of others, as in a recipe."""
+
+
+class JudgeFile(PartFile):
+    """A judge file."""
+
+    judge: JudgeTable
+    """The judge."""
+
+
+class RewardFile(PartFile):
+    """A reward file."""
+
+    reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    """The rewards; the score is their weighted sum."""
+
+
+class TeacherFile(PartFile):
+    """A teacher file."""
+
+    teacher: TeacherRecipe
+    """The model that generates data."""
+
+
+def load_judge(path: Path, look: Look | None = None) -> JudgeFields:
+    """The `[judge]` of a judge file. Raises a `SleuthError` with a line for each problem."""
+    return _load_part(path, JudgeFile, look).judge
+
+
+def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardFields, ...]:
+    """The `[[reward]]` tables of a reward file; raises likewise."""
+    return _load_part(path, RewardFile, look).reward
+
+
+def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:
+    """The `[teacher]` of a teacher file; raises likewise."""
+    return _load_part(path, TeacherFile, look).teacher
+
+
+def _load_part(path: Path, model: type[Part], look: Look | None) -> Part:
+    if not path.is_file():
+        raise SleuthError(f"{path}: no such file")
+    draft = Draft(str(path))
+    draft.merge(read_toml(path), str(path))
+    draft.table = resolve_functions(draft.table, [str(path)])
+    _use_named(draft)
+    return read_table(draft, model, look)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from sleuth.recipe.draft import Draft, Key, dotted
+from sleuth.recipe.draft import Draft, Key, dotted, emit_value
 from sleuth.recipe.renamed import deleted, instead_of_kind, new_name
 from sleuth.recipe.strict import TABLE, TEXT, VALUES_ONLY, StrictModel, models_in
-from sleuth.recipe.toml_writer import emit_value
 from sleuth.types import SleuthError
 
 Model = TypeVar("Model", bound=StrictModel)
@@ -25,28 +23,36 @@ Look = Callable[[StrictModel], Iterable[str]]
 _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free table, not about its value
 _LONGEST_VALUE = 60  # characters of a wrong value that an error repeats
 _MOST_TOLD = 100  # wrong values of which an error says what would be right
-_WRONG = object()  # in place of a value that cannot be read
+WANTED = {
+    "string_pattern_mismatch": "should be letters, digits, dots, dashes and underscores",
+    "model_type": "should be a table",
+    "model_attributes_type": "should be a table",
+    "dict_type": "should be a table",
+    "path_type": "should be a path",
+    "tuple_type": "should be a list",
+}
+"""What would be right, by the type of pydantic's error, where its own words are not ours."""
 
 
 def read_table(draft: Draft, model: type[Model], look: Look | None = None) -> Model:
     """The draft as its model; with `look`, what its tables name is looked for too.
 
     Raises SleuthError with a line for each problem, such as `demo.toml: stage.0.stpes is no key here; the nearest is
-    stage.0.steps`. A wrong value hides no problem but those of combinations that it is part of.
+    stage.0.steps`: all wrong values or, where none is wrong, all that does not go together or is not there.
     """
-    table: StrictModel
-    wrong: dict[Key, str] = {}
     try:
         table = model.model_validate(draft.table, context=VALUES_ONLY)
     except ValidationError as error:
-        wrong = _wrong_values(error, draft.table, model)
-        table = _as_far_as_right(model, draft.table, wrong)
-    found = [*wrong.items(), *_problems_in(table, look, complete=not wrong)]
-    lines = [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in found]
-    if draft.problems or lines:
-        raise SleuthError(*draft.problems, *lines)
-    assert isinstance(table, model)
+        problems = _wrong_values(error, draft.table, model).items()
+        raise SleuthError(*draft.problems, *_lines(draft, problems)) from None
+    problems = [*_unfit(table), *(looked_for(table, look) if look is not None else ())]
+    if draft.problems or problems:
+        raise SleuthError(*draft.problems, *_lines(draft, problems))
     return table
+
+
+def _lines(draft: Draft, problems: Iterable[tuple[Key, str]]) -> list[str]:
+    return [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in problems]
 
 
 def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[StrictModel]) -> dict[Key, str]:
@@ -67,39 +73,34 @@ def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[
     return wrong
 
 
-def _problems_in(table: StrictModel, look: Look | None, *, complete: bool) -> Iterator[tuple[Key, str]]:
-    """What does not go together in a table and all tables in it, then what `look` does not find; by key."""
-    for key, part in _tables_in(table):
+def _unfit(table: StrictModel) -> Iterator[tuple[Key, str]]:
+    """What does not go together in a table and all tables in it, by key."""
+    for key, part in tables_in(table):
         for check in part.combinations():
-            try:
-                yield from (_told(key, message) for message in check(part))
-            except AttributeError:  # it is about a value that is wrong
-                if complete:
-                    raise
-    if look is not None:
-        yield from looked_for(table, look)
+            yield from (_with_key(key, message) for message in check(part))
 
 
 def looked_for(table: StrictModel, look: Look, key: Key = ()) -> Iterator[tuple[Key, str]]:
     """What `look` does not find of what is named in a table at `key`, and in all tables in it: keys and sentences.
     Texts that an earlier stage makes are not looked for."""
     made: set[Path] = set()
-    for at, part in _tables_in(table, key):
+    for at, part in tables_in(table, key):
         if getattr(part, "texts", None) not in made:
-            yield from (_told(at, message) for message in look(part))
+            yield from (_with_key(at, message) for message in look(part))
         made.update(part.makes())
 
 
-def _tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:
+def tables_in(table: StrictModel, key: Key = ()) -> Iterator[tuple[Key, StrictModel]]:
+    """A table and all tables in it, with their keys."""
     yield key, table
     for name, value in vars(table).items():
         entries = enumerate(value) if isinstance(value, tuple) else [(None, value)]
         for at, entry in entries:
             if isinstance(entry, StrictModel):
-                yield from _tables_in(entry, (*key, name) if at is None else (*key, name, at))
+                yield from tables_in(entry, (*key, name) if at is None else (*key, name, at))
 
 
-def _told(key: Key, message: str) -> tuple[Key, str]:
+def _with_key(key: Key, message: str) -> tuple[Key, str]:
     """The whole key that a table's own message is about, and the message with it."""
     about = (*key, *_key_before(message))
     return about, f"{dotted(about)} {message.partition(' ')[2]}"
@@ -108,50 +109,6 @@ def _told(key: Key, message: str) -> tuple[Key, str]:
 def _key_before(message: str) -> Key:
     """The key that a message begins with."""
     return tuple(int(part) if part.isdigit() else part for part in message.partition(" ")[0].split("."))
-
-
-# -- what is right of a table ------------------------------------------------------------------------------------------
-
-
-def _as_far_as_right(
-    model: type[StrictModel], table: Mapping[str, Any], wrong: Collection[Key], key: Key = ()
-) -> StrictModel:
-    """`table` as its model. What of it is wrong or missing is no attribute of it."""
-    if _is_right(key, wrong):
-        return model.model_validate(table, context=VALUES_ONLY)
-    values = {
-        name: _as_far(field, table[name], wrong, (*key, name))
-        for name, field in model.model_fields.items()
-        if name in table and (*key, name) not in wrong
-    }
-    built = model.model_construct(**values)
-    for name in model.model_fields:
-        if (*key, name) in wrong or values.get(name) is _WRONG:
-            vars(built).pop(name, None)
-    return built
-
-
-def _as_far(field: FieldInfo, value: Any, wrong: Collection[Key], key: Key) -> Any:
-    """The value of a field, tables in it as far as they are right."""
-    if _is_right(key, wrong):
-        return TypeAdapter(field.rebuild_annotation()).validate_python(value, context=VALUES_ONLY)
-    models = models_in(field)
-    if isinstance(value, list):
-        entries = [_entry(models, entry, wrong, (*key, at)) for at, entry in enumerate(value)]
-        return _WRONG if any(entry is _WRONG for entry in entries) else tuple(entries)
-    return _entry(models, value, wrong, key)
-
-
-def _entry(models: Sequence[type[StrictModel]], table: Any, wrong: Collection[Key], key: Key) -> Any:
-    if isinstance(table, str) and _is_right(key, wrong):
-        return table
-    if not models or not isinstance(table, Mapping) or key in wrong or (*key, "kind") in wrong:
-        return _WRONG
-    return _as_far_as_right(_chosen(models, table), table, wrong, key)
-
-
-def _is_right(key: Key, wrong: Collection[Key]) -> bool:
-    return not any(at[: len(key)] == key for at in wrong)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
@@ -179,23 +136,15 @@ def _sentence(problem: ErrorDetails, key: Key, table: Mapping[str, Any], model: 
             return f"{name} {str(context['error']).partition(' ')[2]}"
         case "too_short":
             return f"{name} is empty: should have at least {context['min_length']} entry"
-        case "string_pattern_mismatch":
-            return f"{name} = {_shown(problem['input'])}: should be letters, digits, dots, dashes and underscores"
         case "literal_error":
             if _is_unknown_key(problem):
                 return _unknown(key, _valid_keys(problem, key, table, model))
             expected = " or ".join(map(emit_value, _expected(problem)))
             return f"{name} = {_shown(problem['input'])}: should be {expected}"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return f"{name} = {_shown(problem['input'])}: should be a table"
         case "tuple_type" if isinstance(problem["input"], Mapping):
             return f"{name} is one table: should be a list of tables; write [[{re.sub(r'[.][0-9]+', '', name)}]]"
-        case "path_type":
-            return f"{name} = {_shown(problem['input'])}: should be a path"
-        case "tuple_type":
-            return f"{name} = {_shown(problem['input'])}: should be a list"
         case _:
-            wanted = problem["msg"].removeprefix("Input ")
+            wanted = WANTED.get(problem["type"], problem["msg"].removeprefix("Input "))
             return f"{name} = {_shown(problem['input'])}: {wanted}"
 
 

@@ -11,13 +11,11 @@ from pydantic import Field, NonNegativeInt
 
 from sleuth.host.hardware import read_cards
 from sleuth.recipe.envs import EnvFields
-from sleuth.recipe.evaluation import EvaluateRecipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluateRecipe, StageFields
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import SupervisedRecipe
-from sleuth.recipe.training import InitRecipe, TrainingRecipe
+from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 
 Kind = TypeVar("Kind", bound=StageFields)
 
@@ -176,12 +174,6 @@ class Recipe(StrictModel):
         if any(inits[1:]):
             index = inits.index(True, 1)
             yield f"stage.{index}.init would discard the weights of the stages before it; only the first stage may"
-
-    @combination
-    def _master_weights_have_effect(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            if self.dtype == "float32" and not getattr(stage, "master_weights", True):
-                yield f'stage.{index}.master_weights = false has no effect with dtype = "float32"; remove it'
 
     @combination
     def _offloading_has_effect(self) -> Iterator[str]:

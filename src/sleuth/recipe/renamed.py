@@ -31,7 +31,12 @@ class Deleted:
     instead: str
 
 
+SHUFFLED = "each question is played once an epoch, in shuffled order; choose questions with kinds, limit or a file"
 DELETED: dict[tuple[str, ...], Deleted] = {
+    ("data", "draw"): Deleted("shuffled", SHUFFLED),
+    ("data", "floor"): Deleted(0.1, SHUFFLED),
+    ("data", "rate_bounds"): Deleted([0.1, 0.9], SHUFFLED),
+    ("alarms", "judge_divergence"): Deleted("warn", "no second judge watches the first; examine it: least_accuracy"),
     ("env", "search_seconds"): Deleted(
         30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
     ),
@@ -43,10 +48,14 @@ DELETED: dict[tuple[str, ...], Deleted] = {
         8, "a missing verdict is asked for 8 times more (`VERDICT_RETRIES` in sleuth.judges.cache)"
     ),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
-    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.advantages)"),
+    ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
     ("reward", "dropout"): Deleted(
         0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
     ),
+    ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
+    ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
+    ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
+    ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
 from pydantic import Field, PositiveFloat
 
 from sleuth.dialect import Dialect
 from sleuth.own.functions import load_function
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import ON_SHEETS, JudgeFields, JudgeTable, Skill
-from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
+from sleuth.recipe.judges import ON_SHEETS, JudgedFields, JudgeFields, JudgeTable, Skill
+from sleuth.recipe.strict import FilePath, FunctionName, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, PairJudge, Reward, SheetJudge, StepFigure, Task
 
 if TYPE_CHECKING:
@@ -32,31 +32,11 @@ FUNCTION_VERSION = 1
 class Judges(Protocol):
     """The judges of a stage by their tables, each opened once, as in `sleuth.judges.factory.JudgePool`."""
 
-    def judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> Judge: ...
+    def judge(self, recipe: JudgeFields) -> Judge: ...
 
-    def sheet_judge(self, recipe: JudgeFields, watch: WatchRecipe | None = None) -> SheetJudge: ...
+    def sheet_judge(self, recipe: JudgeFields) -> SheetJudge: ...
 
     def pair_judge(self, recipe: JudgeFields) -> PairJudge: ...
-
-
-class Judged(Protocol):
-    """A table of a recipe that asks judges: a reward, or a stage that measures."""
-
-    @property
-    def kind(self) -> Any: ...
-
-    def judges(self) -> tuple[JudgeFields, ...]: ...
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]: ...
-
-
-class Recorded(Judged, Protocol):
-    """A reward as checkpoints carry it."""
-
-    @property
-    def weight(self) -> Any: ...
-
-    def record(self, identify: Identify) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +55,7 @@ class AnswerSize(NamedTuple):
     cited: int
 
 
-class RewardFields(KindTable):
+class RewardFields(JudgedFields):
     """The keys of every reward, how it is made, and what differs between rewards; the defaults are those of one of
     episodes that search, without a judge."""
 
@@ -126,29 +106,13 @@ class RewardFields(KindTable):
         """The scorer of answers; None for a reward that does not compare answers with golden ones."""
         return None
 
-    def judges(self) -> tuple[JudgeFields, ...]:
-        """The judges that it asks: the one that decides, and the one that watches it."""
-        named = getattr(self, "judge", None), getattr(getattr(self, "watch", None), "judge", None)
-        return tuple(judge for judge in named if judge is not None)
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        """What it asks of the judge that decides, or of the one that is `watching`."""
-        return ()
-
-    def unwatched(self) -> Self:
-        """The reward without the watch of its judge, which changes no score."""
-        return self.model_copy(update={"watch": None}) if getattr(self, "watch", None) else self
-
-    def cases(self, size: AnswerSize) -> tuple[int, int, bool]:
-        """For one answer: calls of the judge that decides, cases about which the one that watches is asked singly, and
-        whether the row or the answer decides how many."""
-        return 1, 1, False
+    def cases(self, size: AnswerSize) -> tuple[int, bool]:
+        """For one answer: calls of its judge, and whether the row or the answer decides how many."""
+        return 1, False
 
     def judge_calls(self, size: AnswerSize) -> float:
-        """Calls of models over HTTP for one answer, those of a judge that watches included."""
-        paid, cases, _ = self.cases(size)
-        asked = paid, getattr(getattr(self, "watch", None), "share", 0.0) * cases
-        return float(sum(calls for calls, judge in zip(asked, self.judges(), strict=False) if judge.is_served))
+        """Calls of models over HTTP for one answer."""
+        return float(sum(self.cases(size)[0] for judge in self.judges() if judge.is_served))
 
     def misfit(self, env: EnvFields) -> str | None:
         """Why it cannot score the episodes of an environment; None if it can."""
@@ -164,16 +128,6 @@ class RewardFields(KindTable):
         return f'does not fit env.kind = "{kind}": {named} need env.kind = "thought", which allows no other'
 
 
-class WatchRecipe(StrictModel):
-    """A second judge, which does not affect the reward. Its agreement with the first judge on a share of the groups
-    shows whether the policy exploits the first one (alarm `judge_divergence`)."""
-
-    judge: JudgeTable
-    """Another model, or another kind of judge, than the one that decides the reward."""
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """Share of the groups that both judge."""
-
-
 class JudgedPartRecipe(RewardFields):
     """A reward that asks a judge."""
 
@@ -184,27 +138,20 @@ class JudgedPartRecipe(RewardFields):
     judge: JudgeTable = Field(default={"kind": "lexical"}, validate_default=True)
     """The judge. "lexical" compares names, dates, numbers, words and negations on this machine; a table of
     kind "http" names a model."""
-    watch: WatchRecipe | None = None
-    """A second judge that watches the first; absent: none."""
 
     def judges_of(self, inputs: RewardInputs) -> tuple[Judge | None, SheetJudge | None]:
         """The judge of single cases and that of sheets, as far as `calls` needs them."""
         singly, pool = self.calls != "per_answer", inputs.judge_pool
         return (
-            pool.judge(self.judge, self.watch) if singly else None,
-            pool.sheet_judge(self.judge, self.watch) if self.asks_sheets else None,
+            pool.judge(self.judge) if singly else None,
+            pool.sheet_judge(self.judge) if self.asks_sheets else None,
         )
 
     def record(self, identify: Identify) -> dict[str, Any]:
         """All that it depends on is its scorer: `lexical 2, sum=additive, formula=f1, ...`. Single calls go unsaid."""
-        unsaid = {"kind", "judge", "watch", "weight", "shuffle", *(() if self.asks_sheets else ("calls",))}
+        unsaid = {"kind", "judge", "weight", "shuffle", *(() if self.asks_sheets else ("calls",))}
         terms = [f"{name}={value}" for name, value in self.model_dump(exclude=unsaid).items()]
         return {"scorer": ", ".join([identify(self.judge), *terms]), "scorer_version": self.version}
-
-    @combination
-    def _another_watches(self) -> Iterator[str]:
-        if self.watch is not None and self.watch.judge == self.judge:
-            yield "watch.judge equals judge; name another one"
 
     @property
     def asks_sheets(self) -> bool:
@@ -215,11 +162,9 @@ class JudgedPartRecipe(RewardFields):
         """What is judged, in however many calls."""
         return ("claims",)
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        """The judge that watches is asked case by case."""
-        sheets = self.asks_sheets and not watching
-        singly = self.subjects if not sheets or self.calls != "per_answer" else ()
-        return (*singly, *(f"{subject}{ON_SHEETS}" for subject in self.subjects if sheets))
+    def skills(self) -> tuple[Skill, ...]:
+        singly = self.subjects if self.calls != "per_answer" else ()
+        return (*singly, *(f"{subject}{ON_SHEETS}" for subject in self.subjects if self.asks_sheets))
 
     @combination
     def _sheets_have_effect(self) -> Iterator[str]:

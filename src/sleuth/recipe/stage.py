@@ -1,24 +1,38 @@
-"""`StageFields`: what other packages ask of every stage, with the answers of one that measures and does not train."""
+"""`StageFields`: what other packages ask of every stage; and stages that measure, `kind = "evaluate"` first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from sleuth.recipe.data import Lengths
-from sleuth.recipe.judges import JudgeFields
+from pydantic import AfterValidator, NonNegativeFloat, PositiveInt
+
+from sleuth.host.memory import DEFAULT_SLOTS, require_amount
+from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
+from sleuth.recipe.envs import QuestionEnvTable
+from sleuth.recipe.judges import JudgedFields, JudgeFields
 from sleuth.recipe.rewards import AnswerSize
-from sleuth.recipe.strict import KindTable
-from sleuth.types import Task
+from sleuth.recipe.strict import Name, StrictModel, combination
+from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
     from sleuth.ranks import Ranks
     from sleuth.recipe.recipe import Recipe
 
 
-class StageFields(KindTable):
+def _require_amount(text: str) -> str:
+    try:
+        return require_amount(text)
+    except SleuthError as error:
+        raise ValueError(str(error)) from None
+
+
+MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
+
+
+class StageFields(JudgedFields):
     """The base of every stage. Each kind of stage overrides what is different about it."""
 
     if TYPE_CHECKING:
@@ -80,10 +94,8 @@ class StageFields(KindTable):
         return "answers"
 
     def judges(self) -> tuple[JudgeFields, ...]:
-        """The judges that it asks: its own, and those of its rewards."""
-        own = getattr(self, "judge", None)
-        rewards = (judge for reward in getattr(self, "reward", ()) for judge in reward.judges())
-        return (*rewards, *([own] if own is not None else []))
+        """Those of its rewards, and its own."""
+        return (*(judge for reward in getattr(self, "reward", ()) for judge in reward.judges()), *super().judges())
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
         """(kind of the reward, calls of models over HTTP in one step, whether rows and answers decide how many) of each
@@ -93,3 +105,96 @@ class StageFields(KindTable):
     def methods(self) -> tuple[str, ...]:
         """Published methods that it follows, by their names in `sleuth.runs.methods`."""
         return getattr(getattr(self, "data", None), "methods", ())
+
+
+class SampledRecipe(StrictModel):
+    """The keys of every stage whose model generates text in this process."""
+
+    cache_memory: MemoryAmount | None = None
+    """Memory of the in-process engine's KV cache, such as "8GB", or "40%" of the device's memory; absent: a share of
+    what is free (0.8 on a card, 0.5 on a CPU), and never more than the requests can fill. When it is full, requests
+    wait."""
+    slots: PositiveInt = DEFAULT_SLOTS
+    """Maximum number of requests that the in-process engine runs at once."""
+
+
+class EvaluationFields(SampledRecipe, StageFields):
+    """What differs between stages that measure; the defaults are those of one that samples once at `data.limit` places
+    of texts."""
+
+    measures: ClassVar[bool] = True
+    plays_like: ClassVar[Literal["next", "nearest"] | None] = "nearest"
+
+    kind: Any
+    """Set by each kind of stage."""
+    name: Name
+    """Name of the evaluation file."""
+
+    @combination
+    def _budget_stays(self) -> Iterator[str]:
+        if getattr(getattr(self, "env", None), "least_thought_tokens", None) is not None:
+            yield "env.least_thought_tokens has no effect here: only a grpo stage has steps to shrink over; remove it"
+
+    @property
+    def arms(self) -> int:
+        """How often each question is asked, under other conditions."""
+        return 1
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Names of the evaluation files that it writes, without those of single sets."""
+        return (self.name,)
+
+    @property
+    def samples_of_each(self) -> int:
+        """Answers to each question in each arm."""
+        return getattr(self, "samples", 1)
+
+    @property
+    def asked(self) -> int | None:
+        """The number of questions; None where only the file knows it."""
+        data: Any = getattr(self, "data", None)
+        return data.limit
+
+
+class EvaluateRecipe(EvaluationFields):
+    """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
+    set, and their mean in `eval/NAME.json`."""
+
+    runner: ClassVar[str] = "sleuth.training.evaluate_stage"
+    kind: Literal["evaluate"]
+    name: Name
+    """Name of the evaluation file, such as "base" or "trained"."""
+    temperature: NonNegativeFloat = 0.0
+    """Sampling temperature; 0: greedy."""
+    context: PositiveInt | None = None
+    """Longest episode in tokens; absent: that of the nearest `grpo` stage."""
+    data: EvalQuestionsRecipe
+    """The questions to ask."""
+    forced_search_arm: bool = False
+    """Whether to ask again with the first action replaced by an opening search tag, in `eval/NAME_forced.json`. A
+    trained model's gain over this arm is more than the habit of searching."""
+    env: QuestionEnvTable | None = None
+    """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        env, context = recipe.env_and_context(index)
+        return env.lengths(context, None)
+
+    def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
+        """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""
+        missing = [key for key in ("env", "context") if getattr(self, key) is None and not recipe.question_stages()]
+        yield from (f"stage.{index}.{key} is missing, and no grpo stage of questions has one" for key in missing)
+        if self.forced_search_arm and not missing:
+            env: Any = recipe.env_and_context(index)[0]
+            if not hasattr(env, "forced_search") or env.searches == 0 or env.closed_book:
+                yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"
+
+    @property
+    def arms(self) -> int:
+        return len(self.evaluations)
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """That of the arm with a forced search last."""
+        return (self.name, f"{self.name}_forced") if self.forced_search_arm else (self.name,)

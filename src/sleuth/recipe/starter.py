@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
 
-from sleuth.recipe.toml_writer import emit_value
+from sleuth.recipe.draft import emit_value
 
 StarterTask = Literal["search", "refine", "think"]
 TINY = {"search": "models/tiny-base", "refine": "models/tiny-reader", "think": "models/tiny-reader"}

@@ -1,39 +1,24 @@
-"""The keys of every stage that trains: optimiser, schedule, memory, checkpoints and alarms."""
+"""The keys of every stage that trains: optimiser, schedule, memory, checkpoints, alarms; and `kind = "supervised"`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.host.memory import DEFAULT_SLOTS, require_amount
+from sleuth.recipe.data import DataFields, Lengths
+from sleuth.recipe.envs import RefinerEnvTable
 from sleuth.recipe.stage import StageFields
-from sleuth.recipe.strict import Name, Row, StrictModel, combination
-from sleuth.types import SleuthError
+from sleuth.recipe.strict import KindTable, Name, OneOf, Row, StrictModel, combination
 
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
-def _require_amount(text: str) -> str:
-    try:
-        return require_amount(text)
-    except SleuthError as error:
-        raise ValueError(str(error)) from None
-
-
-MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
 
 AlarmAction = Literal["off", "warn", "pause", "stop"]
-
-
-class SampledRecipe(StrictModel):
-    """The keys of every stage whose model generates text in this process."""
-
-    cache_memory: MemoryAmount | None = None
-    """Memory of the in-process engine's KV cache, such as "8GB", or "40%" of the device's memory; absent: a share of
-    what is free (0.8 on a card, 0.5 on a CPU), and never more than the requests can fill. When it is full, requests
-    wait."""
-    slots: PositiveInt = DEFAULT_SLOTS
-    """Maximum number of requests that the in-process engine runs at once."""
 
 
 class AlarmsRecipe(StrictModel):
@@ -50,8 +35,6 @@ class AlarmsRecipe(StrictModel):
     """Episodes stopped searching."""
     no_signal: AlarmAction = "warn"
     """The scores differ in no group."""
-    judge_divergence: AlarmAction = "warn"
-    """The agreement between the watching judge and the judge that decides the reward fell."""
     gamed_reward: AlarmAction = "warn"
     """A known reward hack scores as much as an honest answer."""
     hollow_thoughts: AlarmAction = "warn"
@@ -186,10 +169,6 @@ class TrainingRecipe(StageFields):
     """Decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
     """Maximum global norm of the gradient; larger ones are scaled down."""
-    master_weights: bool = True
-    """With dtype = "bfloat16": the optimiser updates float32 copies of the weights, so that small updates are not lost
-    to rounding. false: it updates the bfloat16 weights, as some published runs did; a learning rate that would change
-    too few of them is an error."""
     lora: LoraRecipe | None = None
     """Train low-rank adapters instead of the weights; their learning rate is about ten times that of full training."""
     tokens_per_micro_batch: PositiveInt = 4_096
@@ -272,8 +251,7 @@ class TrainingRecipe(StageFields):
             "weight_decay",
             "max_grad_norm",
         )
-        settings = {name: getattr(self, name) for name in (*names, "master_weights")}
-        return {"name": self.optimiser, **settings}
+        return {"name": self.optimiser, **{name: getattr(self, name) for name in names}}
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is saved after `step` steps."""
@@ -288,3 +266,77 @@ class TrainingRecipe(StageFields):
                 yield f"{key} = {value} is beyond steps = {self.steps}"
         if self.lora is not None and self.embedding_learning_rate is not None:
             yield "embedding_learning_rate has no effect with lora, which freezes the embeddings; remove one of them"
+
+
+class HeldOutFields(KindTable):
+    """What a supervised stage measures and never trains."""
+
+    measured: ClassVar[str]
+    """`module:name` of its class, `sleuth.training.sft.HeldOut`."""
+
+
+class SupervisedRecipe(TrainingRecipe):
+    """Next-token prediction on rows of text."""
+
+    runner: ClassVar[str] = "sleuth.training.sft_rows"
+    kind: Literal["supervised"]
+    name: Name = "supervised"
+    """What the stage is called in the run folder."""
+    rows_per_step: PositiveInt
+    """Rows of text in one optimiser step."""
+    source_weight: NonNegativeFloat = 1.0
+    """Loss weight of source tokens (passages, documents); tokens of a teacher (answers, thoughts) have weight 1. 0
+    trains on the teacher's tokens alone."""
+    copying_weight: NonNegativeFloat = 0.0
+    """With data.kind = "reading": weight of a second loss, on where the first head of the last layer attends while an
+    answer is written: minus the log of its attention to the token of the passage that is copied."""
+    data: Annotated[DataFields, OneOf("data", lambda data: "rows" in data.feeds)]
+    """The rows of text to imitate."""
+    held_out: Annotated[HeldOutFields, OneOf("held_out")] | None = None
+    """Held-out thoughts. Before the first step and at each save the stage measures their loss, and how much likelier
+    they make the text after them; absent: no measurement."""
+    env: RefinerEnvTable | None = None
+    """The environment that renders the prompts for data.kind = "rows"; absent: that of the nearest `grpo` stage."""
+    tokens: Row[Annotated[str, Field(min_length=1)]] = ()
+    """Texts, such as tags, that are added to the tokenizer as one token each, unless they are one token already."""
+    init: InitRecipe | None = None
+    """Start from random weights of this shape instead of the recipe's model."""
+
+    def run(self, context: Any) -> Path:
+        """Trains as the data asks for."""
+        return import_module(self.data.trainer).run(self, context)
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.data.row_lengths(recipe, index)
+
+    def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
+        """Answered rows need an environment."""
+        if self.data.kind == "rows":
+            try:
+                recipe.refine_env_and_context(index)
+            except ValueError as error:
+                yield str(error)
+
+    @combination
+    def _text_fits(self) -> Iterator[str]:
+        if self.env is not None and self.data.kind != "rows":
+            yield f'env has no effect with data.kind = "{self.data.kind}", which has no prompts; remove it'
+        if self.lora is not None and (self.init is not None or self.tokens):
+            yield (
+                "lora freezes the weights of the model: those of init and the embeddings of tokens would stay random; "
+                "remove lora here, and set it in a later stage"
+            )
+        if self.init is not None and self.data.kind not in ("world_text", "reading"):
+            yield 'init can build a tokenizer only for data.kind = "world_text" and "reading"; name a model instead'
+        if self.init is not None and self.data.kind == "reading" and self.init.vocabulary is None:
+            yield 'init.vocabulary is missing: the tokenizer of data.kind = "reading" is made from its texts; set 6000'
+        if self.init is not None and self.data.kind != "reading" and (self.init.reading or self.init.vocabulary):
+            yield 'init.reading and init.vocabulary need the texts of data.kind = "reading"; remove them'
+        if self.copying_weight and self.data.kind != "reading":
+            yield f'copying_weight has no effect with data.kind = "{self.data.kind}", whose rows copy nothing'
+        if self.copying_weight and self.gradient_checkpointing:
+            yield "copying_weight reads the attention that gradient_checkpointing throws away; remove one of them"
+        if self.source_weight != 1 and self.data.kind == "reading":
+            yield 'source_weight has no effect with data.kind = "reading", which trains answers alone; remove it'
+        if self.source_weight == 0 and self.data.kind == "text":
+            yield 'source_weight = 0 leaves no loss: all tokens of data.kind = "text" are source tokens'

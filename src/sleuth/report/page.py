@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from sleuth.answers.failures import MODES
 from sleuth.evaluation.figures import figure
 from sleuth.evaluation.paired import (
     Evaluation,
@@ -25,23 +26,32 @@ from sleuth.evaluation.paired import (
 from sleuth.host import disk
 from sleuth.host.atomic import write_text
 from sleuth.host.escapes import escape
-from sleuth.report.axes import number, signed
-from sleuth.report.curves import HEIGHT, WIDTH, charts_of, smoothing, stages_of
-from sleuth.report.failure_examples import failure_arms, failure_rows
-from sleuth.report.figures import arms_of, figure_rows, measured_of, outcome_table, set_rows, whiskers
+from sleuth.report.comparison import Comparison
+from sleuth.report.curves import HEIGHT, WIDTH, Arms, charts_of, matched_charts, number, signed, smoothing, stages_of
+from sleuth.report.figures import (
+    arms_of,
+    failure_arms,
+    failure_rows,
+    figure_rows,
+    measured_of,
+    outcome_table,
+    set_rows,
+    whiskers,
+)
 from sleuth.report.rollouts_shown import (
+    TextPool,
     opened_at,
     questions_played,
     questions_shown,
+    read_tokenizer,
     rollouts_shown,
+    step_of,
     with_files,
     write_step_files,
 )
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
-from sleuth.report.summary import flat, run_facts, run_name, stage_lines
-from sleuth.report.time_spent import NAMES, duration, stage_times
-from sleuth.report.transcripts import TextPool, read_tokenizer
-from sleuth.runs.judge_cards import COLUMNS, mark_rows, read_cards
+from sleuth.report.summary import NAMES, duration, flat, run_facts, run_name, stage_lines, stage_times
+from sleuth.runs.judge_cards import COLUMNS
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
@@ -68,9 +78,8 @@ def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
     """The page of a run as HTML. All text of models and corpora is escaped, in text and in data. With `all_rollouts` it
     loads the episodes that it does not hold from the files of `write_step_files`; only scripts with its `nonce` may."""
     pool = TextPool()
-    tokenizer = read_tokenizer(run.folder) if run.rollouts else None
-    values = run_values(run) | evaluation_values(run, pool)
-    shown = rollouts_shown(run.rollouts, pool, tokenizer)
+    values = _values(run, pool)
+    shown = rollouts_shown(run.rollouts, pool, values["tokenizer"])
     opened = opened_at(shown)
     held = len(shown)
     if all_rollouts and shown:
@@ -78,30 +87,29 @@ def render(run: RunFiles, *, all_rollouts: bool = False) -> str:
         shown = with_files(shown, run.rollouts)
         opened = [one["step"] for one in shown].index(step), opened[1]
     nonce = secrets.token_urlsafe(18) if all_rollouts else ""
-    data = {
-        "charts": [chart.read_out() for charts in values["stages"].values() for chart in charts],
-        "rollouts": shown,
-        "opened": opened,
-        "nonce": nonce,
-        "questions": values["questions"],
-        "texts": pool.texts,
-    }
-    return fill(
-        "report.html",
-        SCRIPTS,
-        **values,
-        overlap=overlap(run.evaluations, questions_played(run.rollouts)),
-        token_detail=tokenizer is not None,
-        held=held,
-        nonce=nonce,
-        live=False,
-        data=data,
-    )
+    data = _data(values, pool) | {"rollouts": shown, "opened": opened, "nonce": nonce}
+    return fill("report.html", SCRIPTS, **values, held=held, nonce=nonce, live=False, data=data)
 
 
-def run_values(run: RunFiles) -> dict[str, Any]:
-    """What the page shows of recipe, manifest and metrics."""
+def live_body(run: RunFiles) -> dict[str, Any]:
+    """`{"html", "data"}`: the body of the same page while it is served, and the data of its script. The episodes of a
+    step are loaded when it is chosen, from `rollouts/STEP`."""
+    pool = TextPool()
+    values = _values(run, pool)
+    steps = map(step_of, run.rollouts)
+    rollouts = [{"step": step, "of": None, "groups": [], "file": f"rollouts/{step}"} for step in steps]
+    data = _data(values, pool) | {"rollouts": rollouts, "opened": (max(0, len(rollouts) - 1), None)}
+    template = environment().get_template("body.html")
+    html = template.render(values, data=data, held=0, nonce="", live=True, chart_size=(WIDTH, HEIGHT))
+    return {"html": without_surrogates(html), "data": data}
+
+
+def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
+    """What the page shows; the texts of its questions are in the pool."""
     rows_of = stages_of(run.metrics)
+    answered = failure_arms(run.evaluations)
+    both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
+    tokenizer = read_tokenizer(run.folder) if run.rollouts else None
     return {
         "run": run,
         "name": run_name(run),
@@ -110,19 +118,11 @@ def run_values(run: RunFiles) -> dict[str, Any]:
         "manifest": flat(run.manifest),
         "stages": {stage: charts_of(rows) for stage, rows in rows_of.items()},
         "windows": {stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
-        "judges": mark_rows(read_cards(run.folder).values()),
         "judge_columns": COLUMNS,
         "times": stage_times(run.manifest, rows_of),
         "purposes": NAMES,
-    }
-
-
-def evaluation_values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
-    """What the page shows of evaluations; the texts of its questions are in the pool."""
-    answered = failure_arms(run.evaluations)
-    both = paired_records(*(records_of(run.evaluations, name) for name in (BASE, TRAINED)))
-    return {
         "verdict": verdict(run.evaluations),
+        "overlap": overlap(run.evaluations, questions_played(run.rollouts)),
         "arms": arms_of(run.evaluations),
         "figures": figure_rows(run.evaluations),
         "sets": set_rows(run.evaluations),
@@ -130,7 +130,14 @@ def evaluation_values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
         "failures": failure_rows(answered),
         "failure_arms": answered,
         "questions": questions_shown((BASE, TRAINED), both, pool),
+        "tokenizer": tokenizer,
+        "token_detail": tokenizer is not None,
     }
+
+
+def _data(values: Mapping[str, Any], pool: TextPool) -> dict[str, Any]:
+    charts = [chart.read_out() for of_stage in values["stages"].values() for chart in of_stage]
+    return {"charts": charts, "questions": values["questions"], "texts": pool.texts}
 
 
 def fill(template: str, scripts: Sequence[str], **shown: Any) -> str:
@@ -224,3 +231,48 @@ def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
             f"Careful: {seen} of these {len(asked)} questions are also among the {len(trained)} in the stored rollouts."
         )
     return f"None of these {len(asked)} questions is among the {len(trained)} in the stored rollouts."
+
+
+# -- a comparison ------------------------------------------------------------------------------------------------------
+
+
+COMPARISON_SCRIPTS = ("elements.js", "transcript.js", "questions.js", "curves.js", "compare_start.js")
+
+
+def write_comparison(comparison: Comparison, file: Path) -> None:
+    """Writes the page, and its folder if needed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_page(file, render_comparison(comparison))
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The page as HTML. All text of models and corpora is escaped, in text and in data."""
+    pool = TextPool()
+    curves = _curves(comparison)
+    stages = matched_charts(curves)
+    data = {
+        "charts": [chart.read_out() for charts in stages.values() for chart in charts],
+        "questions": questions_shown(comparison.names, comparison.matched.paired(comparison.names), pool),
+        "texts": pool.texts,
+    }
+    return fill(
+        "compare.html",
+        COMPARISON_SCRIPTS,
+        comparison=comparison,
+        names=comparison.names,
+        pairs=list(comparison.became),
+        modes={mode: words for mode, words in MODES.items() if any(one[mode] for one in comparison.modes.values())},
+        totals={name: sum(counts.values()) for name, counts in comparison.modes.items()},
+        stages=stages,
+        several=any(len(runs) > 1 for runs in curves.values()),
+        data=data,
+    )
+
+
+def _curves(comparison: Comparison) -> Arms:
+    """The metrics rows of each arm's runs; empty unless every arm has runs and they are not all the same run."""
+    runs = {arm.name: [member.run for member in arm.members if member.run] for arm in comparison.arms}
+    folders = {run.folder.resolve() for of_arm in runs.values() for run in of_arm}
+    if len(folders) < 2 or not all(runs.values()):
+        return {}
+    return {name: [run.metrics for run in of_arm] for name, of_arm in runs.items()}

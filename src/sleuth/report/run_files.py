@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sleuth import family
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.runs.chain import require_regular, warning
 from sleuth.runs.eval_file import is_stale
+from sleuth.runs.judge_cards import mark_rows, read_cards
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
@@ -20,22 +23,25 @@ BASE, TRAINED = "base", "trained"
 """The evaluations that a report compares."""
 WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 """Kinds of stages whose records are not answered questions."""
+MISSHAPEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What reading a file of another shape than Sleuth writes can raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
     """The files of one run. `metrics` has one row a step; `evaluations` maps a name (`base`, `trained`) to its file;
-    `rollouts` are the parquet files in the order of their steps, unread. `stale` has a sentence for each evaluation
-    that is left out because its checkpoint has other weights now. `warning` is a line about files that are not as the
-    run wrote them."""
+    `rollouts` are the parquet files in the order of their steps, unread; `judges` are the rows of their cards; `stale`
+    has a sentence for each evaluation that is left out because its checkpoint has other weights now. `warning` is a
+    line about files that are not as the run wrote them."""
 
     folder: Path
-    recipe: dict[str, Any]
-    recipe_text: str
-    manifest: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    evaluations: dict[str, dict[str, Any]]
-    rollouts: list[Path]
+    recipe: dict[str, Any] = field(default_factory=dict)
+    recipe_text: str = ""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rollouts: list[Path] = field(default_factory=list)
+    judges: Sequence[tuple[str, ...]] = ()
     stale: Sequence[str] = ()
     warning: str | None = None
 
@@ -52,54 +58,86 @@ class RunFiles:
 
 def read_run(folder: Path) -> RunFiles:
     """Reads a run folder. Raises SleuthError if it is not a run or one of its files is invalid."""
-    recipe_file = folder / "recipe.toml"
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder; give the folder of a run, for example runs/demo")
-    if not recipe_file.is_file():
+    if not (folder / "recipe.toml").is_file():
         raise SleuthError(
             f"{folder}: not a run folder, it holds no recipe.toml; give a folder that `sleuth train` wrote"
         )
     require_regular(folder)
-    recipe, recipe_text = read_recipe(recipe_file)
-    manifest = folder / "manifest.json"
-    files = in_stage_order(recipe, (folder / "eval").glob("*.json"))
-    read = {file: read_stage_evaluation(recipe, file) for file in files}
-    known = read_object(manifest) if manifest.is_file() else {}
-    stale = {file: line for file in files if (line := stale_line(file, read[file], recipe, known)) is not None}
-    return RunFiles(
-        folder=folder,
-        recipe=recipe,
-        recipe_text=recipe_text,
-        manifest=known,
-        metrics=MetricsFile(folder / "metrics.jsonl").rows(),
-        evaluations={file.stem: read[file] for file in files if file not in stale},
-        rollouts=sorted((folder / "rollouts").glob("*.parquet")),
-        stale=list(stale.values()),
-        warning=warning(folder),
-    )
+    return replace(_read(folder, lambda name: nullcontext(), None), warning=warning(folder))
 
 
-def read_recipe(file: Path) -> tuple[dict[str, Any], str]:
+def look_at_run(folder: Path) -> tuple[RunFiles, list[str]]:
+    """What there is of a run that another process writes, whatever state it is in, and a line about each file that
+    cannot be read and is left out."""
+    problems, damaged = list[str](), list[int]()
+
+    @contextmanager
+    def noting(name: str) -> Iterator[None]:
+        try:
+            yield
+        except (SleuthError, OSError) as error:
+            problems.append(str(error).replace("\n", " "))
+        except MISSHAPEN as error:
+            problems.append(f"{name}: not as Sleuth writes it ({type(error).__name__}: {error})")
+
+    run = _read(folder, noting, damaged)
+    if damaged:
+        problems.append(f"metrics.jsonl: left out what is no row ({len(damaged)} lines)")
+    return run, problems
+
+
+def _read(folder: Path, noting: Callable[[str], AbstractContextManager[None]], damaged: list[int] | None) -> RunFiles:
+    run = RunFiles(folder=folder)
+    stale: list[str] = []
+    with noting("recipe.toml"):
+        if (folder / "recipe.toml").is_file():
+            recipe, text = _read_recipe(folder / "recipe.toml")
+            run = replace(run, recipe=recipe, recipe_text=text)
+    with noting("manifest.json"):
+        if (folder / "manifest.json").is_file():
+            run = replace(run, manifest=read_object(folder / "manifest.json"))
+    with noting("metrics.jsonl"):
+        run = replace(run, metrics=MetricsFile(folder / "metrics.jsonl").rows(damaged))
+    with noting("judges.json"):
+        run = replace(run, judges=mark_rows(read_cards(folder).values()))
+    files = list((folder / "eval").glob("*.json"))
+    with noting("recipe.toml"):
+        files.sort(key=partial(_order_of, run.recipe))
+    for file in files:
+        with noting(file.name):
+            evaluation = _read_stage_evaluation(run.recipe, file)
+            if (line := _stale_line(file, evaluation, run.recipe, run.manifest)) is None:
+                run.evaluations[file.stem] = evaluation
+            else:
+                stale.append(line)
+    return replace(run, rollouts=sorted((folder / "rollouts").glob("*.parquet")), stale=stale)
+
+
+def _read_recipe(file: Path) -> tuple[dict[str, Any], str]:
     """The resolved recipe of a run as tables, and its text. Raises SleuthError if it is no TOML."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
-        return renamed_keys(tomllib.loads(text)), text
+        recipe = renamed_keys(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SleuthError(f"{file}: invalid TOML: {error}") from error
+    for stage in recipe.get("stage", ()):  # an installed family has rows of figures
+        family.knows("stages", str(stage.get("kind", "")))
+        if isinstance(env := stage.get("env"), Mapping):
+            family.knows("environments", str(env.get("kind", "")))
+    return recipe, text
 
 
-def in_stage_order(recipe: dict[str, Any], files: Iterable[Path]) -> list[Path]:
-    """The files of evaluations, in the order of the recipe's stages."""
-    return sorted(files, key=partial(_order_of, recipe))
-
-
-def read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:
+def _read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:
     """An evaluation file; without its records if those are not answered questions. Raises SleuthError if invalid."""
     unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
-    return _without_records(file) if file.stem.partition("@")[0] in unanswered else read_evaluation(file)
+    if file.stem.partition("@")[0] in unanswered:
+        return {key: value for key, value in read_object(file).items() if key != "records"}
+    return read_evaluation(file)
 
 
-def stale_line(
+def _stale_line(
     file: Path, evaluation: Mapping[str, Any], recipe: Mapping[str, Any], manifest: Mapping[str, Any]
 ) -> str | None:
     """A sentence, if the checkpoint that `RUN/eval/NAME.json` names has other weights in the run now."""
@@ -130,10 +168,6 @@ def _order_of(recipe: dict[str, Any], file: Path) -> tuple[int, bool, str]:
     names = [stage.get("name") for stage in recipe.get("stage", ())]
     index = next((names.index(one) for one in (name, stage) if one in names), len(names))
     return index, name.endswith("_after"), file.stem
-
-
-def _without_records(file: Path) -> dict[str, Any]:
-    return {key: value for key, value in read_object(file).items() if key != "records"}
 
 
 OF_TEXTS = {

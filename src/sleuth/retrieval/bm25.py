@@ -16,8 +16,8 @@ from typing import cast
 
 import tantivy
 
+from sleuth.host.escapes import replace_surrogates
 from sleuth.retrieval.bm25_writer import LAYOUT, OFFSETS, PASSAGES, Bm25Writer, analyser, library
-from sleuth.retrieval.corpus import replace_surrogates
 from sleuth.retrieval.index_card import IndexCard, damaged_index, require_card
 from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import Progress, write_index

@@ -92,11 +92,6 @@ def contents_of(passage: Passage) -> str:
     return f'"{passage.title}"\n{passage.text}'
 
 
-def replace_surrogates(text: str) -> str:
-    """`text` with a question mark for each unpaired surrogate, which no request, tokenizer and file can hold."""
-    return text.encode(errors="replace").decode()
-
-
 def corpus_hash(passages: Iterable[Passage]) -> str:
     """The sha256 of the ids, titles and texts in order, independent of the file format."""
     digest = hashlib.sha256()

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from sleuth.host.checksums import file_sha256
+from sleuth.host.escapes import replace_surrogates
 from sleuth.host.model_path import require_model
 from sleuth.host.threads import PROCESS
-from sleuth.retrieval.corpus import replace_surrogates
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.types import Passage, SleuthError
 

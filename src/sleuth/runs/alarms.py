@@ -18,8 +18,6 @@ QUIET = 20
 
 MISMATCH = 0.01
 """Largest accepted `sampler_learner_kl`, in nats a token. In fp32 on a CPU, runs have shown 2e-12 at most."""
-DIVERGED = 0.15
-"""Largest accepted drop of the agreement of two judges (0 to 1) below its maximum."""
 HOLLOW = 0.5
 """Largest accepted share of empty or broken thoughts, or of copied words, if it was smaller at first."""
 NOTICED = 0.05
@@ -111,19 +109,6 @@ def no_signal(rows: Rows) -> str | None:
     return f"no group carried a signal in {RECENT} steps; {why}"
 
 
-def judge_divergence(rows: Rows) -> str | None:
-    """The judge that pays and the judge that watches agree less and less."""
-    agreement, reward = smoothed(rows, "watch_agreement"), smoothed(rows, "reward_mean")
-    if not agreement or max(agreement) - agreement[-1] < DIVERGED:
-        return None
-    paid = f", while the reward went from {reward[0]:.2f} to {reward[-1]:.2f}" if reward else ""
-    return (
-        f"the agreement between the watching judge and the paying judge fell from {max(agreement):.2f} to "
-        f"{agreement[-1]:.2f}{paid}: the policy may exploit an error of the paying judge; read a few "
-        "episodes, and go back with --roll-back to an earlier checkpoint, or use a better judge"
-    )
-
-
 def gamed_reward(rows: Rows) -> str | None:
     """A trick of the red team is paid as much as an honest answer."""
     won = rows[-1].get("tricks_won") if rows else None
@@ -187,7 +172,6 @@ DETECTORS: dict[str, Callable[[Rows], str | None]] = {
     "length_runaway": length_runaway,
     "tool_abandonment": tool_abandonment,
     "no_signal": no_signal,
-    "judge_divergence": judge_divergence,
     "gamed_reward": gamed_reward,
     "hollow_thoughts": hollow_thoughts,
     "mismatch": mismatch,

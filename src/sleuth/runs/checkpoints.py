@@ -14,8 +14,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,47 +162,38 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return next(reversed(checkpoints_in(directory)), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Which checkpoints of a stage are kept after a save: the `keep` newest and `best` with their state, and without it
-    those whose step, counted from `after`, is a multiple of `milestone_every`. `until` is the stage's last step, if it
-    repeats steps of a damaged checkpoint: those of later stages, which follow from the same bytes, are kept then.
-    Checkpoints in `off_schedule` are removed."""
+def prune_checkpoints(
+    directory: Path,
+    newest: Path,
+    *,
+    keep: int,
+    milestone_every: int | None = None,
+    best: Path | None = None,
+    after: int = 0,
+    until: int | None = None,
+    off_schedule: Set[Path] = frozenset(),
+) -> None:
+    """Removes the checkpoints of a stage that are not needed once `newest` is saved, and partial ones of killed
+    processes.
 
-    keep: int
-    milestone_every: int | None = None
-    best: Path | None = None
-    after: int = 0
-    until: int | None = None
-    off_schedule: frozenset[Path] = frozenset()
-
-    def is_milestone(self, checkpoint: Path) -> bool:
-        """Whether its weights are kept permanently."""
-        every = self.milestone_every
-        return every is not None and (step_of(checkpoint) - self.after) % every == 0
-
-
-def prune_checkpoints(directory: Path, newest: Path, retention: Retention) -> None:
-    """Removes the checkpoints that are not needed once `newest` is saved.
-
-    These are those that its stage does not retain, those of later steps, which belong to an abandoned continuation,
-    and partial ones of killed processes. Checkpoints up to step `retention.after` belong to an earlier stage and stay,
-    as do those after `retention.until`.
+    Kept are the `keep` newest that are not `off_schedule`, and `best`; and without state those whose step, counted from
+    `after`, is a multiple of `milestone_every`. Checkpoints up to step `after` are an earlier stage's and stay. Those
+    of later steps, which belong to an abandoned continuation, go up to step `until`, or all.
     """
-    if retention.keep < 1:
-        raise ValueError(f"keep = {retention.keep}: a run keeps at least its last checkpoint")
+    if keep < 1:
+        raise ValueError(f"keep = {keep}: a run keeps at least its last checkpoint")
     existing, last = checkpoints_in(directory), step_of(newest)
-    own = [path for path in existing if retention.after < step_of(path) <= last]
-    with_state = [path for path in own if resumable(path)]
-    on_schedule = [path for path in with_state if path not in retention.off_schedule]
-    surplus = [*on_schedule[: -retention.keep], *retention.off_schedule.intersection(with_state)]
-    for path in [path for path in surplus if path != retention.best]:
-        if retention.is_milestone(path):
+    with_state = [path for path in existing if after < step_of(path) <= last and resumable(path)]
+    on_schedule = [path for path in with_state if path not in off_schedule]
+    for path in [*on_schedule[:-keep], *(path for path in with_state if path in off_schedule)]:
+        if path == best:
+            continue
+        if milestone_every is not None and (step_of(path) - after) % milestone_every == 0:
             remove_state(path)
         else:
             remove_checkpoint(path)
     for path in existing:
-        if last < step_of(path) and (retention.until is None or step_of(path) <= retention.until):
+        if last < step_of(path) and (until is None or step_of(path) <= until):
             remove_checkpoint(path)
     for path in directory.glob(f"step-*{PARTIAL}"):
         shutil.rmtree(path)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any
 
 from sleuth import family
 from sleuth.host.atomic import write_text
@@ -64,9 +62,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
             "share of episodes",
         ),
         StepFigure("dropped_groups", "Groups with fewer than two scores."),
-        StepFigure(
-            "drawn_rate", "How right the episodes of the questions were that `draw` chose by difficulty, 0 to 1."
-        ),
         StepFigure("replaced_groups", "Groups without signal that `replace_no_signal` replaced."),
     ),
     "Parts of the score (means over the episodes that have them)": (
@@ -153,11 +148,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure("judge_cached", "Questions that had been answered before."),
         StepFigure("judge_missing", "Questions without a verdict."),
         StepFigure("judge_invalid", "Questions whose answer was no verdict, twice."),
-        StepFigure(
-            "watch_agreement", "1 less the mean difference between the judge that pays and the one that watches."
-        ),
-        StepFigure("watch_verdicts", "Verdicts that were compared for it."),
-        StepFigure("watch_asked", "Questions put to the judge that watches."),
     ),
     "Supervised stages": (
         StepFigure(
@@ -182,7 +172,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
 """The figures of the core, by their headings in the reference. The others are rows of their rewards and families."""
 
 
-@cache
+@family.cached
 def step_figures() -> tuple[StepFigure, ...]:
     """The rows of all figures, in the order of the reference and of charts: what episodes show before the update."""
     core = {part: [replace(row, part=part) for row in rows] for part, rows in STEPS.items()}
@@ -235,24 +225,29 @@ class MetricsFile:
                 os.truncate(self.path, end)
                 raise
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows, with renamed figures under their new names. An incomplete last line is skipped."""
+    def rows(self, damaged: list[int] | None = None) -> list[dict[str, Any]]:
+        """All rows, with renamed figures under their new names, and None for a number that no float holds. An
+        incomplete last line is skipped. Another line that is no row is an error; with `damaged`, its number is appended
+        there instead."""
         if not self.path.exists():
             return []
         lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                if number == len(lines):
-                    break
+                row = {name: _finite(value) for name, value in json.loads(line).items()}
+            except (AttributeError, ValueError, RecursionError):
                 row = None
-            if not _is_row(row):
+            if row is not None and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int):
+                rows.append(renamed_figures(row))
+            elif row is None and number == len(lines):
+                break
+            elif damaged is None:
                 raise SleuthError(
                     f"{self.path}:{number}: is not a JSON object with stage and step; repair or remove it"
                 )
-            rows.append(renamed_figures(row))
+            else:
+                damaged.append(number)
         return rows
 
     def repair(self) -> None:
@@ -278,75 +273,5 @@ class MetricsFile:
                 os.fsync(file.fileno())
 
 
-class MetricsTail:
-    """The rows of a file that another process writes. Each `look` reads only what is new, up to LOOK_BYTES.
-
-    `damaged` counts the lines that are no rows and were left out. An incomplete last line is read when it is whole. A
-    file whose rows were removed or rewritten is read again from its beginning.
-    """
-
-    LOOK_BYTES = 16 * 2**20
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._begin()
-
-    def look(self) -> bool:
-        """Reads on; returns whether `rows` or `damaged` changed. A file that does not exist has no rows."""
-        before = self._state, self.damaged
-        try:
-            with open(self.path, "rb") as file:
-                self._read_on(file)
-        except FileNotFoundError:
-            self._begin()
-        return (self._state, self.damaged) != before
-
-    def _begin(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self.damaged = 0
-        self._read, self._last_read = 0, b""  # how far, and the bytes before it, by which a rewritten file is known
-        self._in_damaged = False
-
-    @property
-    def _state(self) -> tuple[int, bytes, int]:
-        return self._read, self._last_read, len(self.rows)
-
-    def _read_on(self, file: BinaryIO) -> None:
-        file.seek(self._read - len(self._last_read))
-        if file.read(len(self._last_read)) != self._last_read:
-            self._begin()
-            file.seek(0)
-        found = file.read(self.LOOK_BYTES)
-        whole = found[: found.rfind(b"\n") + 1]
-        if not whole and len(found) < self.LOOK_BYTES:
-            return  # the last line is being written
-        if not whole:  # no row is that long
-            self.damaged += not self._in_damaged
-            whole, lines, self._in_damaged = found, [], True
-        else:
-            lines = whole.splitlines()[self._in_damaged :]
-            self._in_damaged = False
-        self._read += len(whole)
-        self._last_read = (self._last_read + whole)[-256:]
-        for line in lines:
-            try:
-                row = {name: _drawable(value) for name, value in json.loads(line).items()}
-            except (AttributeError, RecursionError, ValueError):
-                row = None
-            if _is_row(row):
-                self.rows.append(renamed_figures(row))
-            else:
-                self.damaged += 1
-
-
-def _is_row(row: Any) -> TypeGuard[dict[str, Any]]:
-    return isinstance(row, dict) and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int)
-
-
-def _drawable(value: Any) -> Any:
-    """None for NaN, infinities and numbers that no float holds, which only a damaged file has."""
-    return None if isinstance(value, int | float) and not abs(value) <= sys.float_info.max else value
-
-
 def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if isinstance(value, int | float) and not abs(value) <= sys.float_info.max else value

@@ -22,7 +22,7 @@ from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
 from sleuth.episodes.own_code import env_code_in
 from sleuth.episodes.setting import Setting, asked_with, template_of
-from sleuth.judges.judge_prompts import replace_surrogates
+from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller
 from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function, require_arguments
 from sleuth.recipe.envs import ToolTableRecipe

@@ -26,10 +26,12 @@ from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
+from sleuth.training.engines import evaluation_pool
 from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.learning import adapt, load, load_teacher, model_to_train
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
-from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task
 
 LEAST = 8
@@ -44,8 +46,8 @@ Marked = list[tuple[Segment, bool]]
 
 def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
+    saved = last_saved(context)
+    if saved and is_finished(context, saved):
         return saved.checkpoint
     lesson = Lesson(stage, context, saved)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
@@ -74,10 +76,10 @@ class WarmStartTrainer(SFTTrainer):
 
     def __init__(self, lesson: Lesson, rows: Sequence[Row], saved: Saved | None) -> None:
         if saved:
-            model, tokenizer = lesson.context.model_to_train(saved)
+            model, tokenizer = model_to_train(lesson.context, saved)
         else:
             model, tokenizer = lesson.model, lesson.tokenizer
-            lesson.context.adapt(model)
+            adapt(lesson.context, model)
         super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
         self.protocol = lesson.protocol
         self.summary = lesson.summary
@@ -107,13 +109,13 @@ class Lesson:
         self.saved = saved
         self.teacher_sha256: str | None = None
         self.played_as = context.recipe.grpo_stage_after(context.index)
-        self.model, self.tokenizer = context.load(context.model)
+        self.model, self.tokenizer = load(context, context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
         self.real = env.setting(self.tokenizer, read)
         self.hinted = hinted_env(env, stage.hint).setting(self.tokenizer, read)
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
-        fitting = context.fitting(data, self.hinted, self.tokenizer, questions, longest)
+        fitting = keep_fitting(context, data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
             answer_scorer_of(reward),
@@ -127,7 +129,7 @@ class Lesson:
     def rows(self) -> list[Row]:
         """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
-        self._pool = self.context.pool_for_evaluation(self.model, self.tokenizer, self.played_as.context)
+        self._pool = evaluation_pool(self.context, self.model, self.tokenizer, self.played_as.context)
         own = self._play(self.model, self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
         self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
@@ -156,7 +158,7 @@ class Lesson:
         self._pool = None  # the servers have the model's weights, and rest while the teacher plays in this process
         if self.context.servers is not None:
             self.context.servers.rest()
-        teacher, self.teacher_sha256 = self.context.load_teacher(self.stage.teacher, self.tokenizer, self.saved)
+        teacher, self.teacher_sha256 = load_teacher(self.context, self.stage.teacher, self.tokenizer, self.saved)
         return teacher
 
     def _play(self, model: PreTrainedModel, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:

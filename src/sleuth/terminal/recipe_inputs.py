@@ -15,20 +15,18 @@ from sleuth.episodes.mcp_server import tool_server
 from sleuth.host.model_path import require_model
 from sleuth.own.functions import UserFunction, load_function
 from sleuth.own.permission import CODE
-from sleuth.recipe.draft import Key
+from sleuth.recipe.draft import Key, emit_value
 from sleuth.recipe.envs import EnvFields, ToolTableRecipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.shipped import REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
-from sleuth.recipe.toml_writer import emit_value
 from sleuth.retrieval.index_card import read_card
 from sleuth.runs.trackers import require_trackers
 from sleuth.types import SleuthError
 
 
 def missing_inputs(table: StrictModel) -> Iterator[str]:
-    """A message for each missing file or unknown name in a table: `questions = "nope.jsonl": no such file`. Keys that
-    the table lacks because their values are invalid are skipped."""
+    """A message for each missing file or unknown name in a table: `questions = "nope.jsonl": no such file`."""
     for key, kind in table.named.items():
         value = getattr(table, key, None)
         if not value:

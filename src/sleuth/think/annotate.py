@@ -22,7 +22,7 @@ from sleuth.judges.factory import open_client
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.judges.pool import NoAnswerError
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.recipe.text import TextRecipe, text_recipe
+from sleuth.recipe.data import TextRecipe, text_recipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
 from sleuth.think.splicing import extract_thoughts, insert_thoughts
@@ -32,6 +32,7 @@ from sleuth.think.thought_card import thought_card
 from sleuth.think.thought_figures import LogprobScorer, positions_of, suffix_nlls
 from sleuth.think.thought_writer import PROMPT, ThoughtWriter
 from sleuth.think.thoughts import THINK, ThoughtPosition, has_tags, interleaved
+from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Document, SleuthError, Task, Thought
 
@@ -334,7 +335,7 @@ def run(stage: AnnotateRecipe, context: StageContext) -> Path:
             f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "
             "kept, and the same command goes on when it is"
         ) from None
-    model, tokenizer = context.load(context.model)
+    model, tokenizer = load(context, context.model)
     scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
     texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
     try:

@@ -10,7 +10,7 @@ from sleuth.recipe.judges import JudgeFields
 from sleuth.think.suffix_judge import EndingJudge
 
 if TYPE_CHECKING:
-    from sleuth.judges.open_judge import OpenJudge
+    from sleuth.judges.factory import OpenJudge
 
 
 class EndingJudgeRecipe(JudgeFields):
@@ -23,7 +23,7 @@ class EndingJudgeRecipe(JudgeFields):
     """Share of its verdicts that are inverted, to measure the effect of a judge's errors on training."""
 
     def open(self) -> OpenJudge:
-        from sleuth.judges.open_judge import OpenJudge
+        from sleuth.judges.factory import OpenJudge
 
         judge = EndingJudge(self.flip)
         return OpenJudge(judge=judge, pairs=judge)

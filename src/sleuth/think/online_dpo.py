@@ -33,10 +33,12 @@ from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
 from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
 from sleuth.think.preference_tables import OnlineDpoRecipe
 from sleuth.training.engines import local_engine_of, record_cache
+from sleuth.training.grpo import require_same_reward
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.learning import policy_of
+from sleuth.training.learning import model_to_train, policy_of, starting_weights, token_budget
 from sleuth.training.loop import Figures, Trainer, train, update_figures
-from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.training.rollout_worker import store_rollouts
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, last_saved
 from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
 
 MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
@@ -44,8 +46,8 @@ MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothin
 
 def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
+    saved = last_saved(context)
+    if saved and is_finished(context, saved):
         return saved.checkpoint
     with JudgePool(context.folder.verdicts) as judge_pool:
         return train(stage, context, DPOTrainer(stage, context, saved, judge_pool), saved)
@@ -69,7 +71,7 @@ class DPOTrainer(Trainer):
     ) -> None:
         self.stage, self.context, self.judge_pool = stage, context, judge_pool
         ranks, folder = context.ranks, context.folder
-        self.model, self.tokenizer = context.model_to_train(saved)
+        self.model, self.tokenizer = model_to_train(context, saved)
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         taken = saved.state["asked"] if saved else 0
@@ -80,11 +82,11 @@ class DPOTrainer(Trainer):
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
-        reference = context.starting_weights(self.model, saved) if stage.loss.kind == "dpo" else None
+        reference = starting_weights(context, self.model, saved) if stage.loss.kind == "dpo" else None
         self.policy = policy_of(stage, self.model, reference, ranks)
-        self.budget = context.token_budget(saved)
+        self.budget = token_budget(context, saved)
         if saved:
-            context.require_same_reward(saved, self.reward_spec)
+            require_same_reward(context, saved, self.reward_spec)
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
         if sources := self.reward_spec.sources:
@@ -119,7 +121,7 @@ class DPOTrainer(Trainer):
         updated = time.monotonic()
         if choices:
             signs = [signs_of(group, choice) for group, choice in zip(groups, choices, strict=True)]
-            self.context.write_rollouts(step, groups, signs)
+            store_rollouts(self.context, step, groups, signs)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         judged = pool_figures(groups, choices) if choices else {}
         return {"judged_by": self.judged_by, **judged, **self.judge_pool.figures(), **update, **seconds}
@@ -150,7 +152,8 @@ class DPOTrainer(Trainer):
             "reward": self.reward_spec.model_dump(mode="json"),
         }
         beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
-        return self.context.save(step, self.model, self.tokenizer, state, beside=beside)
+        save = self.context.checkpoints.save
+        return self.context.ranks.broadcast(lambda: save(step, self.model, self.tokenizer, state, beside=beside))
 
     async def _pools(self, step: int) -> tuple[list[Group], list[Choice]]:
         """The step's pools, and the choice of each; continued pretraining samples and judges nothing."""

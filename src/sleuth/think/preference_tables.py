@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.data import Lengths
-from sleuth.recipe.evaluation import EvaluationFields
-from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill
+from sleuth.recipe.data import Lengths, TextRecipe
+from sleuth.recipe.judges import ContinuationJudgeTable, JudgedFields, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, Identify, Judges, clashing_figures
-from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.text import TextRecipe
-from sleuth.recipe.training import SampledRecipe, TrainingRecipe
+from sleuth.recipe.stage import EvaluationFields, SampledRecipe
+from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import Reward
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ class ComparisonRecipe(StrictModel):
     """Whether each pair is judged in both orders, where one wins only if both verdicts agree (arXiv:2306.05685), or
     once, in a random order."""
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ("continuations",)
 
 
-class PreferenceFields(KindTable):
+class PreferenceFields(JudgedFields):
     """How rewards of candidates are made, and what differs between them; the defaults are those of one without a
     judge."""
 
@@ -57,15 +56,6 @@ class PreferenceFields(KindTable):
     @abstractmethod
     def record(self, identify: Identify) -> dict[str, Any]:
         """Its scorer, version and sources, as checkpoints carry them."""
-
-    def judges(self) -> tuple[JudgeFields, ...]:
-        """The judge that it asks, if it does."""
-        judge = getattr(self, "judge", None)
-        return () if judge is None else (judge,)
-
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
-        """What it asks of its judge."""
-        return ()
 
     def calls_of_pool(self, size: int) -> int:
         """Calls of models over HTTP for a pool of so many candidates."""

@@ -58,7 +58,7 @@ class PointwiseRecipe(PreferenceFields):
     def record(self, identify: Identify) -> dict[str, Any]:
         return {"scorer": f"{identify(self.judge)}, {self.dimension}", "scorer_version": self.version}
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         return (self.dimension,)
 
     def calls_of_pool(self, size: int) -> int:

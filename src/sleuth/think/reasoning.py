@@ -10,6 +10,7 @@ import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,6 +25,8 @@ from sleuth.runs.progress import ProgressBar
 from sleuth.think.reasoning_answers import extract, same_answer, same_number
 from sleuth.think.reasoning_problems import Problem, load_problems
 from sleuth.think.stage_tables import ProblemsRecipe, ReasonRecipe
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Completion, Engine, Sampling, SleuthError, Task
 
@@ -57,12 +60,12 @@ def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
 
 def run(stage: ReasonRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and a file for each set, unless they exist for this model; returns the model unchanged."""
-    if context.read_eval(stage.name) is not None:
+    if stored_eval(context, stage.name) is not None:
         return Path(context.model)
-    solver = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    solver = load_named(context.model, context.recipe, partial(evaluation_pool, context))
     with context.folder.costing(stage.name, "asking"):
         for name, contents in solve_problems(stage, solver, seed=context.recipe.seed).items():
-            context.write_eval(name, contents)
+            store_eval(context, name, contents)
             context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,7 +20,7 @@ from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
-from sleuth.learn.advantages import has_signal
+from sleuth.learn.losses import has_signal
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
@@ -28,6 +29,8 @@ from sleuth.think.stage_tables import GateRecipe
 from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
 from sleuth.think.thought_gain import GainScorer, gain_in
 from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError, StoppedByRule, Task
@@ -58,19 +61,19 @@ def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
 def run(stage: GateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and the verdict in the manifest, unless they exist for this model; returns the model
     unchanged."""
-    if context.read_eval(stage.name) is not None:
+    if stored_eval(context, stage.name) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
         # a gate that an absent judge decides would stay missed
         require_accurate(judges_in(stage.reward), judge_pool, context.folder.say)
-        thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
+        thinker = load_named(context.model, context.recipe, partial(evaluation_pool, context))
         with context.folder.costing(stage.name, "asking"):
             budget = TokenBudget(SCORED_TOKENS, context.folder.say)
             measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
     context.folder.manifest.set_gate(stage.name, gate)
-    context.write_eval(stage.name, measured, "gate")
+    store_eval(context, stage.name, measured, "gate")
     return Path(context.model)
 
 

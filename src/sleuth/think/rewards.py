@@ -37,7 +37,7 @@ class SuffixRecipe(RewardFields):
     def record(self, identify: Identify) -> dict[str, Any]:
         return {"scorer": identify(self.judge), "scorer_version": self.version}
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         return ("suffixes",)
 
     def misfit(self, env: EnvFields) -> str | None:

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.recipe.data import DataFields, Fed, Lengths
+from sleuth.recipe.data import DataFields, DocumentsRecipe, Fed, Lengths, ThoughtPlaces
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.evaluation import EvaluationFields
 from sleuth.recipe.judges import ContinuationJudgeTable, Skill, TeacherRecipe
 from sleuth.recipe.rewards import RewardFields
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluationFields, StageFields
 from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
-from sleuth.recipe.supervised import HeldOutFields
-from sleuth.recipe.text import DocumentsRecipe, ThoughtPlaces
+from sleuth.recipe.training import HeldOutFields
 from sleuth.types import Task
 
 if TYPE_CHECKING:
@@ -204,7 +202,7 @@ class ProbeRecipe(EvaluationFields):
         """At the place, and at another one of its document."""
         return 2
 
-    def skills(self, *, watching: bool = False) -> tuple[Skill, ...]:
+    def skills(self) -> tuple[Skill, ...]:
         """What it asks of its judge."""
         return ("suffixes",)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +33,8 @@ from sleuth.think.stage_tables import ProbeRecipe
 from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
 from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
 from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting, thought_tokens
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Judge, Sampling, SleuthError, Task
 
@@ -53,15 +56,15 @@ def require_inputs(stage: ProbeRecipe, inputs: StageInputs) -> list[Task]:
 
 def run(stage: ProbeRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` and the certificate, unless they exist for this model; returns the model unchanged."""
-    if context.read_eval(stage.name) is not None:
+    if stored_eval(context, stage.name) is not None:
         return Path(context.model)
-    thinker = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    thinker = load_named(context.model, context.recipe, partial(evaluation_pool, context))
     with JudgePool(context.folder.verdicts) as judge_pool, context.folder.costing(stage.name, "asking"):
         budget = TokenBudget(BUDGET, context.folder.say)
         found = probe_thoughts(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
         contents = {"name": stage.name, **found}
     context.folder.say(f"{stage.name}: {verdict_line(contents)}")
-    context.write_eval(stage.name, contents, "probe")
+    store_eval(context, stage.name, contents, "probe")
     context.folder.backlog.write(f"the certificate {stage.name}", lambda: write_certificate(context.model, contents))
     return Path(context.model)
 

@@ -14,7 +14,7 @@ from sleuth.data.excerpts import excerpts_of, plain_tokens
 from sleuth.data.kept_tokens import keeping_tokens
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
-from sleuth.recipe.text import DocumentsRecipe, TextRecipe, ThoughtPlaces
+from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
 from sleuth.think.splicing import THINK

@@ -56,8 +56,8 @@ def thoughts(
     text. A data card is written beside the rows.
     """
     from sleuth.host.model_path import require_model
-    from sleuth.recipe.parts import load_teacher
-    from sleuth.recipe.text import text_recipe
+    from sleuth.recipe.data import text_recipe
+    from sleuth.recipe.load import load_teacher
     from sleuth.terminal.recipe_inputs import missing_inputs, require_texts
 
     resolved = text_recipe(texts, tokens=tokens, part=part, limit=limit)

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from sleuth.think.candidate_pools import continuations, require_pools
 from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.suffix_judge import ends_right
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Verdict
 
@@ -67,13 +70,13 @@ def _require_same_tokens(
 def run(stage: WinRateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
     against = _other_model(stage, context.recipe, context.index)
-    if context.read_eval(stage.name, against=against) is not None:
+    if stored_eval(context, stage.name, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
         ours, theirs = _opened(against, context)
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
-    context.write_eval(stage.name, contents, "win rate")
+    store_eval(context, stage.name, contents, "win rate")
     context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
 
@@ -81,7 +84,7 @@ def run(stage: WinRateRecipe, context: StageContext) -> Path:
 def _opened(against: str, context: StageContext) -> tuple[NamedModel, NamedModel]:
     """The stage's model and the other one. The run's servers generate for both, unless the other has another
     architecture, whose weights they cannot load: then this process generates for it."""
-    ours = load_named(context.model, context.recipe, context.pool_for_evaluation)
+    ours = load_named(context.model, context.recipe, partial(evaluation_pool, context))
     theirs = load_named(against, context.recipe)
     if _same_architecture(ours.model, theirs.model):
         return ours, replace(theirs, open_pool=ours.open_pool)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.capabilities import DiscoveredServer, discover_servers
-from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.kernels.allocator import release_cached_memory
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.render import find_eos_ids
 from sleuth.runs.run_folder import RunFolder
 from sleuth.training.servers import StartedServers
-from sleuth.types import Engine
+from sleuth.training.stage_context import StageContext
+from sleuth.types import Engine, SleuthError
+
+Result = TypeVar("Result")
+RETRY_PAUSE = 1.0
+"""Seconds before a server that an earlier stage has used is asked again."""
 
 
 class TrainingEngine(Engine, Protocol):
@@ -151,3 +159,48 @@ def pool_engine_of(
         ranks=ranks,
     )
     return engine, servers
+
+
+def evaluation_pool(
+    context: StageContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, longest: int
+) -> PoolEngine | None:
+    """The servers that generate sequences of at most `longest` tokens for a stage, with the weights of `model`; None
+    where the recipe names none, so that this process does. For one process. Raises SleuthError if a server cannot be
+    used; where an earlier stage has used them, only after `unavailable_timeout` seconds, for a server that is being
+    restarted must not end a run."""
+    pool, servers, folder = context.recipe.engine_at(context.index), context.servers, context.folder
+    if pool is None:
+        return None
+    release_cached_memory()
+    open_pool = partial(
+        pool_engine_of,
+        pool,
+        model,
+        tokenizer,
+        context=longest,
+        temperature=1.0,  # an evaluation does not need log-probabilities
+        weights=folder.path / "weights",
+        say=folder.say,
+        started=servers.of(pool, context.model, longest) if servers is not None else None,
+    )
+    engine, discovered = retried(open_pool, pool.unavailable_timeout if context.first_step else 0.0, folder.say)
+    if servers is not None:
+        servers.found(pool, discovered)
+    engine.publish(context.first_step)
+    return engine
+
+
+def retried(work: Callable[[], Result], seconds: float, say: Callable[[str], None]) -> Result:
+    """The result of `work`, which is called again for so many seconds while it raises SleuthError."""
+    deadline, said = time.monotonic() + seconds, -SAID_SECONDS
+    while True:
+        try:
+            return work()
+        except SleuthError as error:
+            now = time.monotonic()
+            if now >= deadline:
+                raise
+            if now - said >= SAID_SECONDS:
+                say(f"{error}; asking again for {deadline - now:.0f} seconds")
+                said = now
+            time.sleep(RETRY_PAUSE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sleuth.answers.factory import answer_scorer_of
 from sleuth.answers.suites import eval_tasks, load_suite
@@ -10,7 +13,10 @@ from sleuth.data.questions import select_tasks
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
-from sleuth.recipe.evaluation import EvaluateRecipe
+from sleuth.recipe.stage import EvaluateRecipe
+from sleuth.runs.eval_file import read_eval, with_digests, write_eval
+from sleuth.training.engines import evaluation_pool
+from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import RetrievalFailed, Task
 
@@ -31,14 +37,14 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
-    missing = {name: arm for name, arm in arms.items() if context.read_eval(name) is None}
+    missing = {name: arm for name, arm in arms.items() if stored_eval(context, name) is None}
     if not missing:
         return Path(context.model)
-    model, tokenizer = context.load(context.model)
+    model, tokenizer = load(context, context.model)
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
     rewards = context.recipe.rewards_for(context.index)
-    pool = context.pool_for_evaluation(model, tokenizer, longest)
+    pool = evaluation_pool(context, model, tokenizer, longest)
     for name, arm in missing.items():
         session = EvalSession(
             model=model,
@@ -56,7 +62,12 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
         with context.folder.costing(stage.name, "asking"):
             if suite is not None:
                 contents = ask_suite(
-                    session, suite, name=name, model=context.model, write=context.write_eval, stored=context.read_eval
+                    session,
+                    suite,
+                    name=name,
+                    model=context.model,
+                    write=partial(store_eval, context),
+                    stored=partial(stored_eval, context),
                 )
             else:
                 answered = session.ask(tasks, f"evaluate {name}")
@@ -65,6 +76,27 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
             context.folder.say(f"evaluate {name}: {line}")
             if all_missing(contents):
                 raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
-        context.write_eval(name, contents)
+        store_eval(context, name, contents)
         context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
+
+
+def stored_eval(context: StageContext, name: str, **others: str) -> dict[str, Any] | None:
+    """`eval/NAME.json`, if it is of the model that the stage starts from, and of the `others`; prints a line if it is
+    of other weights."""
+    folder = context.folder
+    file, models = folder.eval / f"{name}.json", {"model": context.model, **others}
+    trained = context.model != context.recipe.model  # a roll-back changes no other weights
+    contents = read_eval(file, models=models, rolled_back=trained and folder.manifest.rolled_back)
+    if contents is None and file.exists():
+        folder.say(f"{file} is not of the weights that {context.model} has now: it is measured again")
+    return contents
+
+
+def store_eval(context: StageContext, name: str, contents: Mapping[str, Any], what: str = "evaluation") -> None:
+    """Writes `eval/NAME.json`, or queues it until the disk has room, with the names of the stages that had trained the
+    model as `after`."""
+    folder = context.folder
+    trained = [stage.name for stage in context.recipe.stage[: context.index] if stage.trains]
+    whole = with_digests({"name": name, "after": trained, **contents})
+    folder.backlog.write(f"the {what} {name}", lambda: write_eval(folder.eval / f"{name}.json", whole))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -22,44 +23,51 @@ from sleuth.answers.factory import (
 )
 from sleuth.data.questions import questions_hash
 from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.own_code import own_code_in, sources_of
+from sleuth.episodes.own_code import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
-from sleuth.episodes.protocol_differences import differences
+from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.allocator import release_cached_memory, releasing_cached_memory
-from sleuth.learn.advantages import group_advantages
 from sleuth.learn.batch import Advantages, Verdicts
-from sleuth.learn.function_loss import FunctionLoss, require_loss
+from sleuth.learn.losses import group_advantages
 from sleuth.learn.models import require_teacher
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import merged_sources
 from sleuth.ranks import Ranks
-from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.training.difficulty_sampler import DifficultySampler, require_sources
 from sleuth.training.engines import engine_of, record_cache
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.learning import function_loss_of, policy_loss_of, policy_of, served_teacher_of
+from sleuth.training.learning import (
+    function_loss_of,
+    load_teacher,
+    model_to_train,
+    policy_loss_of,
+    policy_of,
+    require_same_teacher,
+    served_teacher_of,
+    starting_weights,
+    token_budget,
+)
 from sleuth.training.loop import Figures, Trainer, figures_of, train
 from sleuth.training.minibatches import ask_teacher, batches_of_step, guidance_of, update_on
-from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores
+from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores, store_rollouts
 from sleuth.training.servers import program_of
-from sleuth.training.stage_context import Saved, StageContext, StageInputs
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.types import Group, SleuthError, Task
 
 
 def run(stage: GrpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
+    saved = last_saved(context)
+    if saved and is_finished(context, saved):
         return saved.checkpoint
     with JudgePool(context.folder.verdicts) as judge_pool:
         trainer = GRPOTrainer(stage, context, saved, judge_pool)
@@ -74,8 +82,6 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     inputs.require_cache(stage, stage.context)
     if stage.credit is not None:
         stage.credit.require_dialect(setting.dialect)
-    if isinstance(stage.data, PlayedQuestionsRecipe):
-        require_sources(stage.data, tasks)
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
@@ -125,10 +131,10 @@ class GRPOTrainer(Trainer):
     def __init__(self, stage: GrpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
         self.stage, self.context = stage, context
         ranks, folder = context.ranks, context.folder
-        self.model, self.tokenizer = context.model_to_train(saved)
+        self.model, self.tokenizer = model_to_train(context, saved)
         read = stage.data.tasks(self.tokenizer)
         setting = stage.env.setting(self.tokenizer, read)
-        tasks = context.fitting(stage.data, setting, self.tokenizer, read, stage.context)
+        tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
         run_servers = context.servers
         started = ranks.broadcast(
             lambda: run_servers.of(stage.engine, context.model, stage.context) if run_servers else None
@@ -142,21 +148,22 @@ class GRPOTrainer(Trainer):
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=order_of(stage, tasks, context.key, saved),
+            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
-        frozen = context.starting_weights(self.model, saved) if stage.keeps_first_weights else None
+        frozen = starting_weights(context, self.model, saved) if stage.keeps_first_weights else None
         self.policy_loss = policy_loss_of(stage)
         teacher, self.teacher_sha256 = None, None
         self.served_teacher: ServedTeacher | None = None
         if stage.teacher is not None and stage.teacher.url is not None:
             self.served_teacher = ranks.broadcast(lambda: served_teacher_of(stage, self.tokenizer))
-            self.teacher_sha256 = context.require_same_teacher(stage.teacher.model, saved)
+            self.teacher_sha256 = f"served: {stage.teacher.model}"
+            require_same_teacher(stage.teacher.model, self.teacher_sha256, saved)
         elif stage.teacher is not None:
-            teacher, self.teacher_sha256 = context.load_teacher(stage.teacher.model, self.tokenizer, saved)
+            teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
-        self.budget = context.token_budget(saved)
+        self.budget = token_budget(context, saved)
         self.hooks = hooks_of(
             HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
         )
@@ -168,11 +175,11 @@ class GRPOTrainer(Trainer):
         questions = questions_hash(tasks)
         self.protocol = protocol_of(stage, setting, self.reward_spec, self.own_code, questions)
         if saved:
-            context.require_same_reward(saved, self.reward_spec, self.own_code)
+            require_same_reward(context, saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
-        if sources := merged_sources(sources_of(self.own_code), self.reward_spec.sources):
+        if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):
             folder.manifest.set_sources(stage.name, sources)
         if servers:
             folder.manifest.set_pool(stage.name, [server.as_json() for server in servers])
@@ -222,7 +229,7 @@ class GRPOTrainer(Trainer):
         waited = time.monotonic() - updated
         self.engine.publish(step)
         seconds = {"seconds_rollout": ended - started + waited, "seconds_update": time.monotonic() - ended - waited}
-        self.groups, self.rollouts = groups, self.context.write_rollouts(step, groups, advantages)
+        self.groups, self.rollouts = groups, store_rollouts(self.context, step, groups, advantages)
         figures = step_figures(groups, advantages, played.replaced) | played.figures
         if self.stage.teacher is not None:
             guided = [guidance_of(score, stage=self.stage) > 0 for group in groups for score in group.scores]
@@ -260,7 +267,8 @@ class GRPOTrainer(Trainer):
             **{name: value for hook in self.hooks for name, value in hook.state_dict().items()},
         }
         beside = {CARDS_FILE: cards_json(self.judges)} if self.judges else {}
-        return self.context.save(step, self.model, self.tokenizer, state, protocol=self.protocol, beside=beside)
+        save, files = self.context.checkpoints.save, {"protocol": self.protocol, "beside": beside}
+        return self.context.ranks.broadcast(lambda: save(step, self.model, self.tokenizer, state, **files))
 
     def _score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
         """Add what is scored after all episodes have ended."""
@@ -297,6 +305,27 @@ class GRPOTrainer(Trainer):
         return figures
 
 
+def require_same_reward(
+    context: StageContext, saved: Saved, reward: RewardSpec, code: Mapping[str, OwnCode] | None = None
+) -> None:
+    """Raises SleuthError if the stage started under another reward, or with other `code` of the user, unless this one
+    was accepted by its hash."""
+    before = RewardSpec.model_validate_json(json.dumps(saved.state["reward"]))
+    recorded = saved.state.get("own_code", {})
+    code_before = {what: OwnCode.model_validate_json(json.dumps(one)) for what, one in recorded.items()}
+    hashed = accepted_hash(reward, code or {})
+    if (before.hash == reward.hash and code_before == (code or {})) or hashed == context.folder.accepted_reward:
+        return
+    if before.hash != reward.hash:
+        changed = ", and ".join(reward_differences(before, reward, ("the checkpoint", "the recipe")))
+        problem = f"its reward {before.hash} is not that of the recipe: {changed}"
+    else:
+        problem = f"{', '.join(code_differences(code_before, code or {}))} changed after it was saved"
+    raise SleuthError(
+        f"{saved.checkpoint}: {problem}; start a new run, or continue under the new one with --accept-reward {hashed}"
+    )
+
+
 def protocol_of(
     stage: GrpoRecipe, setting: Setting, reward: RewardSpec, own_code: Mapping[str, OwnCode], questions: str
 ) -> ProtocolCard | None:
@@ -315,16 +344,6 @@ def other_protocol(now: ProtocolCard | None, checkpoint: Path, name: str, but: C
     same = {*but, *(("retriever",) if before.retriever is None and before.corpus_sha256 else ())}  # an older card
     before = before.model_copy(update={field: getattr(now, field) for field in same})
     return [f"another protocol: {line}" for line in differences(before, now, (name, "this stage"))]
-
-
-def order_of(
-    stage: GrpoRecipe, tasks: Sequence[Task], key: tuple[int, ...], saved: Saved | None
-) -> InfiniteSampler[Task] | DifficultySampler:
-    """The order in which a stage plays its tasks, from where `saved` left it."""
-    state, data = saved.state if saved else {}, stage.data
-    if isinstance(data, PlayedQuestionsRecipe) and data.draw == "by_difficulty":
-        return DifficultySampler(tasks, data, seed=key, state=state, right=partial(rightness, rewards=stage.reward))
-    return InfiniteSampler(tasks, seed=key, taken=state.get("asked", 0))
 
 
 def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> list[float | None]:

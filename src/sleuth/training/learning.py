@@ -1,37 +1,100 @@
-"""The learner of a stage: its optimiser settings, its loss, and its policy."""
+"""The models of a stage, and its learner: optimiser settings, loss, policy and token budget."""
 
 from __future__ import annotations
 
+import random
 from functools import partial
+from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.served_teacher import ServedTeacher, find_teacher
-from sleuth.learn.adapters import Adapters
-from sleuth.learn.function_loss import FunctionLoss
+from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
 from sleuth.learn.master_weights import Holding, MasterWeights
-from sleuth.learn.models import load_outline
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.models import load_frozen_teacher, load_model, load_outline, weights_sha256
+from sleuth.learn.objective import FunctionLoss, PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy
+from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.own.functions import load_function
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.loss import LossRecipe
-from sleuth.recipe.training import LoraRecipe, TrainingRecipe
+from sleuth.recipe.training import TrainingRecipe
+from sleuth.training.stage_context import Saved, StageContext
+from sleuth.types import SleuthError
 
 SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
 """The keys of `[stage.loss]` that the policy loss has by the same names."""
+TEACHER_SECONDS = 300.0
+"""Timeout of an answer of a teacher on a server."""
 
 
-def optimisation_of(stage: TrainingRecipe) -> Optimisation:
-    """The optimiser settings of a stage that trains."""
-    return Optimisation(**stage.optimisation())
+def load(context: StageContext, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """A model in the run's precision, on the run's device."""
+    recipe = context.recipe
+    return load_model(str(path), dtype=recipe.dtype, device=recipe.device, verified=not context.ranks.first)
 
 
-def adapters_of(lora: LoraRecipe) -> Adapters:
-    """The adapters of `[stage.lora]`."""
-    return Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets)
+def model_to_train(context: StageContext, saved: Saved | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The model and tokenizer of `saved`, or those that the stage starts from. A stage with adapters always loads the
+    weights it started from, since a checkpoint's weights have the adapters merged in."""
+    own = saved is not None and context.stage.lora is None
+    model, tokenizer = load(context, saved.checkpoint if saved and own else context.model)
+    adapt(context, model, saved)
+    return model, tokenizer
+
+
+def adapt(context: StageContext, model: PreTrainedModel, saved: Saved | None = None) -> None:
+    """Add the stage's adapters, if it has any, to the model that it starts from; with the values of `saved`."""
+    lora = context.stage.lora
+    if lora is None:
+        return
+    seed = random.Random(f"adapters {context.key}").getrandbits(63)
+    add_adapters(model, Adapters(rank=lora.rank, alpha=lora.alpha, targets=lora.targets), seed=seed)
+    if saved is not None:
+        load_adapters(model, saved.checkpoint)
+
+
+def starting_weights(context: StageContext, model: PreTrainedModel, saved: Saved | None) -> PreTrainedModel:
+    """A frozen model with the weights that the stage starts from, under the names of `model`, of which it is a copy
+    unless that is of `saved`."""
+    if saved is None:
+        return frozen_copy(model)
+    first = load(context, context.model)[0]
+    adapt(context, first)
+    return frozen_copy(first)
+
+
+def load_teacher(
+    context: StageContext, path: str, tokenizer: PreTrainedTokenizerFast, saved: Saved | None
+) -> tuple[PreTrainedModel, str]:
+    """A frozen model that reads the tokens of `tokenizer`, and the sha256 of its weights, which the stage keeps in its
+    state as `teacher`. Raises SleuthError if `saved` began with others."""
+    recipe, verified = context.recipe, not context.ranks.first
+    teacher = load_frozen_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
+    sha256 = weights_sha256(teacher)
+    require_same_teacher(path, sha256, saved)
+    return teacher, sha256
+
+
+def require_same_teacher(path: str, name: str, saved: Saved | None) -> None:
+    """Raises SleuthError if `saved` began with another teacher than `name`, as its state calls it."""
+    if saved is not None and saved.state.get("teacher") != name:
+        raise SleuthError(
+            f"{path}: this teacher has other weights than the one that the stage began with; continue with that, or "
+            "start a new run"
+        )
+
+
+def token_budget(context: StageContext, saved: Saved | None) -> TokenBudget:
+    """Tokens of a micro-batch: the recipe's number, or the smaller one of an earlier part of the run."""
+    shortages, stage, say = context.folder.shortages, context.stage, context.folder.say
+    before = saved.state["budget"] if saved else stage.tokens_per_micro_batch
+    tokens = context.ranks.broadcast(lambda: shortages.fitting(stage.name, before))
+    if tokens < before:
+        say(f"a rank has run out of memory: from here on an update takes {tokens} tokens at once")
+    return TokenBudget(tokens, say, context.ranks, partial(shortages.note, stage.name))
 
 
 def policy_of(
@@ -44,7 +107,7 @@ def policy_of(
     """The policy that a stage trains on these ranks, with the optimiser at its start."""
     return Policy(
         model,
-        optimisation_of(stage),
+        Optimisation(**stage.optimisation()),
         reference,
         teacher=teacher,
         teacher_top_k=stage.teacher.top_k if isinstance(stage, GrpoRecipe) and stage.teacher else None,
@@ -66,7 +129,7 @@ def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> 
         eos_ids=eos_ids,
         context=stage.context,
         top_k=named.top_k or 0,
-        seconds=named.seconds,
+        seconds=TEACHER_SECONDS,
     )
 
 

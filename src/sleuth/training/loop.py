@@ -12,16 +12,15 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
+from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.learn.update_resolution import UpdateResolution, path_length, step_distance
 from sleuth.own.calls import slow_calls
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.interruption import Interrupted, StopRequest
 from sleuth.runs.progress import ProgressBar
-from sleuth.training.learning import optimisation_of
 from sleuth.training.stage_context import Saved, StageContext, failing
 from sleuth.types import SleuthError, StoppedByRule
 
@@ -140,33 +139,23 @@ def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
 
 
 def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:
-    """Raises SleuthError if less than one weight in a hundred could change: in any single step, if the stored weights
-    are stepped themselves, and in all steps together, if masters add the steps up."""
-    settings = optimisation_of(stage)
-    if not stage.master_weights:
-        moved = resolution.share(step_distance(settings))
-        if moved < TINY:
-            raise SleuthError(
-                f"learning_rate = {stage.learning_rate:g} can move {moved:.2%} of the weights: a step is about the "
-                f"rate, and with master_weights = false a step that is no larger than half the spacing of {dtype} at a "
-                f"weight (|w|/512 to |w|/256) is rounded away; {resolution.distance(TINY):.1g} would move {TINY:.0%}, "
-                "and with master_weights = true small steps add up"
-            )
+    """Raises SleuthError if less than one weight in a hundred could change in all steps together."""
     steps = stage.last_step
-    length = path_length(settings, steps)
+    length = path_length(Optimisation(**stage.optimisation()), steps)
     moved = resolution.share(length)
     if moved < TINY:
         raise SleuthError(
             f"learning_rate = {stage.learning_rate:g} can move {moved:.2%} of the weights: {steps:,} steps move one by "
-            f"{length:.1g} at most, and {dtype}, in which they are stored and sampled from, shows that in no more of "
-            f"them; it takes {resolution.distance(TINY):.1g} to move {TINY:.0%}: raise learning_rate or steps"
+            f"{length:.1g} at most, and {dtype}, in which they are stored and sampled from, rounds away what is less "
+            f"than half the spacing at a weight (|w|/512 to |w|/256 in bfloat16); it takes "
+            f"{resolution.distance(TINY):.1g} to move {TINY:.0%}: raise learning_rate or steps"
         )
 
 
 def _rows_until(context: StageContext, begin: int) -> list[Figures]:
     """The stage's rows until its step `begin`; later ones are deleted."""
     context.folder.metrics.rewind(context.stage.name, context.first_step + begin)
-    return context.rows()
+    return context.checkpoints.rows()
 
 
 def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:
@@ -187,7 +176,7 @@ def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: T
         resumable=stage.keep + 1,  # the best one is kept beside the newest
         milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
     )
-    line = require_room(context.folder.path, plan, held=context.held_bytes())
+    line = require_room(context.folder.path, plan, held=context.checkpoints.held_bytes())
     if line:
         context.folder.say(line)
 

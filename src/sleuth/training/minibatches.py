@@ -56,8 +56,7 @@ def guidance_of(score: Score, *, stage: GrpoRecipe) -> float:
     teacher, right = stage.teacher, rightness(score, stage.reward)
     if teacher is None or score.value is None or right is None:
         return 0.0
-    is_wrong = right < 1 if teacher.right is None else score.value < teacher.right
-    return teacher.weight if teacher.when == "always" or is_wrong else 0.0
+    return teacher.weight if teacher.when == "always" or right < 1 else 0.0
 
 
 def update_on(

@@ -24,7 +24,7 @@ from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import advantages_of
-from sleuth.training.learning import policy_loss_of, policy_of, served_teacher_of
+from sleuth.training.learning import load, load_teacher, model_to_train, policy_loss_of, policy_of, served_teacher_of
 from sleuth.training.minibatches import ask_teacher, batch_of_step, batches_of_step, update_on
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
@@ -141,13 +141,13 @@ def _with_credits_of(recorded: Group, group: Group) -> Group:
 
 def _restored_before(context: StageContext, stage: GrpoRecipe, step: int) -> Restored:
     """From the nearest checkpoint before `step`, or the model that the stage started from."""
-    earlier = [place for place in context.checkpoints() if step_of(place) < step]
+    earlier = [place for place in context.checkpoints.resumable() if step_of(place) < step]
     saved = _saved(context, earlier[-1]) if earlier else None
-    model, tokenizer = context.model_to_train(saved)
+    model, tokenizer = model_to_train(context, saved)
     served = served_teacher_of(stage, tokenizer)
     teacher = None
     if stage.teacher is not None and served is None:
-        teacher = context.load_teacher(stage.teacher.model, tokenizer, saved)[0]
+        teacher = load_teacher(context, stage.teacher.model, tokenizer, saved)[0]
     policy = policy_of(stage, model, _reference(context, stage), teacher=teacher)
     if saved is None:
         step, tokens = context.first_step, stage.tokens_per_micro_batch
@@ -163,7 +163,7 @@ def _saved(context: StageContext, checkpoint: Path) -> Saved:
 
 
 def _reference(context: StageContext, stage: GrpoRecipe) -> PreTrainedModel | None:
-    return frozen_copy(context.load(context.model)[0]) if stage.loss.beta else None
+    return frozen_copy(load(context, context.model)[0]) if stage.loss.beta else None
 
 
 def _recorded(context: StageContext, step: int) -> tuple[list[Group], list[list[float | None]]]:

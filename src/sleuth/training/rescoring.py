@@ -15,7 +15,7 @@ from sleuth.answers.scorers.scorer import transcript_of
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
-from sleuth.learn.advantages import has_signal
+from sleuth.learn.losses import has_signal
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import RewardFields, scored_late
 from sleuth.render import load_tokenizer
@@ -78,7 +78,6 @@ def rescore(
     shuffled, so that they say nothing about their episodes, and if there are no rollouts.
     """
     stage = context.recipe.stages_of(GrpoRecipe)[context.index]
-    rewards = [reward.unwatched() for reward in rewards]
     if any(reward.shuffle for reward in (*stage.reward, *rewards)):
         raise SleuthError("shuffle = true: shuffled scores say nothing about their episodes")
     if scored_late((*stage.reward, *rewards)):

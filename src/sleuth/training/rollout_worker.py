@@ -10,19 +10,20 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool
-from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
+from sleuth.learn.losses import has_signal
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.rollouts import is_whole, read_rollouts
-from sleuth.training.difficulty_sampler import DifficultySampler
+from sleuth.runs.checkpoints import step_name
+from sleuth.runs.rollouts import is_whole, read_rollouts, write_rollouts
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.stage_context import StageContext
@@ -52,7 +53,7 @@ class RolloutWorker:
     engine: TrainingEngine
     renderer: Renderer
     setting: Setting
-    order: InfiniteSampler[Task] | DifficultySampler
+    order: InfiniteSampler[Task]
     reward: Reward | None
     judge_pool: JudgePool
     order_state: dict[str, Any] = field(init=False)
@@ -73,9 +74,6 @@ class RolloutWorker:
         """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
-        if isinstance(self.order, DifficultySampler):
-            rate = self.order.observe(played.groups)
-            played = replace(played, figures=played.figures | {"drawn_rate": rate})
         self.order_state = self.order.state_dict()
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
@@ -152,10 +150,22 @@ class RolloutWorker:
     def _played_before(self, step: int, first_prompt: int) -> dict[int, Group]:
         """The groups of a step that was played before, by the numbers of their prompts, if its rollouts were written
         and are whole; none if a change of the user's code, which may be that of a tool, was accepted since."""
-        file = self.context.rollouts_of(step)
+        file = rollouts_file(self.context, step)
         if self.context.folder.accepted_reward is not None or not (file.exists() and is_whole(file)):
             return {}
         return dict(enumerate(read_rollouts(file), first_prompt))
+
+
+def rollouts_file(context: StageContext, step: int) -> Path:
+    """The file of the rollouts of a stage's step."""
+    return context.folder.rollouts / f"{step_name(context.first_step + step)}.parquet"
+
+
+def store_rollouts(context: StageContext, step: int, groups: Sequence[Group], advantages: Advantages) -> Path:
+    """Writes the rollouts of a step, now or when the disk has room; returns their file."""
+    file = rollouts_file(context, step)
+    context.folder.backlog.write(f"the rollouts of step {step}", lambda: write_rollouts(file, groups, advantages))
+    return file
 
 
 def require_enough_scores(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> None:

@@ -21,9 +21,9 @@ from sleuth.learn.prefix_tree import pack
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import InitRecipe, SupervisedRecipe, TrainingRecipe, WorldTextRecipe
 from sleuth.render import Renderer
-from sleuth.training.learning import policy_of
+from sleuth.training.learning import model_to_train, policy_of, token_budget
 from sleuth.training.loop import Figures, Trainer, train, update_figures
-from sleuth.training.stage_context import Saved, StageContext
+from sleuth.training.stage_context import Saved, StageContext, is_finished, last_saved
 from sleuth.types import Piece
 from sleuth.world.text import TextRows, make_text_tokenizer
 
@@ -44,8 +44,8 @@ def run_with(
     context: StageContext,
 ) -> Path:
     """Train with a trainer, unless the stage is finished; the last checkpoint."""
-    saved = context.saved()
-    if saved and context.is_finished(saved):
+    saved = last_saved(context)
+    if saved and is_finished(context, saved):
         return saved.checkpoint
     return train(stage, context, make(stage, context, saved), saved)
 
@@ -70,7 +70,7 @@ class SFTTrainer(Trainer):
         self.model = model
         self.tokenizer = tokenizer
         self.policy = policy_of(stage, model, ranks=context.ranks)
-        self.budget = context.token_budget(saved)
+        self.budget = token_budget(context, saved)
         if saved:
             self.policy.load_state_dict(saved.state["policy"])
 
@@ -86,7 +86,10 @@ class SFTTrainer(Trainer):
     def save(self, step: int) -> Path:
         """A checkpoint after `step` steps."""
         state = {"policy": self.policy.state_dict(), "budget": self.budget.tokens, "teacher": self.teacher_sha256}
-        return self.context.save(step, self.model, self.tokenizer, state, protocol=self.protocol)
+        save = self.context.checkpoints.save
+        return self.context.ranks.broadcast(
+            lambda: save(step, self.model, self.tokenizer, state, protocol=self.protocol)
+        )
 
 
 class TextTrainer(SFTTrainer):
@@ -97,7 +100,7 @@ class TextTrainer(SFTTrainer):
             assert isinstance(stage.data, WorldTextRecipe)  # the recipe's checks allow no other data with an init here
             return make_text_tokenizer(stage.data)
 
-        model, tokenizer = context.model_to_train(saved) if saved else first_model(stage, context, make_tokenizer)
+        model, tokenizer = model_to_train(context, saved) if saved else first_model(stage, context, make_tokenizer)
         super().__init__(stage, context, saved, model, tokenizer)
         self.stage = stage
         rows = import_module(stage.data.rows)
@@ -201,7 +204,7 @@ def first_model(
     """The model and tokenizer that a stage begins with: those of the run, or random weights, of which `draw` overwrites
     some."""
     if stage.init is None:
-        model, tokenizer = context.model_to_train(None)
+        model, tokenizer = model_to_train(context, None)
     else:
         tokenizer = make_tokenizer(stage.init)
         model = random_model(stage.init, tokenizer, context.recipe.seed)

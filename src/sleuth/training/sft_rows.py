@@ -19,7 +19,7 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.recipe import AnsweredRowsRecipe, SupervisedRecipe, TextRecipe, WorldTextRecipe
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.stage_context import StageContext, StageInputs
+from sleuth.training.stage_context import StageContext, StageInputs, keep_fitting
 from sleuth.types import Piece, SleuthError, Task
 from sleuth.world.text import TextRows
 
@@ -71,7 +71,7 @@ def training_rows(
     read = answered_tasks(data)
     env, longest = context.recipe.refine_env_and_context(context.index)
     setting = env.setting(tokenizer, read)
-    tasks = context.fitting(data, setting, tokenizer, read, longest or positions)
+    tasks = keep_fitting(context, data, setting, tokenizer, read, longest or positions)
     protocol = setting.protocol(STRICT.name, longest or positions, questions_sha256=questions_hash(tasks))
     return AnsweredRows(tasks, setting, context.key), protocol
 

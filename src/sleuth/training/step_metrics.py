@@ -10,8 +10,8 @@ from typing import Any
 
 from sleuth.answers.answer import OUTCOMES
 from sleuth.episodes.calls import ERROR
-from sleuth.learn.advantages import has_signal
 from sleuth.learn.batch import Advantages
+from sleuth.learn.losses import has_signal
 from sleuth.types import Episode, Group, Score
 
 FEW = 0.05

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from sleuth.serve.chat.wire import ChatCompletion, Models, ProblemBody
 from sleuth.types import Sampling
 
 QUESTION = {"messages": [{"role": "user", "content": "Where was Ada Voss born?"}]}
@@ -38,6 +37,9 @@ def asked(client: TestClient, **options: Any) -> dict[str, Any]:
     return answer.json()
 
 
+COMPLETION = {"id", "object", "created", "model", "choices", "usage", "sleuth"}
+
+
 def streamed(client: TestClient, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The chunks of a stream, which ends as it should."""
     answer = client.post(path, json=body | {"stream": True})
@@ -50,9 +52,10 @@ def streamed(client: TestClient, path: str, body: dict[str, Any]) -> list[dict[s
 
 def refused(answer: Any) -> str:
     """The one line of a refusal, whose shape is OpenAI's."""
-    problem = ProblemBody.model_validate(answer.json()).error
-    assert "\n" not in problem.message
-    return problem.message
+    problem = answer.json()["error"]
+    assert problem.keys() == {"message", "type", "param", "code"}
+    assert "\n" not in problem["message"]
+    return problem["message"]
 
 
 # -- chat --------------------------------------------------------------------------------------------------------------
@@ -60,7 +63,7 @@ def refused(answer: Any) -> str:
 
 def test_the_content_is_the_answer_alone_with_searches_and_citations_beside_it(client: TestClient) -> None:
     body = asked(client)
-    ChatCompletion.model_validate(body)
+    assert body.keys() == COMPLETION
     choice = body["choices"][0]
     assert choice["message"] == {
         "role": "assistant",
@@ -203,7 +206,7 @@ def test_another_model_is_not_found(client: TestClient) -> None:
     answer = client.post("/v1/chat/completions", json=QUESTION | {"model": "gpt"})
     assert (answer.status_code, refused(answer)) == (404, "model: there is no 'gpt' here; there is 'tiny'")
     assert asked(client, model="tiny")
-    assert Models.model_validate(client.get("/v1/models").json()).data[0].id == "tiny"
+    assert client.get("/v1/models").json()["data"][0]["id"] == "tiny"
 
 
 def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
@@ -395,19 +398,6 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(cl
     if answer.status_code != 200:
         refused(answer)
     elif answer.headers["content-type"] == "application/json":
-        ChatCompletion.model_validate(answer.json())
+        assert answer.json().keys() == COMPLETION
     else:
         assert answer.text.endswith("data: [DONE]\n\n")
-
-
-def test_the_api_describes_its_shapes_and_refusals(client: TestClient) -> None:
-    described = client.get("/openapi.json").json()
-    for path in ("/v1/chat/completions", "/v1/responses"):
-        responses = described["paths"][path]["post"]["responses"]
-        assert {"200", "400", "404", "408", "413", "415", "429", "503", "504"} <= set(responses)
-        assert {"application/json", "text/event-stream"} == set(responses["200"]["content"])
-    shapes = described["components"]["schemas"]
-    assert shapes["ChatRequest"]["properties"]["n"]["enum"] == [None, 1]
-    assert shapes["ChatRequest"]["properties"]["messages"]["maxItems"] == 256
-    question, items = shapes["ResponseRequest"]["properties"]["input"]["anyOf"]
-    assert (question["type"], items["minItems"], items["maxItems"]) == ("string", 1, 256)

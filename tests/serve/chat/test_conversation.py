@@ -10,9 +10,9 @@ import pytest
 from agents import ADA, FOUND, LAKE, TARN, PacedEngine, Shelf, agent, quotes, refiner
 
 from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.citations import Citation
 from sleuth.serve.chat.conversation import (
     Answered,
+    Citation,
     Event,
     Finished,
     Given,

@@ -15,8 +15,6 @@ from starlette.testclient import TestClient
 
 from sleuth.serve.chat.agent import Agent
 from sleuth.serve.chat.app import chat_app
-from sleuth.serve.chat.responses_wire import ResponseBody
-from sleuth.serve.chat.wire import ProblemBody
 from sleuth.serve.http.access import LOOPBACK, Access, conversation_limits
 from sleuth.types import Passage, Sampling
 
@@ -27,6 +25,11 @@ TO_REFINE = (
     f"{QUESTION} <tool_output><snippet id=a1>Ada Voss was born in Tarn.</snippet>"
     "<snippet id=b2>Tarn, born of a lake.</snippet></tool_output>"
 )
+RESPONSE = {
+    "id", "object", "created_at", "completed_at", "status", "background", "error", "incomplete_details", "instructions",
+    "max_output_tokens", "metadata", "model", "output", "parallel_tool_calls", "previous_response_id", "store",
+    "temperature", "text", "tool_choice", "tools", "top_p", "truncation", "usage", "sleuth",
+}  # fmt: skip
 
 
 def client_of(served: Agent, **limits: float) -> TestClient:
@@ -42,7 +45,7 @@ def client() -> Iterator[TestClient]:
 def asked(client: TestClient, **options: Any) -> dict[str, Any]:
     answer = client.post(PATH, json={"input": QUESTION} | options)
     assert answer.status_code == 200, answer.text
-    ResponseBody.model_validate(answer.json())
+    assert answer.json().keys() == RESPONSE
     return answer.json()
 
 
@@ -62,9 +65,10 @@ def streamed(client: TestClient, **options: Any) -> list[dict[str, Any]]:
 
 
 def refused(answer: Any) -> str:
-    problem = ProblemBody.model_validate(answer.json()).error
-    assert "\n" not in problem.message
-    return problem.message
+    problem = answer.json()["error"]
+    assert problem.keys() == {"message", "type", "param", "code"}
+    assert "\n" not in problem["message"]
+    return problem["message"]
 
 
 def timeless(body: dict[str, Any]) -> dict[str, Any]:
@@ -324,7 +328,7 @@ def test_no_json_breaks_it_and_every_answer_is_of_the_described_shape(
     if answer.status_code != 200:
         refused(answer)
     elif answer.headers["content-type"] == "application/json":
-        ResponseBody.model_validate(answer.json())
+        assert answer.json().keys() == RESPONSE
     else:
         assert "\nevent: response.completed\n" in answer.text
 

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
@@ -20,7 +19,6 @@ from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.serve.http.access import Access, Limits
 from sleuth.serve.retriever.app import retriever_app
 from sleuth.serve.retriever.search_handler import IndexLoader
-from sleuth.serve.retriever.wire import BatchSearchResults, Results
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
@@ -326,18 +324,6 @@ def test_metrics_count_what_was_answered(towns: Path) -> None:
         assert line in lines
 
 
-def test_the_api_describes_its_shapes_and_limits(client: TestClient) -> None:
-    schema = client.get("/openapi.json").json()
-    body = schema["paths"]["/retrieve"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    batch, single = (schema["components"]["schemas"][one["$ref"].rpartition("/")[2]] for one in body["oneOf"])
-    assert batch["properties"]["queries"]["maxItems"] == 4096
-    assert single["properties"]["topk"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 100}
-    for path in ("/retrieve", "/batch_search"):
-        assert {"200", "401", "403", "408", "413", "422", "429", "503", "504"} == set(
-            schema["paths"][path]["post"]["responses"]
-        )
-
-
 # -- whatever is sent ------------------------------------------------------------------------------------------------
 
 ANY_JSON = st.recursive(
@@ -353,7 +339,7 @@ NEAR = st.dictionaries(
 
 @settings(max_examples=300, deadline=None)
 @given(body=NEAR | ANY_JSON, path=st.sampled_from(["/retrieve", "/batch_search"]))
-def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
+def test_no_json_breaks_the_server_and_every_answer_is_a_list_or_one_line(
     client: TestClient, body: object, path: str
 ) -> None:
     answer = client.post(path, content=json.dumps(body).encode(), headers=JSON)
@@ -361,7 +347,7 @@ def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(
     if answer.status_code == 422:
         assert "\n" not in answer.json()["detail"]
     else:
-        TypeAdapter(Results if path == "/retrieve" else BatchSearchResults).validate_python(answer.json())
+        assert isinstance(answer.json()["result"] if path == "/retrieve" else answer.json(), list)
 
 
 @settings(max_examples=200, deadline=None)

@@ -36,7 +36,7 @@ from sleuth.kernels.compiled_layers import compiled_forwards
 from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import replaced_forwards
 from sleuth.kernels.transfers import sent
-from sleuth.learn.model_families import check_family
+from sleuth.learn.models import check_family
 from sleuth.own.calls import calls_returned
 from sleuth.render import find_eos_ids
 from sleuth.types import Chunk, Completion, Sampling, SleuthError

@@ -1,10 +1,9 @@
 const LOOK_MS = 2000;
 const DRAWING_SHARE = 0.2; // of the time, at most, is spent on drawing again
 let pageTag = null;
-let questionsTag = null;
-let keptTexts = 0; // texts of the questions, before those of the step that is shown
-let rollouts = null; // the browsers of rollouts and of questions: {browse, ending}
-let questions = null;
+let shownQuestions = null; // the evaluations whose questions are browsed
+let questions = null; // ends the browser of questions
+let rollouts = null; // the browser of rollouts: {place, ending, browser}
 let asOf = "";
 let timer = 0;
 let looking = false;
@@ -22,7 +21,7 @@ async function look() {
       document.title = state.title;
       morphChildren(byId("live"), parsed(state.html));
       const begun = performance.now();
-      if (state.tag !== pageTag) await take(await asked("page"));
+      if (state.tag !== pageTag) take(await asked("page"));
       wait = Math.max(wait, (performance.now() - begun) / DRAWING_SHARE);
       asOf = new Date().toLocaleTimeString();
       say("as of " + asOf);
@@ -46,14 +45,14 @@ function say(words, wrong = false) {
   byId("as-of").className = wrong ? "problem" : "";
 }
 
-async function take(page) {
+function take(page) {
   const fresh = parsed(page.html);
-  const others = page.questions === questionsTag ? null : await asked("questions");
-  data.charts = page.charts;
+  const chosen = rollouts && data.rollouts[rollouts.browser.state.step];
+  Object.assign(data, page.data);
   morphChildren(byId("report"), fresh);
   if (reading) read(reading.stage, reading.step);
-  if (others) showQuestions(others, fresh);
-  followRollouts(page.steps);
+  showQuestions(fresh);
+  followRollouts(chosen);
   pageTag = page.tag;
 }
 
@@ -104,14 +103,13 @@ function morph(node, fresh) {
 // -- questions --------------------------------------------------------------------------------------------------------
 
 /** Other evaluations: the browser begins anew, with the choices that were made. */
-function showQuestions(others, fresh) {
-  Object.assign(data, { questions: others.questions, texts: others.texts });
-  questionsTag = others.tag;
-  keptTexts = data.texts.length;
-  data.rollouts = data.rollouts.map(({ step }) => stored(step)); // their texts went with the others
+function showQuestions(fresh) {
+  const now = JSON.stringify([data.questions, data.texts]);
+  if (now === shownQuestions) return;
+  shownQuestions = now;
   questions?.abort();
   questions = null;
-  if (!others.questions?.rows.length) return;
+  if (!data.questions.rows.length) return;
   const chosen = [...byId("question-browser").querySelectorAll("input, select")].map(({ id, value }) => [id, value]);
   const renewed = fresh.querySelector("#question-browser"); // absent if it was taken over just now
   if (renewed) byId("question-browser").replaceChildren(...renewed.childNodes);
@@ -126,41 +124,31 @@ function showQuestions(others, fresh) {
 
 // -- rollouts ---------------------------------------------------------------------------------------------------------
 
-/** Shows the newest step, or the one that was chosen by hand. */
-function followRollouts(steps) {
-  const held = new Map(data.rollouts.map((one) => [one.step, one]));
-  const shown = rollouts && data.rollouts[rollouts.browser.state.step];
-  data.rollouts = steps.map((step) => held.get(step) || stored(step));
+/** Shows the newest step, or leaves the one that was chosen by hand as it is. */
+function followRollouts(chosen) {
   if (rollouts && !rollouts.place.isConnected) {
     rollouts.ending.abort();
     rollouts = null;
   }
-  if (!steps.length) return;
-  byId("rollout-step").max = steps.length - 1;
+  if (!data.rollouts.length) return;
+  byId("rollout-step").max = data.rollouts.length - 1;
   if (!rollouts) return startRollouts();
   const { browser } = rollouts;
-  if (byId("rollout-follow").checked) return newest();
-  const at = data.rollouts.findIndex((one) => shown && one.step === shown.step);
-  if (at < 0) return browser.choose({}, false);
-  browser.state.step = at;
-  byId("rollout-step").value = at;
+  const at = data.rollouts.findIndex((one) => chosen && one.step === chosen.step);
+  browser.state.step = Math.max(0, at);
+  byId("rollout-step").value = browser.state.step;
+  if (byId("rollout-follow").checked) newest(chosen);
+  else if (at < 0) browser.choose({}, false);
 }
 
-function stored(step) {
-  return { step, of: null, groups: [], file: "rollouts/" + step };
-}
-
-function newest() {
-  const last = data.rollouts.length - 1;
-  const { browser } = rollouts;
-  if (browser.state.step !== last || !data.rollouts[last].groups.length) {
-    browser.choose({ step: last, group: null, sibling: 0 }, false);
-  }
+/** Shows the last step, unless it is the one that is `shown`. */
+function newest(shown = undefined) {
+  const step = data.rollouts.length - 1;
+  if (data.rollouts[step].step !== shown?.step) rollouts.browser.choose({ step, group: null, sibling: 0 }, false);
 }
 
 function startRollouts() {
   byId("rollout-follow").checked = remembered("rollout") === null;
-  data.opened = [data.rollouts.length - 1, null];
   const ending = new AbortController();
   rollouts = { place: byId("rollout-browser"), ending, browser: browseRollouts(load, ending.signal) };
   const byHand = () => (byId("rollout-follow").checked = false);
@@ -171,14 +159,10 @@ function startRollouts() {
   byId("rollout-follow").addEventListener("change", () => byId("rollout-follow").checked && newest());
 }
 
-/** Brings the episodes of a step, and lets go of those of the others. */
+/** Brings the episodes of a step. */
 async function load(step) {
   try {
-    const found = await asked(step.file);
-    if (rollouts && data.rollouts[rollouts.browser.state.step] !== step) return ""; // another was chosen meanwhile
-    data.texts.length = keptTexts;
-    for (const one of data.rollouts) Object.assign(one, stored(one.step));
-    addStep(found);
+    addStep(await asked(step.file));
     return "";
   } catch (error) {
     return error.message;

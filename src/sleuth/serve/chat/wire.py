@@ -1,5 +1,5 @@
-"""Request and answer bodies of OpenAI's API for chat. Unknown fields are ignored, as by OpenAI; fields that
-would change an answer but are unsupported are listed, to refuse them."""
+"""Request bodies of OpenAI's APIs for chat and responses. Unknown fields are ignored, as by OpenAI; fields that would
+change an answer but are unsupported are listed, to refuse them."""
 
 from __future__ import annotations
 
@@ -7,42 +7,31 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    StrictBool,
-    StrictStr,
-    WithJsonSchema,
-)
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictBool, StrictStr
+from pydantic_core import PydanticCustomError
 
-from sleuth.serve.http.refused import as_integer, replace_surrogates
+from sleuth.host.escapes import replace_surrogates
+from sleuth.serve.http.refused import as_integer
 
 MAX_MESSAGES = 256
-MAX_TOKENS = 2**31 - 1  # the largest accepted token limit
+MAX_TOKENS = 2**31 - 1
+"""The largest accepted limit of tokens."""
+MAX_METADATA = 16
+INPUT_PARTS = ("input_text", "output_text", "reasoning_text")
+SEARCH_TOOL = {"type": "web_search"}
+SOURCES = "web_search_call.action.sources"
 
 
-class Only:
+def only(*values: Any) -> AfterValidator:
     """Marks a field that may be absent, null or one of `values`; anything else is refused as unsupported:
-    `n: Annotated[Any, Only(1)] = None`."""
+    `n: Annotated[Any, only(1)] = None`."""
 
-    def __init__(self, *values: Any) -> None:
-        self.values = values
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self.values]}
-
-    def _check(self, value: Any) -> Any:
-        if any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in (None, *self.values)):
+    def check(value: Any) -> Any:
+        if any(value == known and isinstance(value, bool) == isinstance(known, bool) for known in (None, *values)):
             return value
         raise PydanticCustomError("unsupported", "not supported here; leave it out")
+
+    return AfterValidator(check)
 
 
 def text_of_parts(value: object, types: tuple[str, ...]) -> object:
@@ -56,26 +45,8 @@ def text_of_parts(value: object, types: tuple[str, ...]) -> object:
     return replace_surrogates("\n".join(map(str, contents)))
 
 
-_TEXT: dict[str, Any] = {"type": "string"}
-
-
-def text_shape(types: tuple[str, ...]) -> dict[str, Any]:
-    """The schema of a message's text: a text, or a list of parts of these types."""
-    part = {
-        "type": "object",
-        "properties": {"type": {"enum": list(types)}, "text": _TEXT},
-        "required": ["type", "text"],
-    }
-    return {"anyOf": [_TEXT, {"type": "array", "items": part}]}
-
-
-CHAT_PARTS = ("text",)
-
-MessageText = Annotated[
-    StrictStr,
-    BeforeValidator(partial(text_of_parts, types=CHAT_PARTS)),
-    WithJsonSchema(text_shape(CHAT_PARTS)),
-]
+MessageText = Annotated[StrictStr, BeforeValidator(partial(text_of_parts, types=("text",)))]
+InputText = Annotated[StrictStr, BeforeValidator(partial(text_of_parts, types=INPUT_PARTS))]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS, strict=True), BeforeValidator(as_integer)]
 Seed = Annotated[int, Field(strict=True), BeforeValidator(as_integer)]
 Temperature = Annotated[float, Field(ge=0, le=2, strict=True, allow_inf_nan=False)]
@@ -83,33 +54,26 @@ Name = Annotated[StrictStr, BeforeValidator(replace_surrogates)]
 
 
 class StreamOptions(BaseModel):
-    """Options of a stream."""
+    """`include_usage`: whether to end a stream with a chunk of the usage."""
 
     include_usage: StrictBool | None = None
-    """Whether to end with a chunk of the usage."""
 
 
 class BaseRequest(BaseModel):
-    """The fields of both kinds of request."""
+    """The fields of both kinds of request. `model` must be the served model's name if given; with the same `seed` and
+    messages the answer is the same; `temperature` is 0 (greedy) by default, as in `sleuth eval`."""
 
     model: Name | None = None
-    """Must be the served model's name if given."""
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     seed: Seed | None = None
-    """For sampling: the same seed and messages give the same answer."""
-    n: Annotated[Any, Only(1)] = None
-    top_p: Annotated[Any, Only(1)] = None
-    frequency_penalty: Annotated[Any, Only(0)] = None
-    presence_penalty: Annotated[Any, Only(0)] = None
-    logit_bias: Annotated[Any, Only({})] = None
-
-
-class Message(BaseModel):
-    """A message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: MessageText | None = None
+    temperature: Temperature | None = None
+    n: Annotated[Any, only(1)] = None
+    top_p: Annotated[Any, only(1)] = None
+    frequency_penalty: Annotated[Any, only(0)] = None
+    presence_penalty: Annotated[Any, only(0)] = None
+    logit_bias: Annotated[Any, only({})] = None
+    top_logprobs: Annotated[Any, only(0)] = None
 
 
 class Said(Protocol):
@@ -138,37 +102,27 @@ def require_question(said: Items) -> Items:
     return said
 
 
-QUESTION_SHAPE: dict[str, Any] = {
-    "contains": {
-        "type": "object",
-        "properties": {"role": {"const": "user"}, "content": {"type": ["string", "array"]}},
-        "required": ["role", "content"],
-    }
-}
+class Message(BaseModel):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: MessageText | None = None
 
 
 class ChatRequest(BaseRequest):
-    """A question for the agent: the last user message. Earlier messages are ignored."""
+    """A question for the agent: the last user message. Earlier messages are ignored. `max_tokens`, by its newer name
+    `max_completion_tokens`, limits the generated tokens, thoughts and queries included."""
 
-    messages: Annotated[
-        list[Message],
-        Field(min_length=1, max_length=MAX_MESSAGES, json_schema_extra=QUESTION_SHAPE),
-        AfterValidator(require_question),
-    ]
-    temperature: Temperature | None = None
-    """Default 0 (greedy), as in `sleuth eval`."""
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES), AfterValidator(require_question)]
     max_tokens: Tokens | None = None
-    """Limit of generated tokens, including thoughts and queries."""
     max_completion_tokens: Tokens | None = None
-    """The same under its newer name."""
-    stop: Annotated[Any, Only([])] = None
-    logprobs: Annotated[Any, Only(False)] = None
-    top_logprobs: Annotated[Any, Only(0)] = None
-    tools: Annotated[Any, Only([])] = None
-    tool_choice: Annotated[Any, Only("none")] = None
-    functions: Annotated[Any, Only([])] = None
-    function_call: Annotated[Any, Only("none")] = None
-    response_format: Annotated[Any, Only({"type": "text"})] = None
+    stop: Annotated[Any, only([])] = None
+    logprobs: Annotated[Any, only(False)] = None
+    tools: Annotated[Any, only([])] = None
+    tool_choice: Annotated[Any, only("none")] = None
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none")] = None
+    response_format: Annotated[Any, only({"type": "text"})] = None
 
     @property
     def question(self) -> str:
@@ -187,116 +141,57 @@ class ChatRequest(BaseRequest):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+class InputItem(BaseModel):
+    """A message (`type` None), or a step of an earlier answer."""
+
+    type: Literal["message", "reasoning", "web_search_call"] | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: InputText | None = None
 
 
-class Usage(BaseModel):
-    """`prompt_tokens` are all tokens that the model did not generate, search results included, each once."""
+class ReasoningOptions(BaseModel):
+    """Thoughts always come in full, so a wish for a `summary` changes nothing."""
 
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
+    effort: Annotated[Any, only()] = None
 
 
-class Sentence(BaseModel):
-    """`text[begin:stop]` of a passage, counted in Unicode characters."""
-
-    begin: int
-    stop: int
+def _as_items(value: object) -> object:
+    """The items; a text is the one message of a user."""
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class Citation(BaseModel):
-    """A shown passage that the answer names or quotes or, where answers do neither, that contains the answer.
-    `sentence` is where in its text the answer, or the beginning of the quotation, is; null if it is not there."""
+class ResponseRequest(BaseRequest):
+    """A question for the agent: the last user message of `input`. Earlier items are ignored, and so are `instructions`,
+    as system messages are: the model reads the prompt that it was trained with. `include` may ask for the addresses of
+    the results of each search; `metadata` is returned as it came."""
 
-    id: str
-    title: str
-    sentence: Sentence | None
+    input: Annotated[
+        list[InputItem],
+        Field(min_length=1, max_length=MAX_MESSAGES),
+        BeforeValidator(_as_items),
+        AfterValidator(require_question),
+    ]
+    max_output_tokens: Tokens | None = None
+    instructions: Name | None = None
+    include: list[Literal["web_search_call.action.sources", "reasoning.encrypted_content"]] | None = None
+    metadata: Annotated[dict[Name, Name], Field(max_length=MAX_METADATA)] | None = None
+    previous_response_id: Annotated[Any, only()] = None
+    conversation: Annotated[Any, only()] = None
+    prompt: Annotated[Any, only()] = None
+    background: Annotated[Any, only(False)] = None
+    tools: Annotated[Any, only([], [SEARCH_TOOL])] = None
+    tool_choice: Annotated[Any, only("auto")] = None
+    max_tool_calls: Annotated[Any, only()] = None
+    text: Annotated[Any, only({}, {"format": {"type": "text"}})] = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Annotated[Any, only("disabled")] = None
 
+    @property
+    def question(self) -> str:
+        """The last user message."""
+        return last_question(self.input)
 
-class ShownPassage(BaseModel):
-    """A passage shown to the model."""
-
-    id: str
-    title: str
-    text: str
-    score: float
-
-
-class Search(BaseModel):
-    """A search and its results."""
-
-    query: str
-    passages: list[ShownPassage]
-
-
-class AnswerDetails(BaseModel):
-    """How an answer was found. `stop` is `answered`, `turns` (no searches were left) or `length`."""
-
-    stop: Literal["answered", "turns", "length"]
-    searches: list[Search]
-    citations: list[Citation]
-
-
-class AnswerMessage(BaseModel):
-    """`content` is the answer alone, empty if there is none."""
-
-    role: Literal["assistant"]
-    content: str
-    reasoning_content: str
-
-
-class ChatChoice(BaseModel):
-    index: int
-    message: AnswerMessage
-    logprobs: None
-    finish_reason: Literal["stop", "length"]
-
-
-class ChatCompletion(BaseModel):
-    """An answer with its searches and citations."""
-
-    id: str
-    object: Literal["chat.completion"]
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: Usage
-    sleuth: AnswerDetails
-
-
-class Model(BaseModel):
-    """The served model; `sleuth` has its dialect, context, protocol and examples of questions."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    sleuth: dict[str, Any]
-
-
-class Models(BaseModel):
-    object: Literal["list"]
-    data: list[Model]
-
-
-class Problem(BaseModel):
-    """An error, in one line."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ProblemBody(BaseModel):
-    error: Problem
-
-
-class Health(BaseModel):
-    """`status` is "ready" or "failed"."""
-
-    status: str
-    model: str
-    conversations: int
-    waiting: int
+    @property
+    def token_limit(self) -> int | None:
+        """The limit of generated tokens."""
+        return self.max_output_tokens

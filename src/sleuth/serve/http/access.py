@@ -1,4 +1,5 @@
-"""Who may ask a server, how much at once, and how large a body: the rules of a server, and the gate that keeps them."""
+"""Who may ask a server, how much at once, and how large a body: the rules of a server, the gate that keeps and counts
+them, and what its pages may load."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 import hmac
 import re
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -13,11 +15,12 @@ from typing import Any
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sleuth.serve.http.refused import SOON, Refused
-from sleuth.serve.http.routes import Counters
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:[0-9]*)?")
@@ -78,6 +81,43 @@ class Limits:
 def conversation_limits(*, seconds: float = 120.0, waiting: int = 256) -> Limits:
     """The limits of `sleuth serve`: a body is a question, or a prompt of some hundred thousand tokens."""
     return Limits(body_bytes=2**20, seconds=seconds, waiting=waiting)
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Counters:
+    """Counts answers by path and status for Prometheus, with a histogram of their seconds. Paths not in `paths` count
+    as "other", because clients can invent any number of them."""
+
+    def __init__(self, paths: Collection[str]) -> None:
+        self._paths = paths
+        self._answers: Counter[tuple[str, int]] = Counter()
+        self._buckets = [0] * (len(SECONDS) + 1)
+        self._seconds = 0.0
+
+    def record(self, path: str, status: int, seconds: float) -> None:
+        """Counts one answer, at its end or at the start of a stream."""
+        self._answers[path if path in self._paths else "other", status] += 1
+        self._buckets[bisect_left(SECONDS, seconds)] += 1
+        self._seconds += seconds
+
+    def response(self, *, totals: Mapping[str, float], gauges: Mapping[str, float]) -> Response:
+        """All metrics, with further `totals` (counters) and `gauges`."""
+        lines = ["# TYPE sleuth_requests_total counter"]
+        for (path, status), count in sorted(self._answers.items()):
+            lines.append(f'sleuth_requests_total{{path="{path}",status="{status}"}} {count}')
+        for name, value in totals.items():
+            lines += [f"# TYPE {name} counter", f"{name} {value:.0f}"]
+        lines.append("# TYPE sleuth_request_seconds histogram")
+        total = 0
+        for bound, count in zip((*map(str, SECONDS), "+Inf"), self._buckets, strict=True):
+            total += count
+            lines.append(f'sleuth_request_seconds_bucket{{le="{bound}"}} {total}')
+        lines += [f"sleuth_request_seconds_sum {self._seconds:.6f}", f"sleuth_request_seconds_count {total}"]
+        for name, value in gauges.items():
+            lines += [f"# TYPE {name} gauge", f"{name} {value:g}"]
+        return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 class Gate:
@@ -213,3 +253,21 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
             return None
         if not message.get("more_body", False):
             return bytes(body)
+
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src {style}; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Of a page: it may load and send nothing elsewhere."""
+FILE_HEADERS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache"}
+
+
+def file_route(path: str, content: bytes, kind: str, *, style: str = "'self'") -> Route:
+    """The route of a page's file of this media type; `style` are the sources of styles."""
+    headers = {"content-security-policy": POLICY.format(style=style), **FILE_HEADERS}
+
+    async def serve(request: Request) -> Response:
+        return Response(content, media_type=kind, headers=headers)
+
+    return Route(path, serve)

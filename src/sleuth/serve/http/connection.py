@@ -2,7 +2,7 @@
 that does not read.
 
 uvicorn's parser takes a head of any size and waits for it for ever, and it parses thousands of requests at once while
-all other connections wait; bodies are bounded by `limits.receive_body`.
+all other connections wait; bodies are bounded by `access.receive_body`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,12 @@ class BoundedConnection(HttpToolsProtocol):
     _full = False
     """Whether more requests came than are read ahead: those that were read are answered, then it is closed."""
     _in_head = False
-    _in_body = False
-    _begins = False
-    """Whether a request began in the chunk that is parsed."""
-    _unparsed = 0
-    """Bytes received of a head that began in an earlier chunk, or of trailers."""
-    _head_bytes = 0
-    """Bytes of the URL and the finished headers."""
+    _advanced = False
+    """Whether the chunk that is parsed ended a head, held a body or ended a message."""
+    _pending = 0
+    """Bytes of the chunks since the last one that did."""
     _timer: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _saw_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -57,17 +53,14 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if self._full:
             return self.flow.pause_reading()
-        began_earlier, self._saw_body, self._begins = self._in_head or self._in_body, False, False
+        self._advanced = False
         super().data_received(data)
         if self.transport.is_closing() or self._full:
             return
-        if self._in_head or (self._in_body and not self._saw_body):
-            self._unparsed += len(data) if began_earlier and not self._begins else 0
-            if self._head_bytes + self._unparsed > HEAD_BYTES:
-                return self._refuse(431, f"the head of the request is larger than {HEAD_BYTES:,} bytes")
-        idle = not self._in_head and not self._in_body
-        waits = idle and (self.cycle is None or self.cycle.response_complete) and self.timeout_keep_alive_task is None
-        if (self._in_head or waits) and self._timer is None:
+        self._pending = 0 if self._advanced else self._pending + len(data)
+        if self._pending > HEAD_BYTES:
+            return self._refuse(431, f"the head of the request is larger than {HEAD_BYTES:,} bytes")
+        if self._timer is None and (self._in_head or self.cycle is None or self.cycle.response_complete):
             self._timer = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def on_message_begin(self) -> None:
@@ -75,30 +68,25 @@ class BoundedConnection(HttpToolsProtocol):
             self._full, self.cycle.keep_alive = True, False  # the newest request is the last
             raise ValueError(AHEAD)  # ends the parser: what follows in this chunk is not looked at
         super().on_message_begin()
-        self._in_head, self._in_body, self._unparsed, self._head_bytes, self._begins = True, False, 0, 0, True
-
-    def on_url(self, url: bytes) -> None:
-        self._add_to_head(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._add_to_head(len(name) + len(value))
-        if len(self.headers) >= HEADERS:
-            self._refuse(431, f"the request has more than {HEADERS} headers")
-            raise ValueError(HEADERS)
-        super().on_header(name, value)
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._in_body, self._unparsed = False, True, 0
+        self._in_head, self._advanced = False, True
         self._stop_timer()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES:
+            self._refuse(431, f"the head of the request is larger than {HEAD_BYTES:,} bytes")
+            raise ValueError(HEAD_BYTES)
+        if len(self.headers) > HEADERS:
+            self._refuse(431, f"the request has more than {HEADERS} headers")
+            raise ValueError(HEADERS)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._saw_body, self._unparsed = True, 0
+        self._advanced = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._in_body = False
+        self._advanced = True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -116,13 +104,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._unread.cancel()
             self._unread = None
         super().resume_writing()
-
-    def _add_to_head(self, count: int) -> None:
-        """Raises ValueError, which ends the parser, if the head becomes too large."""
-        self._head_bytes += count
-        if self._head_bytes > HEAD_BYTES:
-            self._refuse(431, f"the head of the request is larger than {HEAD_BYTES:,} bytes")
-            raise ValueError(HEAD_BYTES)
 
     def _head_is_late(self) -> None:
         self._timer = None

@@ -77,11 +77,6 @@ async def read_json(request: Request, shape: type[Shape]) -> Shape:
         raise Refused(400, f"body: not JSON ({reason})") from None
 
 
-def replace_surrogates(value: object) -> object:
-    """`value` with unpaired surrogates, which JSON can encode, replaced by question marks."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
-
-
 def as_integer(value: object) -> object:
     """`value` as an int if it is a whole float: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

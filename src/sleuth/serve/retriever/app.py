@@ -11,46 +11,99 @@ Routing and middleware would take longer than a small index itself, so the gate 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
-from pydantic_core import to_json
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, StrictBool, Tag, TypeAdapter, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from sleuth.serve.http.access import Access, Gate, Limits
-from sleuth.serve.http.routes import CONTENT_TYPE, JSON, TEXT, Counters, Operation, routes_of
+from sleuth.host.escapes import replace_surrogates
+from sleuth.retrieval.corpus import contents_of
+from sleuth.serve.http.access import Access, Counters, Gate, Limits
+from sleuth.serve.http.refused import as_integer, problem_line
 from sleuth.serve.retriever.mcp_server import MCP_PATH, McpRoute
-from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
-from sleuth.serve.retriever.wire import (
-    BATCH_SEARCH_BODY,
-    RETRIEVE_BODY,
-    TOP_K,
-    BatchSearch,
-    BatchSearchResults,
-    Health,
-    OneQuery,
-    Problem,
-    Queries,
-    Results,
-    documents,
-    read_body,
-    scored_documents,
-)
+from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
+from sleuth.types import Passage
 
-PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics", "/openapi.json")
-PROBLEMS: dict[int | str, tuple[Any, str]] = {
-    401: (Problem, "The key is missing or wrong."),
-    403: (Problem, "Another host name or a page of another site."),
-    408: (Problem, "The body did not arrive in time."),
-    413: (Problem, "The body is too large."),
-    422: (Problem, "The body is invalid."),
-    429: (Problem, "Too many requests of this client are running."),
-    503: (Problem, "The index is still being opened, or too many requests are waiting."),
-    504: (Problem, "The search took too long."),
-}
+PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics")
+TOP_N = 10
+"""Default of `/batch_search`."""
+MAX_QUERIES = 4096
+"""Of a request; a trainer of 512 prompts with 5 samples each sends 2,560."""
+MAX_PASSAGES = 100
+"""Of a query."""
+
+Query = Annotated[str, Field(max_length=MAX_QUERY_CHARACTERS, strict=True), BeforeValidator(replace_surrogates)]
+QueryList = Annotated[list[Query], Field(max_length=MAX_QUERIES, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_PASSAGES, strict=True), BeforeValidator(as_integer)]
+
+
+class _RetrieveBody(BaseModel):
+    topk: Count | None = None
+    return_scores: StrictBool = False
+
+
+class Queries(_RetrieveBody):
+    """Search-R1's and slime's body of `/retrieve`."""
+
+    queries: QueryList
+
+
+class OneQuery(_RetrieveBody):
+    """SkyRL's body of `/retrieve`."""
+
+    query: Query
+
+
+class BatchSearch(BaseModel):
+    """ReSearch's and FlashRAG's body of `/batch_search`."""
+
+    query: QueryList
+    top_n: Count = TOP_N
+    return_score: StrictBool = False
+
+
+def _kind_of_query(body: Any) -> str | None:
+    """The tag of a body's shape in `/retrieve`; None if it has the fields of both."""
+    if isinstance(body, dict) and "query" in body:
+        return "single" if "queries" not in body else None
+    return "batch"
+
+
+RETRIEVE_BODY: TypeAdapter[Queries | OneQuery] = TypeAdapter(
+    Annotated[Annotated[Queries, Tag("batch")] | Annotated[OneQuery, Tag("single")], Discriminator(_kind_of_query)]
+)
+BATCH_SEARCH_BODY = TypeAdapter(BatchSearch)
+
+Body = TypeVar("Body")
+
+
+def read_body(shape: TypeAdapter[Body], body: bytes) -> Body:
+    """The parsed body. Raises HTTPException 422 if it is not of this shape."""
+    try:
+        try:
+            return shape.validate_json(body)
+        except ValidationError as error:
+            if error.errors()[0]["type"] != "json_invalid":
+                raise
+            return shape.validate_python(json.loads(body))  # slower, but accepts unpaired surrogates
+    except ValidationError as error:
+        raise HTTPException(422, _first_problem(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(422, " ".join(f"body: not JSON ({error})".split())[:300]) from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """`queries.3: Input should be a valid string`."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    if first["type"] == "union_tag_not_found":
+        return "give `queries` (a list) or `query` (one), not both"
+    return problem_line(first, unnamed=("batch", "single"))
 
 
 def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: bool = False) -> Gate:
@@ -61,11 +114,10 @@ def retriever_app(loader: IndexLoader, limits: Limits, access: Access, *, mcp: b
     handler = RequestHandler(loader, limits)
     mcp_route = McpRoute(handler) if mcp else None
     counters = Counters(PATHS)
-    routes = routes_of(
-        [*DIALECTS, *_monitoring(loader, handler, counters)],
-        title="sleuth retriever",
-        description="Passages for queries, in the dialects of Search-R1, SkyRL and ReSearch.",
-    )
+    routes = [
+        *(Route(path, _unreachable, methods=["POST"]) for path in ("/retrieve", "/batch_search")),
+        *_monitoring(loader, handler, counters),
+    ]
     app = Starlette(
         routes=[*routes, mcp_route.route] if mcp_route else routes,
         exception_handlers={HTTPException: _refused},
@@ -96,34 +148,16 @@ def _dialects(handler: RequestHandler) -> dict[str, Callable[[bytes], Awaitable[
 
 
 async def _unreachable(request: Request) -> Response:
+    """For methods other than POST, which the gate answers."""
     raise AssertionError(f"{request.url.path} is answered by the gate")
 
 
-DIALECTS = (
-    Operation(
-        path="/retrieve",
-        summary="Search-R1, slime, SkyRL",
-        respond=_unreachable,
-        bodies=(Queries, OneQuery),
-        answers={200: (Results, "The passages."), **PROBLEMS},
-    ),
-    Operation(
-        path="/batch_search",
-        summary="ReSearch, FlashRAG",
-        respond=_unreachable,
-        bodies=(BatchSearch,),
-        answers={200: (BatchSearchResults, "The passages."), **PROBLEMS},
-    ),
-)
-"""For /openapi.json, and for methods other than POST, which the gate answers."""
-
-
-def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters) -> list[Operation]:
+def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters) -> list[Route]:
     async def health(request: Request) -> Response:
         status = "failed" if loader.error else "ready" if loader.index is not None else "opening"
         card = (loader.index or loader).card  # an opened index knows more than what was written when it was made
-        state = Health(status=status, progress=loader.progress, index=card.as_json(), detail=loader.error)
-        return Response(to_json(state.model_dump()), 200 if status == "ready" else 503, media_type=JSON)
+        state = {"status": status, "progress": loader.progress, "index": card.as_json(), "detail": loader.error}
+        return JSONResponse(state, 200 if status == "ready" else 503)
 
     async def metrics(request: Request) -> Response:
         gauges = {
@@ -131,17 +165,9 @@ def _monitoring(loader: IndexLoader, handler: RequestHandler, counters: Counters
             "sleuth_ready": float(loader.index is not None),
             "sleuth_passages": loader.card.count,
         }
-        text = counters.text(totals={"sleuth_queries_total": handler.queries}, gauges=gauges)
-        return Response(text, media_type=CONTENT_TYPE)
+        return counters.response(totals={"sleuth_queries_total": handler.queries}, gauges=gauges)
 
-    states: dict[int | str, tuple[Any, str]] = {
-        200: (Health, "The index is ready."),
-        503: (Health, "It is being opened, or could not be."),
-    }
-    return [
-        Operation(path="/health", summary="Whether the index is ready", respond=health, answers=states),
-        Operation(path="/metrics", summary="Prometheus", respond=metrics, answers={}, other_kinds=(TEXT,)),
-    ]
+    return [Route("/health", health), Route("/metrics", metrics)]
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -151,3 +177,14 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _refusal(error: HTTPException) -> Response:
     return JSONResponse({"detail": str(error.detail)}, error.status_code, headers=error.headers)
+
+
+def documents(passages: Sequence[Passage]) -> list[dict[str, str]]:
+    """The passages as bare documents."""
+    return [{"id": passage.id, "contents": contents_of(passage)} for passage in passages]
+
+
+def scored_documents(passages: Sequence[Passage]) -> list[dict[str, object]]:
+    """The passages as documents with scores."""
+    bare = documents(passages)
+    return [{"document": document, "score": passage.score} for document, passage in zip(bare, passages, strict=True)]

@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from sleuth import __version__
-from sleuth.serve.http.refused import as_integer, problem_line, replace_surrogates
-from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
-from sleuth.serve.retriever.wire import MAX_QUERY_CHARACTERS, TOP_K
+from sleuth.host.escapes import replace_surrogates
+from sleuth.serve.http.refused import as_integer, problem_line
+from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage, SleuthError
 
 if TYPE_CHECKING:

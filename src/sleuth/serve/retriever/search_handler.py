@@ -20,6 +20,8 @@ from sleuth.retrieval.scanning import Device
 from sleuth.serve.http.access import Limits
 from sleuth.types import Passage
 
+TOP_K = 3  # passages of a query, by default
+MAX_QUERY_CHARACTERS = 8000  # 500 tokens, where published runs cut a turn, are about 2,500
 QUERIES_PER_TURN = 8  # of one request, before other requests get a turn
 MIN_SECONDS_FOR_THREAD = 0.005  # CPU seconds per query; a thread costs half a millisecond on busy cores
 OPENING_POLL_SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""Questions that are drawn by difficulty, and several updates a step, are the same on two ranks."""
+"""Several updates a step are the same on two ranks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from sleuth.runs.checkpoints import load_state
 
 OVERRIDES = (
     "stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4",
-    "stage.1.data.draw=by_difficulty", "stage.1.data.limit=4", "stage.1.data.floor=0.2", "stage.1.steps=3",
+    "stage.1.data.limit=4", "stage.1.steps=3",
     "stage.1.updates_per_batch=2", "stage.1.prompts_per_update=1",
 )  # fmt: skip
 
 
 @pytest.mark.slow
-def test_two_ranks_draw_and_update_as_one_process_and_go_on_where_they_stopped(
+def test_two_ranks_update_several_times_as_one_process_and_go_on_where_they_stopped(
     run: Callable[..., Path], recipe_file: Path, tmp_path: Path
 ) -> None:
     alone = run(recipe_file, tmp_path / "alone", *OVERRIDES)
     ranks = run_on(2, recipe_file, tmp_path / "ranks", *OVERRIDES)
-    assert load_state(ranks)["draws"] == load_state(alone)["draws"]
-    assert load_state(alone)["draws"]["rates"]
+    assert load_state(ranks)["asked"] == load_state(alone)["asked"]
     names = [[group.task.id for group in groups_of(tmp_path / folder)] for folder in ("alone", "ranks")]
     assert names[0] == names[1]
     losses = [[row["loss"] for row in figures_of(tmp_path / folder)] for folder in ("alone", "ranks")]
