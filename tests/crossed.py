@@ -234,9 +234,8 @@ def preference_axes(world: Path, models: Path) -> Axes:
     return training_axes(models) | {
         "data": {"careless": {"data": careless}, "text": {"data": text}},
         "reward": {
-            "mechanics": {},
+            "own": {},
             "ending": {"reward.0": {"kind": "pairwise", "judge": "ending"}},
-            "own": {"reward.0": {"kind": "python", "function": "crossed_own:varied"}},
         },
         "loss": {
             "dpo": {},
@@ -261,7 +260,12 @@ BASES: dict[str, dict[str, Any]] = {
         "reward": [{"kind": "python", "function": "crossed_own:varied"}],
     },
     "supervised": {"rows_per_step": 2},
-    "online_dpo": {"prompts_per_step": 2, "samples_per_prompt": 2, "slots": 8},
+    "online_dpo": {
+        "prompts_per_step": 2,
+        "samples_per_prompt": 2,
+        "slots": 8,
+        "reward": [{"kind": "python", "function": "crossed_own:varied"}],
+    },
 }
 AXES = {"grpo": grpo_axes, "supervised": supervised_axes, "online_dpo": preference_axes}
 COUNTS = {"grpo": 140, "supervised": 26, "online_dpo": 22}

@@ -26,7 +26,7 @@ from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.judges import JudgeFields
 from sleuth.render import load_tokenizer
-from sleuth.runs.methods import method_citations, method_tags
+from sleuth.runs.model_card import method_citations, method_tags
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import Case, Env, Episode, EpisodeKey, Piece, Reply, StopReason, Task, Verdict
 

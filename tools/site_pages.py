@@ -10,12 +10,13 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
+from sleuth import family
 from sleuth.recipe import Recipe
 from sleuth.recipe.load import JudgeFile, RewardFile, TeacherFile
 from sleuth.recipe.strict import models_in
@@ -42,6 +43,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for problem in problems(page):
             log.warning(problem)
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Ends the page of a family with what it brings, from its record."""
+    folder, _, name = page.file.src_uri.rpartition("/")
+    return markdown if folder != "families" else f"{markdown}\n{parts_of_family(name.removesuffix('.md'))}"
+
+
+def parts_of_family(name: str) -> str:
+    """Tables of the kinds, dialects, figures and verbs of one of our families."""
+    ours = family.load_named(f"sleuth.{name}:FAMILY")
+    lines = ["## What it brings", "", "| part | name | what it is |", "|---|---|---|"]
+    for part in get_args(family.Part):
+        for kind, place in getattr(ours, part).items():
+            lines.append(f"| {part.replace('_', ' ')} | `{kind}` | {_first_sentence(family.load_named(place))} |")
+    for section in ours.verbs.values():
+        lines += [
+            f"| verbs | `sleuth {verb}` | {_first_sentence(family.load_named(at))} |" for verb, at in section.items()
+        ]
+    rows = [row for place in ours.figures for row in family.load_named(place)]
+    lines += [f"| figures | `{_cell(row.name)}` | {_cell(_escaped(row.meaning))} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _first_sentence(found: Any) -> str:
+    """The first sentence of what a class or function says of itself; nothing of a value."""
+    written = inspect.getdoc(found) if inspect.isclass(found) or inspect.isfunction(found) else ""
+    return _cell(_escaped(" ".join((written or "").partition("\n\n")[0].split()).partition(". ")[0]))
 
 
 # -- command line ------------------------------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class LettersJudgeRecipe(JudgeFields):
     kind: Literal["letters"] = "letters"
 
     def open(self) -> Any:
-        from sleuth.judges.open_judge import OpenJudge
+        from sleuth.judges.factory import OpenJudge
 
         return OpenJudge(judge=LettersJudge())
 

@@ -35,7 +35,7 @@ Part = Literal[
 class Family:
     """What a model learns, or what all of them need: for each part the table of each kind, as `module:name`.
 
-    `Family(name="think", about="...", rewards={"gain": "sleuth.think.rewards:GainRecipe"})`.
+    `Family(name="think", about="...", rewards={"gain": "sleuth.think.tables:GainRecipe"})`.
     """
 
     name: str

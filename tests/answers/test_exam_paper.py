@@ -19,9 +19,9 @@ from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
 from sleuth.think.preference_rewards import PairwiseReward, PointwiseReward, candidate
-from sleuth.think.preferences import PairwiseRecipe, PointwiseRecipe
-from sleuth.think.rewards import SuffixRecipe
+from sleuth.think.preference_tables import PairwiseRecipe, PointwiseRecipe
 from sleuth.think.suffix_reward import equivalence_case
+from sleuth.think.tables import SuffixRecipe
 from sleuth.types import (
     Action,
     Case,

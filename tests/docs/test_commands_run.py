@@ -47,7 +47,8 @@ def furnished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     reader's own."""
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(world, folder / "runs/world")
-    (folder / "models").symlink_to(ROOT / "models")
+    for name in ("models", "examples"):
+        (folder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "recipes", folder / "recipes")
     for recipe in folder.glob("recipes/**/*.toml"):
         recipe.write_text(tomli_w.dumps(smaller(tomllib.loads(recipe.read_text()))))

@@ -18,7 +18,7 @@ from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 from sleuth.training import servers
 from sleuth.training.servers import RunServers
 from sleuth.training.stage_context import StageContext
@@ -182,29 +182,6 @@ def test_after_two_models_the_servers_have_the_weights_of_the_runs_own(
         assert weights_are(server, ours)
         assert not weights_are(server, theirs)
         assert not server.engine.asleep
-
-
-def other_architecture(folder: Path) -> Path:
-    """A model with the base's tokenizer and fewer layers."""
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    config = type(model.config).from_dict(model.config.to_dict() | {"num_hidden_layers": 1, "layer_types": None})
-    type(model)(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def test_a_model_that_servers_cannot_load_is_played_in_this_process(
-    recipe: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
-    against = other_architecture(tmp_path / "small")
-    override = f"stage.{WIN_RATE}.against={against}"
-    here = measure(recipe, tmp_path / "here", BASE, override, only=WIN_RATE)
-    there = measure(recipe, tmp_path / "there", BASE, override, through(pair), only=WIN_RATE)
-    assert there == here
-    assert sum(server.fault() for server in pair) > 5  # ours
-    log = (tmp_path / "there" / "log.txt").read_text()
-    assert f"{against} is of another architecture than {BASE}: this process generates for it" in log
-    assert "another architecture" not in (tmp_path / "here" / "log.txt").read_text()
 
 
 def test_a_server_that_cannot_be_used_or_is_lost_is_one_line(

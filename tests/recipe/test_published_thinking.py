@@ -37,7 +37,6 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("self-improving", CODE, "loss.beta", 0.1),
     ("against_base", CARD, "data.limit", 128),
     ("against_base", CARD, "temperature", 0.0),
-    ("against_base", CARD, "against", None),
     ("thinking", CODE, "steps", 512),
     ("thinking", CODE, "rows_per_step", 4 * 4),
     ("thinking", CODE, "learning_rate", 5e-6),
@@ -79,7 +78,7 @@ TABLE: list[tuple[str, str, str, Any]] = [
     ("thoughts", CODE, "env.thought_tokens", 48),
     ("thoughts", CODE, "env.suffix_tokens", 128),
 ]
-"""(stage, source, key, value). An absent `against` is the recipe's own base."""
+"""(stage, source, key, value)."""
 
 
 @pytest.mark.parametrize(("stage", "source", "key", "value"), TABLE)

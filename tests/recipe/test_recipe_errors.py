@@ -195,7 +195,7 @@ def test_passages_come_from_servers_or_from_an_index_not_both(demo: Path, write:
             "retriever=remote",
             "urls holds '127.0.0.1:8000': expected http://",
         ),
-        ("never.toml", remote, "search_seconds=3", "stage.1.env.search_seconds was deleted: a retriever has 30"),
+        ("never.toml", remote, "search_seconds=3", "stage.1.env.search_seconds was deleted: it is 30"),
     ]:
         assert expected in message(write(name, text), f"stage.1.env.{override}"), name
     for retriever in ("remote", "shuffled"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -59,19 +58,6 @@ def test_weights_that_only_a_server_has_read_are_not_read_for_their_digest(tmp_p
     file, model = tmp_path / "e.json", weights(tmp_path / "big", b"one")
     write_eval(file, {"model": model, "engine": {"url": "http://127.0.0.1:1"}})
     assert "model_sha256" not in json.loads(file.read_text())
-
-
-def test_a_file_of_before_is_of_its_name_unless_its_run_was_rolled_back_and_the_weights_are_younger(
-    tmp_path: Path,
-) -> None:
-    file, model = tmp_path / "e.json", weights(tmp_path / "step-000010", b"one")
-    base = weights(tmp_path / "base", b"younger, and of no run")
-    file.write_text(json.dumps({"model": "runs/a/checkpoints/step-000010", "against": base}))
-    assert read_eval(file, models=named(model), rolled_back=True) is not None
-    os.utime(file, (1.0, 1.0))
-    assert read_eval(file, models=named(model)) is not None
-    assert read_eval(file, models=named(model), rolled_back=True) is None
-    assert read_eval(file, models={"against": base}, rolled_back=True) is not None
 
 
 def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> None:

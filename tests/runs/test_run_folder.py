@@ -134,10 +134,10 @@ def test_a_start_that_fails_keeps_verdicts_that_were_paid_for(tmp_path: Path, re
 def test_a_start_that_was_killed_does_not_refuse_another_recipe(tmp_path: Path, recipes: Recipes) -> None:
     with RunFolder.open(tmp_path / "run", recipes()) as run:  # `close` leaves what a kill leaves
         run.shortages.note("grpo", 4096)
-        run.manifest.set_threads(3)
+        run.manifest.record("threads", 3)
     with RunFolder.open(tmp_path / "run", recipes()) as run:
         assert run.shortages.fitting("grpo", 8192) == 2048, "the same recipe keeps what it learned"
-        assert run.manifest.threads == 3
+        assert run.manifest.read()["threads"] == 3
     with RunFolder.open(tmp_path / "run", recipes("seed=6")) as run:
         manifest = run.manifest.read()
         assert run.shortages.fitting("grpo", 8192) == 8192

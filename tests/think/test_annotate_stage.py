@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
-from sleuth.think.world_chained import ChainedTexts
+from sleuth.think.world_texts import ChainedTexts
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 COUNT = 6

@@ -17,15 +17,14 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
 from sleuth.judges.judge_prompts import InvalidAnswerError
+from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
-from sleuth.think.thought_writer import ThoughtQuestion
-from sleuth.think.world_chained import ChainedTexts
+from sleuth.think.world_texts import ChainedTexts
 from sleuth.types import Thought
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "models" / "tiny-base"
 REAL_DATA = ROOT.parent / "shared" / "data"
-TAGS = ("<think>", "</think>")
 COUNT = 18
 
 
@@ -73,7 +72,7 @@ def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_document
     sources = {document.id: document for document in read_documents(texts)}
     for row in rows:
         assert sources[row["id"]].text.startswith(row["raw_text"])
-        text, [thought] = extract_thoughts(row["augmented_text"], TAGS)
+        text, [thought] = extract_thoughts(row["augmented_text"])
         assert text == row["raw_text"]
         assert row["thoughts"] == [{"at": thought.at, "text": thought.text}]
         assert len(row["augmented_token_ids"]) > len(row["raw_token_ids"]) == 48
@@ -135,7 +134,7 @@ def test_wrong_arguments_are_one_line(texts: Path, server: ChatServer) -> None:
         assert result.stderr.count("\n") == 1
 
 
-QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9), forbidden=TAGS)
+QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9))
 
 
 def test_a_teachers_answer_is_read_strictly_and_its_thoughts_stand_in_order() -> None:
@@ -171,4 +170,4 @@ def test_real_texts_are_annotated_without_a_malformed_row(server: ChatServer, tm
     assert result.exit_code in (0, 1), result.stderr
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert len(rows) > 20
-    assert all(extract_thoughts(row["augmented_text"], TAGS)[0] == row["raw_text"] for row in rows)
+    assert all(extract_thoughts(row["augmented_text"])[0] == row["raw_text"] for row in rows)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleuth.think.reasoning_answers import boxed, extract, number_of, same_answer, same_number, spelling
+from sleuth.think.problems import boxed, extract, number_of, same_answer, same_number, spelling
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sleuth.think.suffix_judge import EndingJudge, ends_right
+from sleuth.think.suffix_reward import EndingJudge, ends_right
 from sleuth.think.tournament import BothOrders, OneOrder
 from sleuth.types import Pair
 

@@ -17,7 +17,7 @@ from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.preference_rewards import continuation
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 from sleuth.types import Group, SleuthError
 
 Run = Callable[..., Path]
@@ -211,46 +211,6 @@ def test_a_judge_that_is_out_drops_pools_and_ends_the_run_before_anything_is_gue
         with pytest.raises(SleuthError, match="pools lack verdicts"):
             run(recipe, tmp_path / "run", f"stage.0.reward=[{judge}]", "stage.0.steps=1")
     assert not (tmp_path / "run" / "metrics.jsonl").exists() or not rows_of(tmp_path / "run")
-
-
-# -- mechanics mode ----------------------------------------------------------------------------------------------------
-
-
-def test_without_a_judge_it_is_mechanics_mode_and_says_so_in_metrics_and_card(
-    run: Run, recipe: Path, tmp_path: Path
-) -> None:
-    last = run(recipe, tmp_path / "run", "stage.0.reward=[{kind='mechanics'}]", "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
-    assert row["judged_by"] == "mechanics"
-    assert row.keys() >= {"repetition", "copying", "known_names"}
-    assert "mechanics mode" in (last / "README.md").read_text()
-
-
-def test_with_a_judge_the_card_says_nothing_of_mechanics(run: Run, recipe: Path, tmp_path: Path) -> None:
-    assert "mechanics mode" not in (run(recipe, tmp_path / "run", "stage.0.steps=1") / "README.md").read_text()
-
-
-# -- rewrites ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_rewrite_is_a_candidate_by_a_teacher_and_may_be_chosen(run: Run, recipe: Path, tmp_path: Path) -> None:
-    texts = CarelessTexts(200, "train", (0,))
-    rewrites = tmp_path / "rewrites.jsonl"
-    rows = [{"id": f"train-{at}", "rewrite": f" {texts.text(at).answer}."} for at in range(12)]
-    rewrites.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run(recipe, tmp_path / "run", f'stage.0.rewrites="{rewrites}"', "stage.0.samples_per_prompt=1", "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
-    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
-    authors = [episode.trajectory.segments[-1].author for episode in group.episodes]
-    assert authors == ["policy", "source", "teacher"]
-    assert row["chosen_by_teacher"] > 0
-
-
-def test_rewrites_of_other_texts_are_refused(run: Run, recipe: Path, tmp_path: Path) -> None:
-    rewrites = tmp_path / "rewrites.jsonl"
-    rewrites.write_text('{"id": "another", "rewrite": " Tarn."}\n')
-    with pytest.raises(SleuthError, match="no rewrite of any text"):
-        run(recipe, tmp_path / "run", f'stage.0.rewrites="{rewrites}"')
 
 
 # -- what is refused before the first step -----------------------------------------------------------------------------

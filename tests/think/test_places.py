@@ -9,7 +9,7 @@ import pytest
 
 from sleuth.data.documents import part_of
 from sleuth.render import Renderer, load_tokenizer
-from sleuth.think.stage_tables import PlacesRecipe
+from sleuth.think.tables import PlacesRecipe
 from sleuth.think.thoughts import spots_of, thought_tokens
 from sleuth.types import Piece, SleuthError
 

@@ -18,9 +18,9 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.learn.models import load_model
-from sleuth.think.reasoning import is_right, prompt_of, solve_problems
-from sleuth.think.reasoning_problems import load_problems
-from sleuth.think.stage_tables import ReasonRecipe
+from sleuth.think.problems import is_right, load_problems
+from sleuth.think.reasoning import prompt_of, solve_problems
+from sleuth.think.tables import ReasonRecipe
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]

@@ -30,22 +30,22 @@ def thoughtful(draw: st.DrawFn) -> tuple[str, tuple[Thought, ...]]:
 @given(thoughtful())
 def test_taking_the_thoughts_out_gives_the_text_and_the_thoughts_again(drawn: tuple[str, tuple[Thought, ...]]) -> None:
     text, thoughts = drawn
-    assert extract_thoughts(insert_thoughts(text, thoughts, TAGS), TAGS) == (text, thoughts)
+    assert extract_thoughts(insert_thoughts(text, thoughts)) == (text, thoughts)
 
 
 def test_thoughts_stand_where_they_were_put() -> None:
     thoughts = (Thought(at=11, text="so rivers rise"), Thought(at=11, text="or not"), Thought(at=24, text="yes"))
-    augmented = insert_thoughts("Rain falls. Rivers rise.", thoughts, TAGS)
+    augmented = insert_thoughts("Rain falls. Rivers rise.", thoughts)
     assert augmented == "Rain falls.<think>so rivers rise</think><think>or not</think> Rivers rise.<think>yes</think>"
-    assert extract_thoughts(augmented, TAGS) == ("Rain falls. Rivers rise.", thoughts)
+    assert extract_thoughts(augmented) == ("Rain falls. Rivers rise.", thoughts)
 
 
 @pytest.mark.parametrize("text", ["a <think> b", "a </think> b", "</think>a<think>", "<think>a<think>b</think>"])
 def test_a_tag_without_its_other_half_is_refused(text: str) -> None:
     with pytest.raises(SleuthError, match="unpaired "):
-        extract_thoughts(text, TAGS)
+        extract_thoughts(text)
     with pytest.raises(SleuthError, match="the tag of a thought"):
-        insert_thoughts(text, (), TAGS)
+        insert_thoughts(text, ())
 
 
 def test_places_lie_behind_sentences_and_lines_and_never_at_an_end() -> None:
@@ -69,6 +69,6 @@ def test_every_real_text_is_spliced_at_all_its_places_and_comes_back() -> None:
     count = 0
     for document in read_documents(REAL_DATA / "midtrain_text.jsonl.gz"):
         thoughts = tuple(Thought(at=at, text=f"thought {at}") for at in break_offsets(document.text))
-        assert extract_thoughts(insert_thoughts(document.text, thoughts, TAGS), TAGS) == (document.text, thoughts)
+        assert extract_thoughts(insert_thoughts(document.text, thoughts)) == (document.text, thoughts)
         count += 1
     assert count == 1180

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from sleuth.dialect import Tags
-from sleuth.think.suffix_judge import EndingJudge
-from sleuth.think.suffix_reward import SuffixReward, equivalence_case, known_ending_case, thought_figures
+from sleuth.think.suffix_reward import EndingJudge, SuffixReward, equivalence_case, known_ending_case, thought_figures
 from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
 
 TASK = Task(

@@ -13,7 +13,7 @@ from sleuth.learn.batch import trajectory_row
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of, thought_budget
-from sleuth.think.stage_tables import ThoughtEnvRecipe
+from sleuth.think.tables import ThoughtEnvRecipe
 from sleuth.think.thoughts import THINK, thought_setting, thought_tokens
 from sleuth.types import Continuation, Sampling, Segment, Task, Trajectory
 

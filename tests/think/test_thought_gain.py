@@ -18,7 +18,7 @@ from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.think.env import thinking_of
-from sleuth.think.rewards import GainRecipe
+from sleuth.think.tables import GainRecipe
 from sleuth.think.thought_gain import GainScorer
 from sleuth.think.thoughts import THINK, tag_piece
 from sleuth.training.grpo import advantages_of

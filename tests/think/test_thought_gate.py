@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sleuth.evaluation.intervals import Measured
-from sleuth.think.annotate import SourceGate
+from sleuth.think.thought_figures import SourceGate
 
 LEAST = 16
 """Documents."""

@@ -23,10 +23,9 @@ from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.think.certificate import verdict
-from sleuth.think.stage_tables import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe
-from sleuth.think.thought_arms import GENERIC, build_arms, prefix_of, suffix_of, swap_partners
-from sleuth.think.thought_probe import probe_thoughts
+from sleuth.think.tables import PlacesRecipe, ProbeRecipe, ThoughtEnvRecipe
+from sleuth.think.thought_arms import GENERIC, build_arms, swap_partners
+from sleuth.think.thought_probe import probe_thoughts, verdict
 from sleuth.think.thoughts import spots_of, thought_setting, thought_tokens
 from sleuth.types import Sampling
 
@@ -117,7 +116,7 @@ def test_each_arm_puts_its_own_thought_at_the_same_spot(base, texts: Path) -> No
     first = spots[0]
 
     def context(thought: str) -> tuple[int, ...]:
-        return (*prefix_of(first), *thought_tokens(thought, renderer))
+        return (*first.prefix, *thought_tokens(thought, renderer))
 
     contexts = {name: arm[0] for name, arm in found.contexts.items()}
     assert found.thoughts[0] == [" Tamton so", " Tamton so so"]
@@ -155,7 +154,7 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     def mean_nll(thoughts: Callable[[int], list[str]]) -> list[float]:
         return [
             sum(
-                plain_nll(model, (*prefix_of(spot), *thought_tokens(thought, renderer)), suffix_of(spot))
+                plain_nll(model, (*spot.prefix, *thought_tokens(thought, renderer)), spot.suffix)
                 for thought in thoughts(at)
             )
             / len(thoughts(at))

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.render import Renderer, decode, load_tokenizer
-from sleuth.think.stage_tables import HeldOutThoughtsRecipe
-from sleuth.think.thoughts import interleaved, places_in, require_apart, thought_documents
+from sleuth.think.tables import HeldOutThoughtsRecipe
+from sleuth.think.thought_figures import positions_in
+from sleuth.think.thoughts import interleaved, require_apart, thought_documents
 from sleuth.types import Document, SleuthError, Thought
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
@@ -56,12 +57,12 @@ def test_a_row_ends_at_its_token_limit_without_cutting_a_thought() -> None:
 
 
 def test_a_position_has_the_text_on_both_sides_without_any_thought() -> None:
-    first, second = places_in(DOCUMENT, RENDERER, suffix_tokens=3, context=64)
+    first, second = positions_in(DOCUMENT, RENDERER, suffix_tokens=3, context=64)
     assert decode(TOKENIZER, first.before) == DOCUMENT.text[:8]
     assert decode(TOKENIZER, second.before) == DOCUMENT.text[:20]
     assert DOCUMENT.text[20:].startswith(decode(TOKENIZER, second.behind))
     assert (len(second.behind), second.thought, second.kind) == (3, " region", "k")
-    [near] = list(places_in(DOCUMENT, RENDERER, suffix_tokens=3, context=10))[:1]
+    [near] = list(positions_in(DOCUMENT, RENDERER, suffix_tokens=3, context=10))[:1]
     assert len(near.before) + len(near.behind) + 4 <= 10
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 
 ROOT = Path(__file__).parents[2]
 BASE = str(ROOT / "models" / "tiny-base")

@@ -24,10 +24,8 @@ from sleuth.judges.factory import JudgePool
 from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.think.preference_tables import WinRateRecipe
-from sleuth.think.preferences import PairwiseRecipe
-from sleuth.think.rewards import SuffixRecipe
-from sleuth.think.stage_tables import ProbeRecipe
+from sleuth.think.preference_tables import PairwiseRecipe, WinRateRecipe
+from sleuth.think.tables import ProbeRecipe, SuffixRecipe
 from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.win_rate import compare_writers
 from sleuth.types import SleuthError

@@ -37,6 +37,7 @@ prompts_per_step = 4
 samples_per_prompt = 4
 learning_rate = 1e-4
 data = {{ kind = "text", texts = "{texts}", part = "rl", prefix_tokens = 48, suffix_tokens = 16 }}
+reward = [{{ kind = "python", function = "real_lengths:length" }}]
 
 [[stage]]
 kind = "supervised"
@@ -104,7 +105,7 @@ def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory
             continue
         put = [Thought(at=at, text=" so it goes on") for at in break_offsets(document.text)[1:6:2]]
         row = {"id": document.id, "origin": document.origin, "raw_text": document.text}
-        rows.append(row | {"augmented_text": insert_thoughts(document.text, put, TAGS)})
+        rows.append(row | {"augmented_text": insert_thoughts(document.text, put)})
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
 
@@ -114,6 +115,7 @@ def test_four_stages_run_on_real_text_without_a_malformed_row(
     documents: list[Document], model: Path, thoughts: Path, run: Callable[..., Path], tmp_path: Path
 ) -> None:
     recipe = tmp_path / "real.toml"
+    (tmp_path / "real_lengths.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
     recipe.write_text(RECIPE.format(model=model, texts=REAL_TEXTS, thoughts=thoughts))
     run(recipe, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -15,7 +15,7 @@ import pytest
 
 from sleuth.data.questions import load_questions
 from sleuth.retrieval.corpus import read_corpus
-from sleuth.think.world_files import ARITHMETIC, CARELESS, HASTY, TEXTS
+from sleuth.think.world_texts import ARITHMETIC, CARELESS, HASTY, TEXTS
 from sleuth.types import Passage, SleuthError, Task
 from sleuth.world import names
 from sleuth.world.facts import make_world

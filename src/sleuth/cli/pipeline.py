@@ -119,7 +119,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
             lora = training[inputs.index].lora if inputs.index in training else None
             if lora is not None and inputs.linear_layers is not None:
                 require_targets(lora.targets, inputs.linear_layers)
-            for key in ("frozen_model", "playing_model", "against"):  # the policy's own weights are loaded above
+            for key in ("frozen_model", "playing_model"):  # the policy's own weights are loaded above
                 if (other := getattr(stage, key, None)) is not None:
                     require_intact(Path(other), of_model)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
@@ -180,8 +180,8 @@ def _begin(recipe: Recipe, folder: RunFolder, ranks: int, *, exact: bool) -> Non
     PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
     _require_same_machine(folder, exact=exact)
     overlaps = list(_overlaps(recipe, _read_inputs(recipe)))
-    folder.manifest.set_overlap(overlaps)
-    folder.manifest.set_planned(_planned(recipe, ranks))
+    folder.manifest.record("overlap", overlaps)
+    folder.manifest.record("planned", _planned(recipe, ranks))
     for overlap in overlaps:
         folder.say("{shared} of the {of} questions of {test} are also trained on, in stage {train}".format(**overlap))
     _keep_threads(folder, exact=exact)
@@ -214,11 +214,11 @@ def _require_same_machine(folder: RunFolder, *, exact: bool) -> None:
 def _keep_threads(folder: RunFolder, *, exact: bool) -> None:
     """Record the number of threads of a new run; print that a resumed one has another, or, if `exact`, raise
     SleuthError."""
-    recorded, chosen = folder.manifest.threads, PROCESS.chosen
+    recorded, chosen = folder.manifest.read().get("threads"), PROCESS.chosen
     if chosen is None or chosen.number == recorded:
         return
     if recorded is None:
-        folder.manifest.set_threads(chosen.number)
+        folder.manifest.record("threads", chosen.number)
         return
     change = f"the run began with {recorded} threads and continues with {chosen.number}"
     if exact:

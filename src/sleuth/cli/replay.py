@@ -40,7 +40,7 @@ def replay(
     from sleuth.runs.run_folder import RunFolder
 
     folder = RunFolder.look(run)
-    PROCESS.begin(folder.manifest.threads)
+    PROCESS.begin(folder.manifest.read().get("threads"))
     changed = load_recipe(run / "recipe.toml", overrides or ())
 
     import_heavy()

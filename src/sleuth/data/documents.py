@@ -19,7 +19,7 @@ import numpy as np
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.layouts import copy_layouts
 from sleuth.data.pages import name_as_text
-from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, read_rows, rows_and_faults, text_of, texts_of
+from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, rows_and_faults, text_of, texts_of
 from sleuth.host.variables import ROW
 from sleuth.recipe.data import Part
 from sleuth.types import Document, SleuthError, Thought
@@ -135,18 +135,6 @@ def document_of(row: Row, where: str, id_prefix: str = "row_") -> Document:
         thoughts=thoughts,
         altered=altered,
     )
-
-
-def read_rewrites(path: Path) -> dict[str, str]:
-    """A teacher's rewrites of suffixes by the id of their text, from rows of `id` and `rewrite`. Raises SleuthError
-    with file:line for a malformed row and a repeated id."""
-    rewrites: dict[str, str] = {}
-    for where, row in read_rows(path):
-        id_ = text_of(row, "id", where)
-        if id_ in rewrites:
-            raise SleuthError(f"{where}: id {id_!r} has a rewrite in an earlier row; ids should be unique")
-        rewrites[id_] = text_of(row, "rewrite", where)
-    return rewrites
 
 
 def _document(row: Row, where: str, id_prefix: str) -> Document | SleuthError:

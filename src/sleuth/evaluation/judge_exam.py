@@ -17,7 +17,7 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.exam import sit_exam
 from sleuth.judges.factory import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
 from sleuth.recipe.judges import JudgeFields, Skill
-from sleuth.runs.judge_cards import CARDS_FILE, read_cards
+from sleuth.runs.eval_file import CARDS_FILE, read_cards
 from sleuth.runs.progress import ProgressBar
 from sleuth.types import SleuthError
 

@@ -37,25 +37,19 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("data", "floor"): Deleted(0.1, SHUFFLED),
     ("data", "rate_bounds"): Deleted([0.1, 0.9], SHUFFLED),
     ("alarms", "judge_divergence"): Deleted("warn", "no second judge watches the first; examine it: least_accuracy"),
-    ("env", "search_seconds"): Deleted(
-        30.0, "a retriever has 30 seconds (`SEARCH_SECONDS` in sleuth.retrieval.remote)"
-    ),
-    ("held_out", "suffix_tokens"): Deleted(
-        128, "the gain is measured on 128 tokens (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"
-    ),
+    ("env", "search_seconds"): Deleted(30.0, "it is 30 (`SEARCH_SECONDS` in sleuth.retrieval.remote)"),
+    ("held_out", "suffix_tokens"): Deleted(128, "it is 128 (`HELD_OUT_SUFFIX` in sleuth.think.thought_rows)"),
     ("init", "tie"): Deleted(True, "random weights have one tensor for input and output embeddings"),
-    ("judge", "again"): Deleted(
-        8, "a missing verdict is asked for 8 times more (`VERDICT_RETRIES` in sleuth.judges.cache)"
-    ),
+    ("judge", "again"): Deleted(8, "it is 8 (`VERDICT_RETRIES` in sleuth.judges.cache)"),
     ("loss", "sequence_mask"): Deleted(None, "set tis_cap, or a function of your own, which may leave rows out"),
     ("loss", "std_floor"): Deleted(1e-4, "the smallest deviation is 1e-4 (`STD_FLOOR` in sleuth.learn.losses)"),
-    ("reward", "dropout"): Deleted(
-        0.0, "all criteria of an answer are judged; a `function` of your own may draw from them"
-    ),
     ("stage", "master_weights"): Deleted(True, "with bfloat16 weights the optimiser steps float32 copies of them"),
     ("reward", "watch"): Deleted(None, "examine the judge before the stage: least_accuracy, or `sleuth check judge`"),
     ("teacher", "right"): Deleted(None, 'with when = "wrong", the scorer says what is right, or the highest score'),
     ("teacher", "seconds"): Deleted(300.0, "a server has 300 seconds (`TEACHER_SECONDS` in sleuth.training.learning)"),
+    ("reward", "dropout"): Deleted(0.0, "all criteria of an answer are judged; a `function` may draw from them"),
+    ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
+    ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
 }
 """Deleted key: the last parts of its place, without list indices."""
@@ -63,6 +57,7 @@ OWN_REWARD = 'set kind = "python" and a function of your own, which sees the epi
 KINDS = {
     ("reward", "answer_from_evidence"): OWN_REWARD,
     ("reward", "evidence_in_results"): OWN_REWARD,
+    ("reward", "mechanics"): 'set kind = "pairwise" and a judge, or kind = "python" and a function of your own',
     ("reward", "searched"): OWN_REWARD,
     ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',

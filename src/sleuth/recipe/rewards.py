@@ -71,7 +71,7 @@ class RewardFields(JudgedFields):
     compares_answers: ClassVar[bool] = False
     """Whether it compares answers with golden ones, so that an episode is right or wrong."""
     methods: ClassVar[tuple[str, ...]] = ()
-    """Published methods that it follows, by their names in `sleuth.runs.methods`."""
+    """Published methods that it follows, by their names in `sleuth.runs.model_card.METHODS`."""
     figures: ClassVar[tuple[StepFigure, ...]] = ()
     """The parts of its scores, as `metrics.jsonl` names their means, and what each means."""
 

@@ -103,7 +103,7 @@ class StageFields(JudgedFields):
         return iter(())
 
     def methods(self) -> tuple[str, ...]:
-        """Published methods that it follows, by their names in `sleuth.runs.methods`."""
+        """Published methods that it follows, by their names in `sleuth.runs.model_card.METHODS`."""
         return getattr(getattr(self, "data", None), "methods", ())
 
 

@@ -51,7 +51,7 @@ from sleuth.report.rollouts_shown import (
 )
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
 from sleuth.report.summary import NAMES, duration, flat, run_facts, run_name, stage_lines, stage_times
-from sleuth.runs.judge_cards import COLUMNS
+from sleuth.runs.eval_file import COLUMNS
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 

@@ -14,8 +14,7 @@ from typing import Any
 from sleuth import family
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.runs.chain import require_regular, warning
-from sleuth.runs.eval_file import is_stale
-from sleuth.runs.judge_cards import mark_rows, read_cards
+from sleuth.runs.eval_file import is_stale, mark_rows, read_cards
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
@@ -108,7 +107,7 @@ def _read(folder: Path, noting: Callable[[str], AbstractContextManager[None]], d
     for file in files:
         with noting(file.name):
             evaluation = _read_stage_evaluation(run.recipe, file)
-            if (line := _stale_line(file, evaluation, run.recipe, run.manifest)) is None:
+            if (line := _stale_line(file, evaluation, run.recipe)) is None:
                 run.evaluations[file.stem] = evaluation
             else:
                 stale.append(line)
@@ -137,15 +136,11 @@ def _read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]
     return read_evaluation(file)
 
 
-def _stale_line(
-    file: Path, evaluation: Mapping[str, Any], recipe: Mapping[str, Any], manifest: Mapping[str, Any]
-) -> str | None:
+def _stale_line(file: Path, evaluation: Mapping[str, Any], recipe: Mapping[str, Any]) -> str | None:
     """A sentence, if the checkpoint that `RUN/eval/NAME.json` names has other weights in the run now."""
     model = str(evaluation.get("model", ""))
     checkpoint = file.parents[1] / "checkpoints" / Path(model).name  # the run folder may have been moved
-    if model == recipe.get("model") or not is_stale(
-        file, evaluation, checkpoint, rolled_back=bool(manifest.get("rolled_back"))
-    ):
+    if model == recipe.get("model") or not is_stale(evaluation, checkpoint):
         return None
     return f"Left out: {file} is of other weights than {checkpoint} has now; `sleuth train` measures it again."
 

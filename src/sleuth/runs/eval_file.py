@@ -1,9 +1,10 @@
-"""Evaluation files: a JSON object with the figures, the records, and the name and digest of the evaluated model."""
+"""Files of what was measured: evaluations (a JSON object with the figures, the records, and the name and digest of the
+evaluated model), and the cards of judges."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +49,48 @@ def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
             say(f"{file} is damaged: it is now {aside.name}, and is measured again")
 
 
-def read_eval(file: Path, *, models: Mapping[str, str], rolled_back: bool = False) -> dict[str, Any] | None:
+def read_eval(file: Path, *, models: Mapping[str, str]) -> dict[str, Any] | None:
     """The contents if the file exists and is of these models (`{"model": "runs/demo/..."}`), else None. Only the last
-    part of each name is compared, because a run folder may have moved; `rolled_back` as in `is_stale`."""
+    part of each name is compared, because a run folder may have moved."""
     if not file.exists():
         return None
     contents = json.loads(file.read_text(encoding="utf-8"))
     same = all(
-        Path(str(contents.get(key, ""))).name == Path(model).name
-        and not is_stale(file, contents, model, key=key, rolled_back=rolled_back and key == "model")
+        Path(str(contents.get(key, ""))).name == Path(model).name and not is_stale(contents, model, key=key)
         for key, model in models.items()
     )
     return contents if same else None
 
 
-def is_stale(
-    file: Path, contents: Mapping[str, Any], model: str | Path, *, key: str = "model", rolled_back: bool = False
-) -> bool:
-    """Whether an evaluation is of other weights than the folder `model` has now. Files of earlier versions have no
-    digest: those of a run that was `rolled_back` are stale if the weights are younger. False where it is not known."""
-    if (evaluated := contents.get(f"{key}_sha256")) is not None:
-        return weights_sha256(model) not in (None, evaluated)
-    weights = [*Path(model).glob("*.safetensors")] if rolled_back else []
-    return any(one.stat().st_mtime_ns > file.stat().st_mtime_ns for one in weights)
+def is_stale(contents: Mapping[str, Any], model: str | Path, *, key: str = "model") -> bool:
+    """Whether an evaluation is of other weights than the folder `model` has now. False where it is not known."""
+    evaluated = contents.get(f"{key}_sha256")
+    return evaluated is not None and weights_sha256(model) not in (None, evaluated)
+
+
+# -- cards of judges ---------------------------------------------------------------------------------------------------
+
+CARDS_FILE = "judges.json"
+"""The cards of a run's judges: in its folder, and in each checkpoint trained on their verdicts."""
+COLUMNS = ("judge", "asked for", "right", "95 % interval", "n", "worst kind")
+
+
+def read_cards(folder: Path) -> dict[str, dict[str, Any]]:
+    """The cards in a folder by the judge's identity; empty if no judge was examined."""
+    file = folder / CARDS_FILE
+    if not file.exists():
+        return {}
+    return {card["judge"]: card for card in json.loads(file.read_text(encoding="utf-8"))}
+
+
+def mark_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A row of `COLUMNS` for each skill of each judge."""
+    rows = []
+    for card in cards:
+        for skill, mark in card["skills"].items():
+            right, worst = mark["accuracy"], mark["worst"]
+            interval = f"{right['low']:.3f} to {right['high']:.3f}"
+            kind = f"{worst.replace('_', ' ')}: {mark['kinds'][worst]['value']:.2f}"
+            figures = (f"{right['value']:.3f}", interval, str(right["n"]), kind)
+            rows.append((card["judge"], skill.replace("_", " "), *figures))
+    return rows

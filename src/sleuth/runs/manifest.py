@@ -19,7 +19,7 @@ from sleuth.host.machine import machine
 from sleuth.host.model_path import require_file
 from sleuth.recipe import Recipe
 from sleuth.runs.chain import recorded, run_id
-from sleuth.types import RetrieverIdentity, SleuthError
+from sleuth.types import SleuthError
 
 _MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
 _POOL_ADDRESS = re.compile(
@@ -50,26 +50,22 @@ class Manifest:
 
     def begin(self, recipe: Recipe) -> None:
         """Writes the first manifest of a run, or records in an existing one that the run continues."""
-        session = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": versions(),
-            "machine": machine(),
-        }
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         if self.path.exists():
             manifest = self.read()
-            manifest["continued"].append(session)
+            manifest["continued"].append({"at": now, "versions": versions(), "machine": machine()})
         else:
             manifest = {
-                "started": session["at"],
-                "versions": session["versions"],
-                "machine": session["machine"],
+                "started": now,
+                "versions": versions(),
+                "machine": machine(),
                 "platform": platform.platform(),
                 "seed": recipe.seed,
                 "hashes": {"recipe": recipe_hash(recipe)},
                 "continued": [],
             }
-        before = manifest.get("run") or run_id(self.path.parent) or self._run_of_checkpoints()
-        manifest["run"] = before or secrets.token_hex(8)
+        if not manifest.get("run"):
+            manifest["run"] = run_id(self.path.parent) or self._run_of_checkpoints() or secrets.token_hex(8)
         manifest["recipe"] = recipe.resolved_from.model_dump(mode="json")
         self._write(manifest)
 
@@ -79,13 +75,15 @@ class Manifest:
         manifest["hashes"].update(hashes)
         self._write(manifest)
 
-    def set_retriever(self, stage: str, identity: RetrieverIdentity) -> None:
-        """Stores what found the passages of a stage."""
-        self._set(stage, "retrievers", identity.as_json())
+    def record(self, key: str, value: Any, *, stage: str | None = None) -> None:
+        """Stores a value under a key, or under a key of a stage: `record("gates", {"passes": True}, stage="gate")`."""
+        manifest = self.read()
+        (manifest if stage is None else manifest.setdefault(key, {}))[stage or key] = value
+        self._write(manifest)
 
-    def set_sources(self, stage: str, sources: Mapping[str, str]) -> None:
-        """Stores the sha256 of the files of the user's own code that a stage runs, by their paths."""
-        self._set(stage, "sources", dict(sources))
+    def recorded(self, key: str, stage: str) -> Any:
+        """The value of a stage under a key; None without one."""
+        return self.read().get(key, {}).get(stage)
 
     @property
     def run(self) -> str | None:
@@ -96,39 +94,6 @@ class Manifest:
         """The run that the checkpoints name, of a folder whose manifest is lost."""
         places = sorted(self.path.parent.glob(f"checkpoints/step-*/{SAVED_AS}"))
         return next((named[0] for place in places if (named := saved_as(place.parents[1])) is not None), None)
-
-    @property
-    def threads(self) -> int | None:
-        """The number of threads that the run began with; None before its first model, and in older runs."""
-        return self.read().get("threads")
-
-    def set_threads(self, number: int) -> None:
-        """Stores the number of threads, on which the last bits of results can depend."""
-        self._write(self.read() | {"threads": number})
-
-    def cache_pages(self, stage: str) -> int | None:
-        """The size of the KV cache that samples for a stage, in pages; None before it began, and in older runs."""
-        return self.read().get("cache_pages", {}).get(stage)
-
-    def set_cache_pages(self, stage: str, pages: int) -> None:
-        """Stores the size of the KV cache of a stage, on which the last bits of results can depend."""
-        self._set(stage, "cache_pages", pages)
-
-    def set_overlap(self, overlaps: Sequence[Mapping[str, Any]]) -> None:
-        """Stores how many questions of each evaluation are also trained on, and in which stage."""
-        self._write(self.read() | {"overlap": list(overlaps)})
-
-    def set_gate(self, stage: str, gate: Mapping[str, Any]) -> None:
-        """Stores the verdict of a gate: whether it `passes`, the `claim` in words, and the `limits` of its rule."""
-        self._set(stage, "gates", dict(gate))
-
-    def set_skipped(self, stage: str, ids: Sequence[str], total: int) -> None:
-        """Stores how many of a stage's rows are too long and are skipped, and the ids of the first hundred."""
-        self._set(stage, "skipped", {"rows": len(ids), "of": total, "first": list(ids[:100])})
-
-    def set_pool(self, stage: str, servers: Sequence[Mapping[str, Any]]) -> None:
-        """Stores the servers that write a stage's episodes, and their capabilities."""
-        self._set(stage, "pools", list(servers))
 
     def add_roll_back(self, stage: str, *, left: int, begun_at: int) -> None:
         """Records that a stage was rolled back from step `left` to step `begun_at`, to continue with other draws."""
@@ -149,28 +114,15 @@ class Manifest:
             cost[name] = max(cost.get(name, 0), value)
         self._write(manifest)
 
-    def set_planned(self, stages: Mapping[str, Mapping[str, float | None]]) -> None:
-        """Stores the peak bytes and the seconds of each stage by the plan, to be shown beside those that it took."""
-        self._write(self.read() | {"planned": {stage: dict(figures) for stage, figures in stages.items()}})
-
     def set_rank_memory(self, stage: str, peaks: Sequence[tuple[int, int]]) -> None:
         """Stores the peak bytes of (host memory, GPU memory) of each rank at the end of a stage."""
         manifest = self.read()
         manifest["costs"][stage]["ranks_memory_bytes"] = [list(peak) for peak in peaks]
         self._write(manifest)
 
-    def costs(self) -> dict[str, Any]:
-        """The cost of each stage so far, by its name."""
-        return self.read().get("costs", {})
-
     def roll_backs(self, stage: str) -> int:
         """The number of times that a stage was rolled back."""
         return sum(entry["stage"] == stage for entry in self.read().get("rolled_back", ()))
-
-    @property
-    def rolled_back(self) -> bool:
-        """Whether any stage was."""
-        return bool(self.read().get("rolled_back"))
 
     def read(self) -> dict[str, Any]:
         """The contents of the file. Raises SleuthError if it is damaged."""
@@ -188,12 +140,6 @@ class Manifest:
                 "costs and roll-backs so far)"
             )
         return manifest
-
-    def _set(self, stage: str, key: str, value: Any) -> None:
-        """Stores a value of a stage under a key."""
-        manifest = self.read()
-        manifest.setdefault(key, {})[stage] = value
-        self._write(manifest)
 
     def _write(self, manifest: dict[str, Any]) -> None:
         with recorded(self.path):
@@ -225,9 +171,8 @@ def versions() -> dict[str, str]:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as dotted key -> value, without the keys that may change while a run continues: its
-    origin, `card`, `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model
-    answers the
+    """The recipe as dotted key -> value, without the keys that may change while a run continues: its origin, `card`,
+    `stop_after`, trackers, addresses of judges, teachers and engines (another server of the same model answers the
     same), `required_retriever`, and `cpu_offload`."""
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -17,8 +18,7 @@ from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.draft import emit_value
 from sleuth.recipe.envs import environment_of
 from sleuth.runs.checkpoints import CARD
-from sleuth.runs.judge_cards import COLUMNS, mark_rows
-from sleuth.runs.methods import method_citations, method_tags, trained_stages
+from sleuth.runs.eval_file import COLUMNS, mark_rows
 
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"
@@ -53,7 +53,7 @@ def model_card(
         *_front_matter(_base_on_the_hub(recipe), base, tags, datasets),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
-        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), *_mechanics(trained), ""),
+        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), ""),
         *(["## Judges, by their exam", "", *_table(COLUMNS, marks), ""] if marks else ()),
         *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
@@ -217,16 +217,6 @@ def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str
     return lines
 
 
-def _mechanics(trained: StageFields) -> list[str]:
-    """Where no judge had a part in what was preferred."""
-    if not getattr(trained, "mechanics", False):
-        return []
-    return [
-        "Trained in mechanics mode: rules about repetition, copying and names decided what was preferred, and no "
-        "judge. It shows that the machinery runs; nothing is claimed of the quality of what the model writes."
-    ]
-
-
 def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageFields | None) -> list[str]:
     """With Sleuth, which reads `protocol.json`, or with a server of completions, to which one must hold to it."""
     writes = trained.writes if trained is not None else "answers"
@@ -358,3 +348,47 @@ def _flat(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 def _number(value: float | None) -> str:
     return "missing" if value is None else f"{value:.3f}"
+
+
+# -- published methods -------------------------------------------------------------------------------------------------
+
+METHODS = {
+    "grpo": "shao2024deepseekmath",
+    "search_r1": "jin2025searchr1",
+    "slime": "slime2025",
+    "research": "chen2025research",
+    "self_improving": "tan2026selfimproving",
+    "distillation": "agarwal2023onpolicy",
+    "dgpo": "kotoge2025dgpo",
+    "dr_tulu": "shao2025drtulu",
+}
+"""Keys of `citations.bib` by method. `self_improving` has both self-improving pretraining and thinking mid-training."""
+TAGS = {
+    "grpo": ("reinforcement-learning",),
+    "online_dpo": ("dpo",),
+    "supervised": ("sft",),
+    "warm_start": ("sft",),
+    "search": ("search-agent", "retrieval-augmented-generation"),
+    "refine": ("citations",),
+    "thought": ("thinking",),
+    "tools": ("tool-use",),
+}
+"""Tags of the hub by the kind of a stage or of its environment."""
+
+
+def method_tags(stages: Sequence[StageFields]) -> list[str]:
+    """The tags of what these stages train."""
+    kinds = [kind for stage in stages for kind in (stage.kind, getattr(getattr(stage, "env", None), "kind", ""))]
+    return list(dict.fromkeys(tag for kind in kinds for tag in TAGS.get(kind, ())))
+
+
+def method_citations(stages: Sequence[StageFields]) -> list[str]:
+    """BibTeX of the methods that these stages follow."""
+    entries = files("sleuth.runs").joinpath("citations.bib").read_text(encoding="utf-8").strip().split("\n\n")
+    by_key = {entry.partition("{")[2].partition(",")[0]: entry for entry in entries}
+    return [by_key[METHODS[name]] for name in dict.fromkeys(name for stage in stages for name in stage.methods())]
+
+
+def trained_stages(recipe: Recipe, stage: int) -> list[StageFields]:
+    """The stages that trained a checkpoint of the recipe's stage number `stage`."""
+    return [one for one in recipe.stage[: stage + 1] if one.trains]

@@ -172,16 +172,11 @@ def _rows_of_group(index: int, group: Group, advantages: Sequence[float | None])
 
 
 def _task_row(task: Task) -> dict[str, Any]:
+    plain = ("question", "golden_answers", "gold_passages", "kind", "source", "prompt", "reference")
     return {
         "task_id": task.id,
-        "question": task.question,
-        "golden_answers": task.golden_answers,
-        "gold_passages": task.gold_passages,
-        "kind": task.kind,
-        "source": task.source,
-        "prompt": task.prompt,
+        **{name: getattr(task, name) for name in plain},
         "evidence": task.evidence and asdict(task.evidence),
-        "reference": task.reference,
         "rubrics": [asdict(rubric) for rubric in task.rubrics],
         "continuation": task.continuation and asdict(task.continuation),
     }
@@ -227,6 +222,10 @@ def _group(rows: list[dict[str, Any]]) -> Group:
 
 
 def _task(row: Mapping[str, Any]) -> Task:
+    continuation = row["continuation"]
+    if continuation is not None:
+        parts = {part: _segment(continuation[part]) for part in ("prefix", "suffix")}
+        continuation = Continuation(document=continuation["document"], **parts)
     return Task(
         id=row["task_id"],
         question=row["question"],
@@ -238,14 +237,8 @@ def _task(row: Mapping[str, Any]) -> Task:
         evidence=_evidence(row["evidence"]),
         reference=row["reference"] or "",
         rubrics=tuple(Rubric(**rubric) for rubric in row["rubrics"] or ()),
-        continuation=_continuation(row["continuation"]),
+        continuation=continuation,
     )
-
-
-def _continuation(row: Mapping[str, Any] | None) -> Continuation | None:
-    if row is None:
-        return None
-    return Continuation(document=row["document"], prefix=_segment(row["prefix"]), suffix=_segment(row["suffix"]))
 
 
 def _evidence(row: Mapping[str, Any] | None) -> Evidence | None:

@@ -33,7 +33,7 @@ from sleuth.runs.checkpoints import (
     step_of,
     steps_set_aside,
 )
-from sleuth.runs.judge_cards import read_cards
+from sleuth.runs.eval_file import read_cards
 from sleuth.runs.model_card import model_card, read_results
 from sleuth.runs.rollouts import is_whole
 from sleuth.runs.run_folder import RunFolder

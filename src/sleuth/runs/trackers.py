@@ -26,31 +26,23 @@ FOLDER = "trackers"
 """In the run folder; holds `tensorboard`, `wandb` and `trackio`."""
 BEHIND = 1000
 """Steps that a tracker may be behind the run."""
+NOT_INSTALLED = 'is not installed; pip install "sleuth[trackers]"'
 FINISH_SECONDS = 10.0
 """Seconds that the end of a run waits for a tracker."""
 
 
 class Tracker(Protocol):
-    """Constructed from (folder, name of the run, its recipe); continues what is in the folder. Its methods may raise
-    anything and take any time.
-    """
+    """Constructed from (folder, name of the run, its recipe); continues what is in the folder. `log` takes the row of a
+    step, which may be a repeated one. Both may raise anything and take any time."""
 
-    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
-        """Logs the row of one step, as `MetricsFile.append` takes it. A repeated step is logged again."""
-        ...
-
-    def close(self) -> None:
-        """Called after the last row."""
-        ...
+    def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
 
 
 def curves(stage: str, figures: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a row: `{"grpo/reward_mean": 0.31}`."""
-    return {f"{stage}/{name}": float(value) for name, value in figures.items() if _is_number(value)}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    numbers = {name: value for name, value in figures.items() if isinstance(value, Real) and type(value) is not bool}
+    return {f"{stage}/{name}": float(value) for name, value in numbers.items() if math.isfinite(value)}
 
 
 # -- the trackers ----------------------------------------------------------------------------------------------------
@@ -88,11 +80,14 @@ class Wandb:
         os.environ.setdefault("WANDB_CACHE_DIR", str(folder / "wandb" / "cache"))
         import wandb  # pyright: ignore[reportMissingImports]
 
+        run_id = folder / "wandb_run_id"
+        if not run_id.exists():
+            write_text(run_id, uuid4().hex[:8] + "\n")
         mode: Any = os.environ.get("WANDB_MODE") or "offline"
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=run_name,
-            id=_kept_id(folder / "wandb_run_id"),
+            id=run_id.read_text(encoding="utf-8").strip(),
             resume="allow",
             reinit="create_new",
             mode=mode,
@@ -108,13 +103,6 @@ class Wandb:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _kept_id(path: Path) -> str:
-    """The run id for wandb, made in the first session."""
-    if not path.exists():
-        write_text(path, uuid4().hex[:8] + "\n")
-    return path.read_text(encoding="utf-8").strip()
 
 
 class Trackio:
@@ -172,6 +160,14 @@ TRACKERS: dict[str, Callable[[Path, str, Mapping[str, Any]], Tracker]] = {
 # -- the trackers of a run -----------------------------------------------------------------------------------------
 
 
+def require_trackers(names: Sequence[str]) -> None:
+    """Raises SleuthError for a tracker that is not installed; imports none."""
+    for name in names:
+        package = find_spec(name)
+        if package is None or package.origin is None:  # a folder `wandb`, as its runs make one, is no package
+            raise SleuthError(f"{name} {NOT_INSTALLED}")
+
+
 def open_trackers(
     names: Sequence[str], run_folder: Path, run_name: str, config: Mapping[str, Any], say: Callable[[str], None]
 ) -> Trackers:
@@ -179,41 +175,23 @@ def open_trackers(
 
     Raises SleuthError for one that is not installed or cannot be opened.
     """
-    folder = run_folder / FOLDER
-    trackers = Trackers(say)
+    folder, trackers, name = run_folder / FOLDER, Trackers(say), ""
     try:
         for name in dict.fromkeys(names):
-            trackers.feeds.append(_Feed(name, _opened(name, folder, run_name, config)))
-    except SleuthError:
-        trackers.close()
-        raise
-    return trackers
-
-
-def require_trackers(names: Sequence[str]) -> None:
-    """Raises SleuthError for a tracker that is not installed; imports none."""
-    for name in names:
-        package = find_spec(name)
-        if package is None or package.origin is None:  # a folder `wandb`, as its runs make one, is no package
-            raise SleuthError(_not_installed(name))
-
-
-def _not_installed(name: str) -> str:
-    return f'{name} is not installed; pip install "sleuth[trackers]"'
-
-
-def _opened(name: str, folder: Path, run_name: str, config: Mapping[str, Any]) -> Tracker:
-    if name not in TRACKERS:
-        raise SleuthError(f"trackers: there is no {name!r}; there are {', '.join(TRACKERS)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        return TRACKERS[name](folder, run_name, config)
-    except ImportError:
-        raise SleuthError(f"trackers: {_not_installed(name)}") from None
+            if name not in TRACKERS:
+                raise SleuthError(f"trackers: there is no {name!r}; there are {', '.join(TRACKERS)}")
+            folder.mkdir(parents=True, exist_ok=True)
+            trackers.feeds.append(_Feed(name, TRACKERS[name](folder, run_name, config)))
     except Exception as error:  # a tracker may raise anything
+        trackers.close()
+        if isinstance(error, SleuthError):
+            raise
+        if isinstance(error, ImportError):
+            raise SleuthError(f"trackers: {name} {NOT_INSTALLED}") from None
         raise SleuthError(
             f"trackers: {name} cannot be opened: {_one_line(error)}; repair it or remove it from trackers"
         ) from error
+    return trackers
 
 
 class Trackers:
@@ -234,7 +212,9 @@ class Trackers:
         for feed in self.feeds:
             feed.put(None)
         for feed in self.feeds:
-            feed.wait()
+            feed.join(FINISH_SECONDS)
+            if feed.is_alive():
+                feed.failure = feed.failure or f"did not finish in {FINISH_SECONDS:g} seconds"
         self._drop_failed()
         self.feeds.clear()
 
@@ -245,16 +225,15 @@ class Trackers:
         self.feeds = [feed for feed in self.feeds if feed.failure is None]
 
 
-class _Feed:
-    """Runs a tracker in its own thread, where it may raise or hang. `failure` is the reason why it was dropped."""
+class _Feed(Thread):
+    """The thread of a tracker, where it may raise or hang. `failure` is the reason why it was dropped."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
-        self.name = name
+        super().__init__(name=name, daemon=True)
         self.failure: str | None = None
         self._tracker = tracker
         self._rows: Queue[tuple[str, int, dict[str, Any]] | None] = Queue(BEHIND)
-        self._thread = Thread(target=self._work, name=f"tracker {name}", daemon=True)
-        self._thread.start()
+        self.start()
 
     def put(self, row: tuple[str, int, dict[str, Any]] | None) -> None:
         """Queues a row, or None for the end."""
@@ -263,12 +242,8 @@ class _Feed:
         except Full:
             self.failure = self.failure or f"is {BEHIND} steps behind"
 
-    def wait(self) -> None:
-        self._thread.join(FINISH_SECONDS)
-        if self._thread.is_alive():
-            self.failure = self.failure or f"did not finish in {FINISH_SECONDS:g} seconds"
-
-    def _work(self) -> None:
+    def run(self) -> None:
+        """Logs the rows until the end."""
         try:
             for row in iter(self._rows.get, None):
                 self._tracker.log(*row)
@@ -278,5 +253,4 @@ class _Feed:
 
 
 def _one_line(error: BaseException) -> str:
-    """An exception in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

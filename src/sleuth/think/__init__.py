@@ -8,25 +8,24 @@ FAMILY = Family(
     name="think",
     about="Thoughts in texts, paid by what they help to continue, and preferences between continuations.",
     stages={
-        "annotate": "sleuth.think.stage_tables:AnnotateRecipe",
+        "annotate": "sleuth.think.tables:AnnotateRecipe",
         "online_dpo": "sleuth.think.preference_tables:OnlineDpoRecipe",
         "win_rate": "sleuth.think.preference_tables:WinRateRecipe",
-        "probe": "sleuth.think.stage_tables:ProbeRecipe",
-        "gate": "sleuth.think.stage_tables:GateRecipe",
-        "reason": "sleuth.think.stage_tables:ReasonRecipe",
+        "probe": "sleuth.think.tables:ProbeRecipe",
+        "gate": "sleuth.think.tables:GateRecipe",
+        "reason": "sleuth.think.tables:ReasonRecipe",
     },
     environments={
-        "thought": "sleuth.think.stage_tables:ThoughtEnvRecipe",
+        "thought": "sleuth.think.tables:ThoughtEnvRecipe",
     },
     rewards={
-        "suffix": "sleuth.think.rewards:SuffixRecipe",
-        "gain": "sleuth.think.rewards:GainRecipe",
+        "suffix": "sleuth.think.tables:SuffixRecipe",
+        "gain": "sleuth.think.tables:GainRecipe",
     },
     preferences={
-        "pairwise": "sleuth.think.preferences:PairwiseRecipe",
-        "pointwise": "sleuth.think.preferences:PointwiseRecipe",
-        "mechanics": "sleuth.think.preferences:MechanicsRecipe",
-        "python": "sleuth.think.preferences:FunctionPreferenceRecipe",
+        "pairwise": "sleuth.think.preference_tables:PairwiseRecipe",
+        "pointwise": "sleuth.think.preference_tables:PointwiseRecipe",
+        "python": "sleuth.think.preference_tables:FunctionPreferenceRecipe",
     },
     skills={
         "continuations": "sleuth.think.exam:continuations",
@@ -36,16 +35,16 @@ FAMILY = Family(
         "safety": "sleuth.think.exam:safety",
     },
     judges={
-        "ending": "sleuth.think.judges:EndingJudgeRecipe",
+        "ending": "sleuth.think.tables:EndingJudgeRecipe",
     },
     layouts={"augmented": "sleuth.think.splicing:LAYOUT"},
-    world_files="sleuth.think.world_files:WORLD_FILES",
+    world_files="sleuth.think.world_texts:WORLD_FILES",
     data={
-        "thoughts": "sleuth.think.stage_tables:ThoughtTextRecipe",
-        "places": "sleuth.think.stage_tables:PlacesRecipe",
+        "thoughts": "sleuth.think.tables:ThoughtTextRecipe",
+        "places": "sleuth.think.tables:PlacesRecipe",
     },
     held_out={
-        "": "sleuth.think.stage_tables:HeldOutThoughtsRecipe",
+        "": "sleuth.think.tables:HeldOutThoughtsRecipe",
     },
     figures=("sleuth.think.figures:FIGURES", "sleuth.think.figures:STEPS"),
     verbs={

@@ -1,5 +1,5 @@
-"""Splices a teacher's thoughts into texts. The teacher names positions and never copies the text.
-A stage of `kind = "annotate"` does so unless its file is there."""
+"""Splices a teacher's thoughts into texts. The teacher names numbered places and writes thoughts, and never copies the
+text. A stage of `kind = "annotate"` does so unless its file is there."""
 
 from __future__ import annotations
 
@@ -7,38 +7,175 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
+from sleuth import __version__
 from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
-from sleuth.evaluation.intervals import Measured, paired_bootstrap
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.judges.factory import open_client
-from sleuth.judges.judge_prompts import InvalidAnswerError
+from sleuth.judges.http import JsonClient
+from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
-from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe.data import TextRecipe, text_recipe
 from sleuth.render import Renderer
 from sleuth.runs.progress import progress_bar
-from sleuth.think.splicing import extract_thoughts, insert_thoughts
-from sleuth.think.stage_tables import AnnotateRecipe
-from sleuth.think.thought_arms import GENERIC
-from sleuth.think.thought_card import thought_card
-from sleuth.think.thought_figures import LogprobScorer, positions_of, suffix_nlls
-from sleuth.think.thought_writer import PROMPT, ThoughtWriter
-from sleuth.think.thoughts import THINK, ThoughtPosition, has_tags, interleaved
+from sleuth.think.splicing import (
+    TAGS,
+    break_offsets,
+    extract_thoughts,
+    insert_thoughts,
+    number_places,
+    place_brackets,
+)
+from sleuth.think.tables import AnnotateRecipe
+from sleuth.think.thought_figures import MIN_DOCUMENTS, LogprobScorer, SourceGate, thought_gates
+from sleuth.think.thoughts import has_tags, interleaved
 from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.types import Document, SleuthError, Task, Thought
 
+SCORED_TOKENS = 8_192
+"""Tokens of a forward pass of the gate on a teacher's thoughts."""
+
+
+def require_inputs(stage: AnnotateRecipe, inputs: StageInputs) -> list[Task]:
+    """No questions. The teacher is asked for when the stage begins: it need not be there before."""
+    return []
+
+
+def run(stage: AnnotateRecipe, context: StageContext) -> Path:
+    """Write the rows to `stage.out`, unless it exists; returns the model unchanged. Raises SleuthError with the reason
+    if the teacher is not there or fails too often: its answers so far are kept, and the same command goes on."""
+    say = context.folder.say
+    if stage.out.is_file():
+        say(f"stage {stage.name}: {stage.out} is there, so no teacher is asked")
+        return Path(context.model)
+    try:
+        writer = ThoughtWriter(open_client(stage.teacher, stage.out))
+    except SleuthError as error:
+        raise SleuthError(
+            f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "
+            "kept, and the same command goes on when it is"
+        ) from None
+    model, tokenizer = load(context, context.model)
+    scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
+    texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
+    try:
+        with context.folder.costing(stage.name, "asking"):
+            found = annotate_thoughts(
+                texts,
+                stage.out,
+                writer,
+                scorer,
+                gated=stage.gated,
+                watch=progress_bar,
+                max_missing_fraction=stage.max_missing_fraction,
+            )
+    except SleuthError as error:  # worded for `sleuth annotate thoughts`
+        lines = [line.replace("--no-gate", "gated = false").replace("with --out", "in `out`") for line in error.args]
+        raise type(error)(*(f"stage {stage.name}: {line}" for line in lines)) from None
+    without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
+    say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
+    return Path(context.model)
+
+
+# -- what a teacher is asked -------------------------------------------------------------------------------------------
+
+MAX_THOUGHTS = 6
+"""Per text (arXiv:2601.21343 and its small reproduction have three to six)."""
+MAX_WORDS = 90  # per thought
+PROMPT = prompt_text("thoughts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtQuestion:
+    """The question to a teacher about a text with numbered `places` (character offsets)."""
+
+    text: str
+    places: tuple[int, ...]
+    name: str = "thoughts"
+    entries: int = 1
+
+    @property
+    def prompt(self) -> str:
+        """The system message."""
+        mark_open, mark_close = place_brackets(self.text)
+        return PROMPT.replace("{example}", f"{mark_open}7{mark_close}.")
+
+    @property
+    def message(self) -> str:
+        """The user message."""
+        return tagged_block("text", number_places(self.text, self.places))
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of an answer; it cannot express that each place is named once."""
+        place = {"type": "integer", "minimum": 1, "maximum": len(self.places)}
+        entry = _closed_object({"place": place, "thought": {"type": "string"}})
+        return _closed_object({"thoughts": {"type": "array", "items": entry, "minItems": 1, "maxItems": MAX_THOUGHTS}})
+
+    def read(self, text: str) -> tuple[Thought, ...]:
+        """The thoughts of an answer, in the order of the text. Raises InvalidAnswerError for none, for more than
+        `MAX_THOUGHTS`, for an unknown or repeated place, and for a thought that is empty, too long or tagged."""
+        answer = json_object(text)
+        if [*answer] != ["thoughts"] or not isinstance(answer["thoughts"], list):
+            raise InvalidAnswerError(f"there should be a list of thoughts, found {', '.join(answer) or 'nothing'}")
+        if not 1 <= len(answer["thoughts"]) <= MAX_THOUGHTS:
+            raise InvalidAnswerError(f"there should be one to {MAX_THOUGHTS} thoughts, found {len(answer['thoughts'])}")
+        thoughts = sorted(self._thoughts(answer["thoughts"]), key=lambda thought: thought.at)
+        if len({thought.at for thought in thoughts}) < len(thoughts):
+            raise InvalidAnswerError("a place is named twice")
+        return tuple(thoughts)
+
+    def _thoughts(self, entries: Sequence[Any]) -> Iterator[Thought]:
+        for number, entry in enumerate(entries):
+            if not isinstance(entry, dict) or sorted(entry) != ["place", "thought"]:
+                raise InvalidAnswerError(f"thoughts.{number} should have a place and a thought, and nothing else")
+            place, thought = entry["place"], entry["thought"]
+            if type(place) is not int or not 1 <= place <= len(self.places):
+                raise InvalidAnswerError(f"thoughts.{number}.place should be a number from 1 to {len(self.places)}")
+            words = thought.split() if isinstance(thought, str) else []
+            if not 1 <= len(words) <= MAX_WORDS:
+                raise InvalidAnswerError(f"thoughts.{number}.thought should have one to {MAX_WORDS} words")
+            if any(tag in thought for tag in (*TAGS, *place_brackets(self.text))):
+                raise InvalidAnswerError(f"thoughts.{number}.thought should have no tags")
+            yield Thought(at=self.places[place - 1], text=" ".join(words))
+
+
+def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+class ThoughtWriter:
+    """Writes thoughts with the model behind `client`."""
+
+    def __init__(self, client: JsonClient) -> None:
+        self._client = client
+
+    @property
+    def model(self) -> str:
+        """The teacher's name."""
+        return str(self._client.settings["model"])
+
+    async def write(self, text: str) -> tuple[Thought, ...]:
+        """1 to `MAX_THOUGHTS` thoughts, in the order of the text. Raises NoAnswerError if the teacher does not answer,
+        and InvalidAnswerError if its answer is invalid twice or the text has no place for a thought."""
+        places = tuple(break_offsets(text))
+        if not places:
+            raise InvalidAnswerError("the text has no place for a thought: it is one sentence")
+        return await self._client.ask(ThoughtQuestion(text=text, places=places))
+
+
+# -- texts with thoughts -----------------------------------------------------------------------------------------------
+
 ROW_TOKENS = 768
 """Token ids stored of a row with its thoughts (arXiv:2601.21343's small reproduction)."""
-TAGS = (THINK.open, THINK.close)
 
 Watch = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
 """Shows progress: `with watch("gate") as progress: progress(done, total)`."""
@@ -110,20 +247,11 @@ def annotate_thoughts(
             f"at least {MIN_DOCUMENTS} documents; the answers are in {answers.file.name}: use another teacher or "
             "model, or --no-gate"
         )
-    rows = [_row(document, texts, writer, scorer) for document in kept]
+    rows = [_row(document, texts, writer.model, scorer.renderer) for document in kept]
     _write(out, rows)
-    card = thought_card(
-        out.name,
-        rows,
-        teacher=writer.model,
-        model=str(scorer.model.config.name_or_path),
-        texts=str(texts.texts),
-        prompt_sha256=hashlib.sha256(PROMPT.encode()).hexdigest(),
-        without=found.reasons,
-        gates=[gate.as_json() for gate in found.gates],
-        gated=gated,
-    )
-    write_text(out.with_suffix(".md"), card)
+    opening = f"# {out.name}\n\n{len(rows):,} texts of `{texts.texts}` with the thoughts of `{writer.model}`"
+    model = str(scorer.model.config.name_or_path)
+    write_text(out.with_suffix(".md"), "\n".join(_card(opening, rows, found, model, gated)) + "\n")
     return found
 
 
@@ -193,12 +321,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: LogprobScorer) -> dict[str, Any]:
+def _row(document: Document, texts: TextRecipe, teacher: str, renderer: Renderer) -> dict[str, Any]:
     """A row in the layout of the published companion set, with the thoughts also as a separate list."""
-    tokens = scorer.renderer.render_all(interleaved(document, scorer.renderer, ROW_TOKENS))
-    augmented = insert_thoughts(document.text, document.thoughts, TAGS)
-    text, thoughts = extract_thoughts(augmented, TAGS)
-    if (text, thoughts) != (document.text, document.thoughts):
+    segments = renderer.render_all(interleaved(document, renderer, ROW_TOKENS))
+    augmented = insert_thoughts(document.text, document.thoughts)
+    if extract_thoughts(augmented) != (document.text, document.thoughts):
         raise AssertionError(f"the row of {document.id!r} does not give its text back")
     return {
         "id": document.id,
@@ -210,9 +337,9 @@ def _row(document: Document, texts: TextRecipe, writer: ThoughtWriter, scorer: L
         "augmented_text": augmented,
         "thoughts": [asdict(thought) for thought in document.thoughts],
         "thought_count": len(document.thoughts),
-        "raw_token_ids": plain_tokens(scorer.renderer, document.text),
-        "augmented_token_ids": [token for segment in tokens for token in segment.tokens],
-        "teacher_model": writer.model,
+        "raw_token_ids": plain_tokens(renderer, document.text),
+        "augmented_token_ids": [token for segment in segments for token in segment.tokens],
+        "teacher_model": teacher,
         "backend": "openai_chat",
         "prompt_kind": "numbered_places",
         "chunk_tokens": texts.prefix_tokens + texts.suffix_tokens,
@@ -228,130 +355,35 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), partial, compression="zstd")
 
 
-SUFFIX_TOKENS = 64
-"""Tokens behind a thought that are scored; its influence fades."""
-MIN_DOCUMENTS = 16
-"""Documents that a source needs to pass."""
-MAX_DOCUMENTS = 256
-"""Documents of a source that are scored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceGate:
-    """The gain of a source's thoughts over an empty thought and over generic ones, in nats a following token; intervals
-    are over documents."""
-
-    source: str
-    documents: int
-    over_blank: Measured
-    over_generic: Measured
-
-    @property
-    def passes(self) -> bool:
-        """Whether both intervals are above 0, over at least MIN_DOCUMENTS documents."""
-        return self.documents >= MIN_DOCUMENTS and all(
-            (gain.low or 0) > 0 for gain in (self.over_blank, self.over_generic)
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return asdict(self) | {"passes": self.passes}
-
-
-def thought_gates(
-    scorer: LogprobScorer,
-    documents: Sequence[Document],
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[SourceGate]:
-    """The gate of each source, by name, from its first MAX_DOCUMENTS documents."""
-    of_source: dict[str, list[Document]] = {}
-    for document in documents:
-        of_source.setdefault(document.source, []).append(document)
-    scored = {source: of_source[source][:MAX_DOCUMENTS] for source in sorted(of_source)}
-    total, done, gates = sum(map(len, scored.values())), 0, []
-    budget = TokenBudget(scorer.budget)
-    for source, chosen in scored.items():
-        positions: list[ThoughtPosition] = []
-        nlls: dict[str, list[float]] = {}
-        for document in chosen:
-            own = positions_of(scorer, document, SUFFIX_TOKENS)
-            for name, values in _suffix_nlls(scorer, own, budget).items() if own else ():
-                nlls.setdefault(name, []).extend(values)
-            positions += own
-            done += 1
-            progress(done, total)
-        gates.append(_gate(source, positions, nlls))
-    return gates
-
-
-def _suffix_nlls(
-    scorer: LogprobScorer, positions: Sequence[ThoughtPosition], budget: TokenBudget
-) -> dict[str, list[float]]:
-    conditions = _conditions(positions)
-    return budget.run(lambda tokens: suffix_nlls(replace(scorer, budget=tokens), positions, conditions))
-
-
-def _conditions(positions: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
-    generic: Mapping[str, list[str | None]] = {
-        f"generic_{number}": [sentence for _ in positions] for number, sentence in enumerate(GENERIC)
+def _card(
+    opening: str, rows: Sequence[dict[str, Any]], found: AnnotatedTexts, model: str, gated: bool
+) -> Iterator[str]:
+    """The lines of the data card of the kept `rows`, with all figures computed."""
+    words = [len(thought["text"].split()) for row in rows for thought in row["thoughts"]]
+    splits = Counter(row["split"] for row in rows)
+    facts = {
+        "thoughts a text": f"{fmean(row['thought_count'] for row in rows):.2f}",
+        "words a thought, median": f"{median(words):g}",
+        "words a thought, longest": str(max(words)),
+        "texts by split": ", ".join(f"{split} {count:,}" for split, count in sorted(splits.items())),
+        "tokens of a text": f"{fmean(len(row['raw_token_ids']) for row in rows):.0f}",
+        "tokens of a row": f"{fmean(len(row['augmented_token_ids']) for row in rows):.0f}",
+        **{f"texts without thoughts: {reason}": f"{count:,}" for reason, count in found.reasons.items()},
+        "prompt of the teacher, sha256": f"`{_digest(PROMPT)}`",
     }
-    return {"true": [position.thought for position in positions], "blank": ["" for _ in positions], **generic}
-
-
-def _gate(source: str, positions: Sequence[ThoughtPosition], nlls: Mapping[str, Sequence[float]]) -> SourceGate:
-    clusters = [position.document for position in positions]
-    true = nlls.get("true", [])
-    generic = [fmean(values) for values in zip(*(nlls[name] for name in nlls if "generic" in name), strict=True)]
-    return SourceGate(
-        source=source,
-        documents=len(set(clusters)),
-        over_blank=paired_bootstrap(nlls.get("blank", []), true, clusters),
-        over_generic=paired_bootstrap(generic, true, clusters),
+    left = "Sources without an interval above 0 in both columns were left out." if gated else "No source was left out."
+    yield (
+        f"{opening}, made with Sleuth {__version__}. The teacher was asked for places and thoughts alone; the texts "
+        "are the sources' own, and without its thoughts a row is its text again, character by character."
     )
-
-
-# -- the stage ---------------------------------------------------------------------------------------------------------
-
-SCORED_TOKENS = 8_192
-"""Tokens of a forward pass of the gate on a teacher's thoughts."""
-
-
-def require_inputs(stage: AnnotateRecipe, inputs: StageInputs) -> list[Task]:
-    """No questions. The teacher is asked for when the stage begins: it need not be there before."""
-    return []
-
-
-def run(stage: AnnotateRecipe, context: StageContext) -> Path:
-    """Write the rows to `stage.out`, unless it exists; returns the model unchanged. Raises SleuthError with the reason
-    if the teacher is not there or fails too often: its answers so far are kept, and the same command goes on."""
-    say = context.folder.say
-    if stage.out.is_file():
-        say(f"stage {stage.name}: {stage.out} is there, so no teacher is asked")
-        return Path(context.model)
-    try:
-        writer = ThoughtWriter(open_client(stage.teacher, stage.out))
-    except SleuthError as error:
-        raise SleuthError(
-            f"stage {stage.name}: the teacher that writes {stage.out} is not there: {error}; what was done so far is "
-            "kept, and the same command goes on when it is"
-        ) from None
-    model, tokenizer = load(context, context.model)
-    scorer = LogprobScorer(model=model, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
-    texts = text_recipe(stage.texts, tokens=stage.tokens, part=stage.part, limit=stage.limit)
-    try:
-        with context.folder.costing(stage.name, "asking"):
-            found = annotate_thoughts(
-                texts,
-                stage.out,
-                writer,
-                scorer,
-                gated=stage.gated,
-                watch=progress_bar,
-                max_missing_fraction=stage.max_missing_fraction,
-            )
-    except SleuthError as error:  # worded for `sleuth annotate thoughts`
-        lines = [line.replace("--no-gate", "gated = false").replace("with --out", "in `out`") for line in error.args]
-        raise type(error)(*(f"stage {stage.name}: {line}" for line in lines)) from None
-    without = f", {found.reasons.total():,} texts without thoughts" if found.reasons else ""
-    say(f"stage {stage.name}: {stage.out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{without}")
-    return Path(context.model)
+    yield from ("", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items()))
+    yield from ("", "## What the thoughts are good for", "")
+    yield (
+        f"The gain in the log-probability of a token under `{model}` after a thought, over an empty thought and over "
+        f"sentences that fit any text; nats per token, 95 % intervals over documents. {left}\n"
+    )
+    yield "| source | documents | over an empty thought | over generic ones | |\n|---|---|---|---|---|"
+    for gate in found.gates:
+        over_blank, over_generic, verdict = gate.described(".4f")
+        yield f"| {gate.named} | {gate.documents:,} | {over_blank} | {over_generic} | {verdict} |"
+    yield "\nThe rows hold text of their sources, under whatever licence these have."

@@ -1,9 +1,9 @@
 """Self-improving pretraining (arXiv:2601.21343): continue, judge, choose, prefer, publish, log.
 
-A pool holds the text's own suffix, a teacher's rewrite if there is one, and the policy's continuations of the prefix.
-The best candidate is preferred to the worst, whoever wrote them; pools that tie, or lack verdicts, are not trained and
-are counted. Two control arms share all but the last step: cross-entropy on the best, and, without sampling or judging,
-on the text's own suffix, which is continued pretraining.
+A pool holds the text's own suffix and the policy's continuations of the prefix. The best candidate is preferred to the
+worst, whoever wrote them; pools that tie, or lack verdicts, are not trained and are counted. Two control arms share all
+but the last step: cross-entropy on the best, and, without sampling or judging, on the text's own suffix, which is
+continued pretraining.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerFast
-
 from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
 from sleuth.answers.total import TotalReward
-from sleuth.data.documents import read_rewrites
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
@@ -25,12 +22,20 @@ from sleuth.judges.factory import JudgePool
 from sleuth.kernels.allocator import releasing_cached_memory
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
-from sleuth.render import Renderer
 from sleuth.rollout import scored
-from sleuth.runs.judge_cards import CARDS_FILE
-from sleuth.think.candidate_pools import continuations, pools_of, require_pools
+from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.think.dpo import PreferenceLoss, PreferenceUpdate, pair_batch
-from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.pools import (
+    Choice,
+    candidate_row,
+    choose,
+    continuations,
+    pair_of,
+    pool_figures,
+    pools_of,
+    require_pools,
+    signs_of,
+)
 from sleuth.think.preference_tables import OnlineDpoRecipe
 from sleuth.training.engines import local_engine_of, record_cache
 from sleuth.training.grpo import require_same_reward
@@ -39,9 +44,7 @@ from sleuth.training.learning import model_to_train, policy_of, starting_weights
 from sleuth.training.loop import Figures, Trainer, train, update_figures
 from sleuth.training.rollout_worker import store_rollouts
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, last_saved
-from sleuth.types import Group, Piece, Sampling, Segment, SleuthError, Task
-
-MECHANICS = "mechanics mode: rules and no judge decide what is preferred; nothing is claimed of quality"
+from sleuth.types import Group, Sampling, SleuthError, Task
 
 
 def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
@@ -57,8 +60,7 @@ def require_inputs(stage: OnlineDpoRecipe, inputs: StageInputs) -> list[Task]:
     """The texts of the stage. Raises SleuthError if they do not fit the model, or cannot be judged."""
     tasks = require_pools(stage, inputs.tokenizer, inputs.positions)
     inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
-    if tasks and inputs.tokenizer is not None:
-        rewrites_of(stage, inputs.tokenizer, tasks)
+    if tasks:
         require_functions(stage.reward, lambda: pools_of(tasks[:1], [[]])[0])
     return tasks
 
@@ -73,7 +75,6 @@ class DPOTrainer(Trainer):
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = model_to_train(context, saved)
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
-        self.rewrites = rewrites_of(stage, self.tokenizer, self.excerpts.tasks)
         taken = saved.state["asked"] if saved else 0
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
         made = [reward.build(judge_pool) for reward in stage.reward] if ranks.first else []  # they call the judges
@@ -90,7 +91,7 @@ class DPOTrainer(Trainer):
             self.policy.load_state_dict(saved.state["policy"])
             self.engine.publish(saved.steps)
         if sources := self.reward_spec.sources:
-            folder.manifest.set_sources(stage.name, sources)
+            folder.manifest.record("sources", dict(sources), stage=stage.name)
         folder.manifest.add_hashes(texts=questions_hash(self.order.items), reward=self.reward_spec.hash)
 
     @property
@@ -98,14 +99,11 @@ class DPOTrainer(Trainer):
         """The judges, as in every row of metrics."""
         if self.stage.loss.kind == "original_nll":
             return "nobody"
-        return "mechanics" if self.stage.mechanics else ", ".join(part.scorer for part in self.reward_spec.parts)
+        return ", ".join(part.scorer for part in self.reward_spec.parts)
 
     def opening(self) -> list[str]:
-        """How many texts there are to continue; and a warning if no judge is used."""
-        lines = [str(self.excerpts)]
-        if self.stage.rewrites is not None:
-            lines.append(f"{len(self.rewrites):,} of them have a rewrite in {self.stage.rewrites}")
-        return lines + ([MECHANICS] if self.stage.mechanics else [])
+        """How many texts there are to continue."""
+        return [str(self.excerpts)]
 
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh pools; its figures."""
@@ -169,7 +167,7 @@ class DPOTrainer(Trainer):
         own = await continuations(
             tasks[mine], self.engine, sampling, samples=stage.samples_per_prompt, first_prompt=first + mine.start
         )
-        pools = self.context.ranks.all_gather(pools_of(tasks[mine], own, self.rewrites))
+        pools = self.context.ranks.all_gather(pools_of(tasks[mine], own))
         groups = await scored(pools, self.reward, self.context.ranks)
         return groups, [choose(group, key) for group in groups]
 
@@ -177,7 +175,7 @@ class DPOTrainer(Trainer):
         """The figures of an update; of none if there is no row to train."""
         loss, pairs = self.stage.loss, list[tuple[Row, Row]]()
         if loss.kind == "original_nll":
-            rows = [suffix_row(group.episodes[0]) for group in groups]
+            rows = [candidate_row(group.episodes[0]) for group in groups]
         else:
             pairs = [pair for group, choice in zip(groups, choices, strict=True) if (pair := pair_of(group, choice))]
             rows = [best for best, _ in pairs]
@@ -203,20 +201,6 @@ class DPOTrainer(Trainer):
             f"{len(dropped)} of {len(groups)} pools lack verdicts ({note}), more than max_missing_fraction = "
             f"{self.stage.max_missing_fraction} allows; nothing was trained: remove the cause and start the run again"
         )
-
-
-def rewrites_of(
-    stage: OnlineDpoRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
-) -> dict[str, Segment]:
-    """The rewrites of these texts, cut to the length of a suffix. Raises SleuthError if the file has none."""
-    if stage.rewrites is None:
-        return {}
-    found, renderer = read_rewrites(stage.rewrites), Renderer(tokenizer)
-    named = {task.id for task in tasks} & found.keys()
-    if not named:
-        raise SleuthError(f"{stage.rewrites}: has no rewrite of any text of {stage.data.texts}; ids should be the same")
-    limit = stage.data.suffix_tokens
-    return {name: renderer.render(Piece(text=found[name], author="teacher", budget=limit)) for name in sorted(named)}
 
 
 def _shown(figure: float | None) -> str:

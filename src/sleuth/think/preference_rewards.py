@@ -1,20 +1,18 @@
-"""Rewards of text continuations: pairwise (share of wins), pointwise (a judge's criterion), and mechanical rules."""
+"""Rewards of text continuations: pairwise (share of wins) and pointwise (a judge's criterion)."""
 
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from math import prod
 from statistics import fmean
 
 from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import Judges
 from sleuth.think.preference_tables import ComparisonRecipe
 from sleuth.think.tournament import BothOrders, OneOrder, find_extremes
-from sleuth.types import Author, Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
+from sleuth.types import Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
 
 MIN_JUDGED_SHARE = 0.5
 """A candidate with a smaller share of its comparisons judged has no score."""
@@ -167,71 +165,3 @@ def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Epis
 def continuation(episode: Episode) -> Segment:
     """The segment after the prefix."""
     return episode.trajectory.segments[-1]
-
-
-def author_of(episode: Episode) -> Author:
-    """The author of the continuation: the policy, the `source` (the text's own suffix), or a `teacher` (a rewrite)."""
-    return continuation(episode).author
-
-
-WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
-NAME = re.compile(r"(?<=[\w,;] )[A-Z][^\W\d_]+|\d+(?:[.,]\d+)*")
-"""A capitalised word after another word, so that it does not begin a sentence; or a number."""
-REPETITION_WORDS, COPYING_WORDS = 3, 8
-"""n-gram lengths for repetition within the continuation and copying from the prefix."""
-REPLACEMENT_CHARACTER = "\ufffd"
-
-
-def repetition(text: str, prefix: str) -> float:
-    """The share of distinct 3-grams of words: 1 if none repeats."""
-    ngrams = _ngrams(text, REPETITION_WORDS)
-    return len(set(ngrams)) / len(ngrams) if ngrams else float(bool(WORD.search(text)))
-
-
-def copying(text: str, prefix: str) -> float:
-    """The share of 8-grams of words that are not in the prefix."""
-    ngrams, in_prefix = _ngrams(text, COPYING_WORDS), set(_ngrams(prefix, COPYING_WORDS))
-    return 1 - fmean(ngram in in_prefix for ngram in ngrams) if ngrams else 1.0
-
-
-def known_names(text: str, prefix: str) -> float:
-    """The share of names and numbers that occur in the prefix; 0.5 without any."""
-    names, in_prefix = NAME.findall(text), set(WORD.findall(prefix)) | set(NAME.findall(prefix))
-    return fmean(name in in_prefix for name in names) if names else 0.5
-
-
-def common_words(text: str, prefix: str) -> float:
-    """The share of words of five characters or more that occur in the prefix."""
-    long = [word.lower() for word in WORD.findall(text) if len(word) > 4]
-    in_prefix = {word.lower() for word in WORD.findall(prefix)}
-    return fmean(word in in_prefix for word in long) if long else 0.0
-
-
-def whole_characters(text: str, prefix: str) -> float:
-    """The share of characters that are not the replacement character."""
-    return 1 - text.count(REPLACEMENT_CHARACTER) / len(text) if text else 0.0
-
-
-SOUNDNESS = {"repetition": repetition, "copying": copying, "whole_characters": whole_characters}
-"""Rules (continuation, prefix) -> 0 to 1 by the part that each becomes. The score is their product ..."""
-RELEVANCE = {"known_names": known_names, "common_words": common_words}
-"""... times the mean of these, which measure whether the continuation belongs to the prefix."""
-RULES = SOUNDNESS | RELEVANCE
-
-
-class MechanicsReward:
-    """The product of the `SOUNDNESS` rules times the mean of the `RELEVANCE` rules; every rule is a part."""
-
-    async def __call__(self, group: Group) -> list[Score]:
-        return [self.judge(continuation(episode).text, group.task.question) for episode in group.episodes]
-
-    def judge(self, text: str, prefix: str) -> Score:
-        """The score of one continuation of a prefix."""
-        parts = {name: rule(text, prefix) for name, rule in RULES.items()}
-        value = prod(parts[name] for name in SOUNDNESS) * fmean(parts[name] for name in RELEVANCE)
-        return Score(value=value, parts=parts)
-
-
-def _ngrams(text: str, length: int) -> Sequence[tuple[str, ...]]:
-    words = [word.lower() for word in WORD.findall(text)]
-    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]

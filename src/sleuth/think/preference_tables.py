@@ -1,20 +1,23 @@
-"""`kind = "online_dpo"` and `kind = "win_rate"`: preferences between continuations, for training and measuring."""
+"""The tables of preferences between continuations: rewards of candidates, and `online_dpo` and `win_rate`, which train
+and measure by them."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.answers.function import function_reward_of
+from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.recipe.data import Lengths, TextRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgedFields, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, Identify, Judges, clashing_figures
+from sleuth.recipe.rewards import AnswerSize, FunctionFields, Identify, Judges, clashing_figures
 from sleuth.recipe.stage import EvaluationFields, SampledRecipe
-from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import Reward
 
@@ -40,14 +43,10 @@ class PreferenceFields(JudgedFields):
     """How rewards of candidates are made, and what differs between them; the defaults are those of one without a
     judge."""
 
-    if TYPE_CHECKING:
-        weight: Any
-        """Set by each class."""
-
-    is_mechanics: ClassVar[bool] = False
-    """Whether it only shows that the pipeline works."""
     version: ClassVar[int] = 1
     """Increased whenever the same candidates could get another score under this reward."""
+    weight: PositiveFloat = 1.0
+    """Factor of this reward in the sum."""
 
     @abstractmethod
     def build(self, judge_pool: Judges) -> Reward:
@@ -67,6 +66,62 @@ def rounds_of(size: int) -> int:
     return math.ceil(math.log2(size)) if size > 1 else 0
 
 
+class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
+    """The share of the other candidates in the pool that a candidate beats, according to a judge who sees two."""
+
+    kind: Literal["pairwise"]
+    schedule: Literal["round_robin", "tournament"] = "round_robin"
+    """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
+
+    def build(self, judge_pool: Judges) -> Reward:
+        from sleuth.think.preference_rewards import PairwiseReward, pair_judge_of, shown_to
+
+        judge = pair_judge_of(self, judge_pool)
+        return PairwiseReward(judge, schedule=self.schedule, evidence_of=shown_to(self.judge))
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        scorer = f"{identify(self.judge)}, {self.schedule}, orders={self.orders}"
+        return {"scorer": scorer, "scorer_version": self.version}
+
+    def calls_of_pool(self, size: int) -> int:
+        pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
+        return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
+
+
+class PointwiseRecipe(PreferenceFields):
+    """One dimension of a continuation, according to a judge who sees one continuation at a time."""
+
+    kind: Literal["pointwise"]
+    dimension: Literal["quality", "factuality", "safety"]
+    """The dimension; for factuality the judge sees the true continuation too."""
+    judge: HttpJudgeRecipe
+    """The judge."""
+
+    def build(self, judge_pool: Judges) -> Reward:
+        from sleuth.think.preference_rewards import PointwiseReward
+
+        return PointwiseReward(judge_pool.judge(self.judge), self.dimension)
+
+    def record(self, identify: Identify) -> dict[str, Any]:
+        return {"scorer": f"{identify(self.judge)}, {self.dimension}", "scorer_version": self.version}
+
+    def skills(self) -> tuple[Skill, ...]:
+        return (self.dimension,)
+
+    def calls_of_pool(self, size: int) -> int:
+        return size
+
+
+class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
+    """The number that a function of your own returns for a candidate (docs/how-to/own_code.md): an episode of two
+    segments, the prefix and its continuation."""
+
+    kind: Literal["python"]
+
+    def build(self, judge_pool: Judges) -> Reward:
+        return function_reward_of(self)
+
+
 PreferenceTable = Annotated[PreferenceFields, OneOf("preferences")]
 """A `[[stage.reward]]` table of an `online_dpo` stage."""
 
@@ -84,9 +139,8 @@ class PreferenceLossRecipe(StrictModel):
 
 class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Self-improving pretraining (arXiv:2601.21343): DPO on the best and the worst of a pool, which holds the original
-    suffix of a text, a rewrite of it and the policy's own continuations."""
+    suffix of a text and the policy's own continuations."""
 
-    named: ClassVar[Mapping[str, str]] = {"rewrites": "file"}
     runner: ClassVar[str] = "sleuth.think.online_dpo"
     kind: Literal["online_dpo"]
     name: Name = "online_dpo"
@@ -95,8 +149,6 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Prefixes in one optimiser step."""
     samples_per_prompt: NonNegativeInt = 16
     """Number of the policy's own continuations in a pool."""
-    rewrites: FilePath | None = None
-    """File of rows with `id` and `rewrite`: a teacher's suffix for the text of that id. Texts without one get none."""
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
@@ -106,10 +158,8 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """The texts whose suffixes are compared."""
     sampling: SamplingRecipe = SamplingRecipe()
     """How continuations are sampled."""
-    reward: Annotated[Row[PreferenceTable], Field(min_length=1)] = Field(
-        default=({"kind": "mechanics", "weight": 1.0},), validate_default=True
-    )
-    """The rewards; a candidate's score is their weighted sum. Absent: mechanics mode."""
+    reward: Annotated[Row[PreferenceTable], Field(min_length=1)]
+    """The rewards; a candidate's score is their weighted sum."""
     loss: PreferenceLossRecipe = PreferenceLossRecipe()
     """The loss on the best and the worst candidate of a pool."""
 
@@ -119,16 +169,11 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _pool_has_candidates(self) -> Iterator[str]:
-        if self.loss.kind != "original_nll" and self.samples_per_prompt == 0 and self.rewrites is None:
+        if self.loss.kind != "original_nll" and self.samples_per_prompt == 0:
             yield (
-                "samples_per_prompt = 0 leaves the original as the only candidate: set it to 1 or more, name rewrites, "
-                'or set loss.kind = "original_nll"'
+                "samples_per_prompt = 0 leaves the original as the only candidate: set it to 1 or more, or "
+                'loss.kind = "original_nll"'
             )
-
-    @property
-    def mechanics(self) -> bool:
-        """Whether candidates are ranked without any judge."""
-        return self.loss.kind != "original_nll" and all(part.is_mechanics for part in self.reward)
 
     @property
     def writes(self) -> Literal["continuations"]:
@@ -164,18 +209,17 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
         """Those for the pools of a step, unless nothing is compared."""
-        pool = self.samples_per_prompt + 1 + (self.rewrites is not None)
         for reward in self.reward if self.loss.kind != "original_nll" else ():
-            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(pool), False
+            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(self.samples_per_prompt + 1), False
 
     def methods(self) -> tuple[str, ...]:
         return ("self_improving",)
 
 
 class WinRateRecipe(EvaluationFields, ComparisonRecipe):
-    """Compares the current model's continuations of held-out prefixes with another model's, in `eval/NAME.json`."""
+    """Compares the current model's continuations of held-out prefixes with those of the recipe's `model`, in
+    `eval/NAME.json`."""
 
-    named: ClassVar[Mapping[str, str]] = {"against": "model"}
     models: ClassVar[int] = 2
     runner: ClassVar[str] = "sleuth.think.win_rate"
     kind: Literal["win_rate"]
@@ -183,8 +227,6 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     """Name of the evaluation file, such as "against_base"."""
     data: TextRecipe
     """The held-out texts to continue."""
-    against: str | None = None
-    """The other model: a folder or a hub id; absent: the recipe's `model`."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature; 0: greedy."""
     stops: Row[str] = ()

@@ -22,9 +22,8 @@ from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, mean_
 from sleuth.evaluation.paired import evaluation_line
 from sleuth.render import encode
 from sleuth.runs.progress import ProgressBar
-from sleuth.think.reasoning_answers import extract, same_answer, same_number
-from sleuth.think.reasoning_problems import Problem, load_problems
-from sleuth.think.stage_tables import ProblemsRecipe, ReasonRecipe
+from sleuth.think.problems import Problem, extract, is_right, load_problems
+from sleuth.think.tables import ReasonRecipe
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
@@ -38,22 +37,21 @@ Solution: A quarter of an hour is 15 minutes. In all that are 95 + 15 = 110 minu
 
 """
 """Two worked examples of our own, for problems with a number as answer; the published ones were not printed."""
-PROBLEM = "Problem: {text}\n{choices}Solution:"
-ENDS = ("\n\nProblem:", "\nProblem:")
-"""Stop strings, for models that go on with a new problem instead of ending."""
-DIRECTIONS = {
-    "number": "",
+OPENINGS = {
+    "number": SHOTS,
     "boxed": "Solve the problem. Reason step by step, and put the final answer into \\boxed{}.\n\n",
     "choice": "Choose the right answer. Reason step by step, and put its letter into \\boxed{}.\n\n",
 }
+PROBLEM = "Problem: {text}\n{choices}Solution:"
+ENDS = ("\n\nProblem:", "\nProblem:")
+"""Stop strings, for models that go on with a new problem instead of ending."""
 
 
 def require_inputs(stage: ReasonRecipe, inputs: StageInputs) -> list[Task]:
     """As `require_problems`, for a stage of a recipe."""
     tasks = require_problems(stage, inputs.tokenizer, inputs.positions)
     if inputs.tokenizer is not None and stage.cache_memory is not None:
-        for source in stage.sets:
-            problems = load_problems(source.layout, source.problems, source.limit)
+        for problems in _sets(stage).values():
             inputs.require_cache(stage, _context(stage, inputs.tokenizer, problems, inputs.positions))
     return tasks
 
@@ -73,31 +71,27 @@ def run(stage: ReasonRecipe, context: StageContext) -> Path:
 def solve_problems(stage: ReasonRecipe, solver: NamedModel, *, seed: int = 0) -> dict[str, dict[str, Any]]:
     """The contents of each set's file (`NAME@SET`), then those of the suite (NAME). Raises SleuthError if the model's
     context is too short."""
-    sets: dict[str, dict[str, Any]] = {}
-    problems = [load_problems(source.layout, source.problems, source.limit) for source in stage.sets]
-    context = max(_context(stage, solver.tokenizer, of_set, solver.max_positions) for of_set in problems)
+    problems = _sets(stage)
+    context = max(_context(stage, solver.tokenizer, of_set, solver.max_positions) for of_set in problems.values())
     with solver.engine(stage, context) as engine:
-        records = [
-            _records(stage, engine, solver.tokenizer, source, of_set, seed)
-            for source, of_set in zip(stage.sets, problems, strict=True)
-        ]
-    for source, set_records in zip(stage.sets, records, strict=True):
-        figures = problem_figures(set_records, stage.samples)
-        sets[f"{stage.name}@{source.layout}"] = _contents(stage, solver, figures) | {
-            "records": [one | {"figures": _by_problem(one, stage.samples)} for one in set_records]
+        records = {
+            layout: _records(stage, engine, solver.tokenizer, layout, of_set, seed)
+            for layout, of_set in problems.items()
         }
-    suite = _contents(stage, solver, suite_figures(records, stage.samples))
-    figures_by_set = {
-        name.partition("@")[2]: {key: value for key, value in contents.items() if isinstance(value, dict)}
-        for name, contents in sets.items()
+    measured = {layout: problem_figures(of_set, stage.samples) for layout, of_set in records.items()}
+    sets = {
+        f"{stage.name}@{layout}": _contents(stage, solver, measured[layout]) | {"records": of_set}
+        for layout, of_set in records.items()
     }
+    suite = _contents(stage, solver, suite_figures(list(records.values()), stage.samples))
+    figures_by_set = {layout: _as_json(figures) for layout, figures in measured.items()}
     return {**sets, stage.name: suite | {"sets": figures_by_set}}
 
 
 def require_problems(stage: ReasonRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
     """The problems of all sets as tasks. Raises SleuthError for a malformed row, or if prompt and answer are longer
     than `max_positions` tokens."""
-    sets = [load_problems(source.layout, source.problems, source.limit) for source in stage.sets]
+    sets = _sets(stage).values()
     if tokenizer is not None:
         for problems in sets:
             _context(stage, tokenizer, problems, max_positions)
@@ -113,75 +107,12 @@ def prompt_of(problem: Problem) -> str:
     directions."""
     letters = zip("ABCDEFGHIJ", problem.choices, strict=False)
     choices = "".join(f"({letter}) {choice}\n" for letter, choice in letters)
-    opening = SHOTS if problem.form == "number" else DIRECTIONS[problem.form]
-    return opening + PROBLEM.replace("{choices}", choices).replace("{text}", problem.text)
+    return OPENINGS[problem.form] + PROBLEM.replace("{choices}", choices).replace("{text}", problem.text)
 
 
-def is_right(problem: Problem, answer: str | None) -> bool:
-    """Whether an extracted answer is equivalent to the problem's."""
-    if answer is None:
-        return False
-    match problem.form:
-        case "choice":
-            return answer == problem.answer
-        case "number":
-            return same_number(answer, problem.answer)
-        case "boxed":
-            return same_answer(answer, problem.answer, several=problem.several)
-
-
-def _records(
-    stage: ReasonRecipe,
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerFast,
-    source: ProblemsRecipe,
-    problems: Sequence[Problem],
-    seed: int,
-) -> list[dict[str, Any]]:
-    key = (seed, zlib.crc32(source.layout.encode()))
-    with ProgressBar(f"{stage.name}@{source.layout}", len(problems) * stage.samples) as bar:
-        completions = asyncio.run(_complete(stage, engine, tokenizer, problems, key, bar))
-    return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
-
-
-async def _complete(
-    stage: ReasonRecipe,
-    engine: Engine,
-    tokenizer: PreTrainedTokenizerFast,
-    problems: Sequence[Problem],
-    key: tuple[int, ...],
-    bar: ProgressBar,
-) -> list[list[Completion]]:
-    async def one(number: int, prompt: Sequence[int], sample: int) -> Completion:
-        limits = Sampling(
-            max_tokens=stage.max_tokens, temperature=stage.temperature, stops=ENDS, key=(*key, number, sample, 0)
-        )
-        completion = await engine.complete(prompt, limits)
-        bar.advance()
-        return completion
-
-    async def sample_all(number: int, problem: Problem) -> list[Completion]:
-        prompt = encode(tokenizer, prompt_of(problem))
-        return await asyncio.gather(*(one(number, prompt, sample) for sample in range(stage.samples)))
-
-    return await asyncio.gather(*(sample_all(*numbered) for numbered in enumerate(problems)))
-
-
-def _record(problem: Problem, completions: Sequence[Completion]) -> dict[str, Any]:
-    answers = [extract(one.text, problem.form) for one in completions]
-    return {
-        "id": problem.id,
-        "kind": problem.kind,
-        "form": problem.form,
-        "golden": problem.answer,
-        "guess": problem.guess,
-        "answers": answers,
-        "right": [float(is_right(problem, answer)) for answer in answers],
-        "answered": [float(answer is not None) for answer in answers],
-        "cut": [float(one.stop == "length") for one in completions],
-        "texts": [one.text for one in completions],
-        "tokens": sum(len(one.tokens) for one in completions),
-    }
+def _sets(stage: ReasonRecipe) -> dict[str, list[Problem]]:
+    """The problems by layout."""
+    return {source.layout: load_problems(source.layout, source.problems, source.limit) for source in stage.sets}
 
 
 def _context(
@@ -197,15 +128,69 @@ def _context(
     return longest + stage.max_tokens
 
 
-def _contents(stage: ReasonRecipe, solver: NamedModel, figures: Mapping[str, Measured]) -> dict[str, Any]:
+def _records(
+    stage: ReasonRecipe,
+    engine: Engine,
+    tokenizer: PreTrainedTokenizerFast,
+    layout: str,
+    problems: Sequence[Problem],
+    seed: int,
+) -> list[dict[str, Any]]:
+    """A record of each problem, with its samples."""
+
+    async def one(number: int, prompt: Sequence[int], sample: int) -> Completion:
+        limits = Sampling(
+            max_tokens=stage.max_tokens,
+            temperature=stage.temperature,
+            stops=ENDS,
+            key=(seed, zlib.crc32(layout.encode()), number, sample, 0),
+        )
+        completion = await engine.complete(prompt, limits)
+        bar.advance()
+        return completion
+
+    async def sample_all(number: int, problem: Problem) -> list[Completion]:
+        prompt = encode(tokenizer, prompt_of(problem))
+        return await asyncio.gather(*(one(number, prompt, sample) for sample in range(stage.samples)))
+
+    async def complete_all() -> list[list[Completion]]:
+        return await asyncio.gather(*(sample_all(*numbered) for numbered in enumerate(problems)))
+
+    with ProgressBar(f"{stage.name}@{layout}", len(problems) * stage.samples) as bar:
+        completions = asyncio.run(complete_all())
+    return [_record(problem, samples) for problem, samples in zip(problems, completions, strict=True)]
+
+
+def _record(problem: Problem, completions: Sequence[Completion]) -> dict[str, Any]:
+    answers = [extract(one.text, problem.form) for one in completions]
+    right = [float(is_right(problem, answer)) for answer in answers]
+    k = len(completions)
     return {
-        "model": solver.name,
-        **{name: figure.as_json() for name, figure in figures.items()},
-        "samples": stage.samples,
-        "temperature": stage.temperature,
-        "max_tokens": stage.max_tokens,
+        "id": problem.id,
+        "kind": problem.kind,
+        "form": problem.form,
+        "golden": problem.answer,
+        "guess": problem.guess,
+        "answers": answers,
+        "right": right,
+        "answered": [float(answer is not None) for answer in answers],
+        "cut": [float(one.stop == "length") for one in completions],
+        "texts": [one.text for one in completions],
+        "tokens": sum(len(one.tokens) for one in completions),
+        "figures": {f"mean_at_{k}": fmean(right), f"pass_at_{k}": pass_at(k, right)},  # by which sweeps pair arms
     }
 
+
+def _as_json(figures: Mapping[str, Measured]) -> dict[str, Any]:
+    return {name: figure.as_json() for name, figure in figures.items()}
+
+
+def _contents(stage: ReasonRecipe, solver: NamedModel, figures: Mapping[str, Measured]) -> dict[str, Any]:
+    settings = {"samples": stage.samples, "temperature": stage.temperature, "max_tokens": stage.max_tokens}
+    return {"model": solver.name, **_as_json(figures), **settings}
+
+
+# -- the figures -------------------------------------------------------------------------------------------------------
 
 Record = Mapping[str, Any]
 """One problem: `right`, `answered` and `cut` (1 or 0 for each sample) and `guess` (the chance of guessing right)."""
@@ -226,31 +211,25 @@ def guessed_pass(k: int, guess: float) -> float:
     return 1 - (1 - guess) ** k
 
 
-def _by_problem(record: Record, k: int) -> dict[str, float]:
-    """The figures of one problem, by which sweeps pair arms."""
-    return {f"mean_at_{k}": fmean(record["right"]), f"pass_at_{k}": pass_at(k, record["right"])}
-
-
 def problem_figures(records: Sequence[Record], k: int) -> dict[str, Measured]:
     """The figures of one test set: `mean_at_k` and `pass_at_k`; for problems with choices, the same for guesses
     (`guessed_mean`, `guessed_pass`) and the differences (`mean_over_guess`, `pass_over_guess`); and the shares of
     samples with an answer (`answered`) and cut off by `max_tokens` (`cut`)."""
+    means = [fmean(record["right"]) for record in records]
+    passes = [pass_at(k, record["right"]) for record in records]
     figures = {
-        f"mean_at_{k}": share([fmean(record["right"]) for record in records]),
-        f"pass_at_{k}": share([pass_at(k, record["right"]) for record in records]),
+        f"mean_at_{k}": share(means),
+        f"pass_at_{k}": share(passes),
         "answered": share([fmean(record["answered"]) for record in records]),
         "cut": share([fmean(record["cut"]) for record in records]),
     }
-    if any(record["guess"] for record in records):
-        guesses = [record["guess"] for record in records]
+    guesses = [record["guess"] for record in records]
+    if any(guesses):
         lucky = [guessed_pass(k, guess) for guess in guesses]
         figures["guessed_mean"], figures["guessed_pass"] = bootstrap_mean(guesses), bootstrap_mean(lucky)
-        figures["mean_over_guess"] = bootstrap_mean(
-            [fmean(record["right"]) - guess for record, guess in zip(records, guesses, strict=True)]
-        )
-        figures["pass_over_guess"] = bootstrap_mean(
-            [pass_at(k, record["right"]) - luck for record, luck in zip(records, lucky, strict=True)]
-        )
+        for name, values, chances in (("mean", means, guesses), ("pass", passes, lucky)):
+            over = [value - chance for value, chance in zip(values, chances, strict=True)]
+            figures[f"{name}_over_guess"] = bootstrap_mean(over)
     return figures
 
 

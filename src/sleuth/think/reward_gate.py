@@ -25,15 +25,14 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of
-from sleuth.think.stage_tables import GateRecipe
-from sleuth.think.thought_arms import document_of, prefix_of, suffix_of
+from sleuth.think.tables import GateRecipe
 from sleuth.think.thought_gain import GainScorer, gain_in
-from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting
+from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
 from sleuth.training.step_metrics import values_of
-from sleuth.types import Group, SleuthError, StoppedByRule, Task
+from sleuth.types import Group, StoppedByRule, Task
 
 SCORED_TOKENS = 4_096
 """Distinct tokens of a forward pass that computes gains."""
@@ -51,7 +50,7 @@ def require_inputs(stage: GateRecipe, inputs: StageInputs) -> list[Task]:
     if inputs.tokenizer is None:
         return []
     spots = spots_of(stage.data, inputs.tokenizer)
-    context = _context(stage, spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
+    context = _context(spots, thought_setting(stage.env, inputs.tokenizer), inputs.positions)
     inputs.require_cache(stage, context)
     tasks = [spot.task for spot in spots]
     require_endings(stage.judges(), tasks)
@@ -72,7 +71,7 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
             measured = measure_gate(stage, thinker, judge_pool, seed=context.recipe.seed, budget=budget)
     gate = measured["gate"]
     context.folder.say(f"{stage.name}: {'PASS' if gate['passes'] else 'MISSED'}: {gate['claim']}")
-    context.folder.manifest.set_gate(stage.name, gate)
+    context.folder.manifest.record("gates", dict(gate), stage=stage.name)
     store_eval(context, stage.name, measured, "gate")
     return Path(context.model)
 
@@ -91,12 +90,7 @@ def require_passed(stage: GateRecipe, context: StageContext) -> None:
 
 
 def measure_gate(
-    stage: GateRecipe,
-    thinker: NamedModel,
-    judge_pool: JudgePool,
-    *,
-    seed: int = 0,
-    budget: TokenBudget | None = None,
+    stage: GateRecipe, thinker: NamedModel, judge_pool: JudgePool, *, seed: int, budget: TokenBudget
 ) -> dict[str, Any]:
     """The contents of a gate's file: its figures with their intervals over documents, the verdict as `gate`, and a
     record of each prefix.
@@ -107,7 +101,7 @@ def measure_gate(
     """
     spots = spots_of(stage.data, thinker.tokenizer)
     setting = thought_setting(stage.env, thinker.tokenizer)
-    context = _context(stage, spots, setting, thinker.max_positions)
+    context = _context(spots, setting, thinker.max_positions)
     reward = reward_of(stage.reward, setting.dialect, thinker.tokenizer, judge_pool)
     tasks = [spot.task for spot in spots]
     with thinker.engine(stage, context) as engine:
@@ -121,23 +115,22 @@ def measure_gate(
         groups = asyncio.run(rollout.groups(tasks, setting.env, samples=stage.samples, first_prompt=0, reward=reward))
     if (gain := gain_in(stage.reward)) is not None:
         scorer = GainScorer(gain, thinker.model, (setting.opening_tag, setting.closing_tag), None)
-        played, tokens = groups, budget or TokenBudget(SCORED_TOKENS)
-        groups = tokens.run(lambda count: scorer.score(played, thinker.model, budget=count))[0]
-    by_group = [_figures_of(group, setting) for group in groups]
-    documents = [document_of(spot) for spot in spots]
+        played = groups
+        groups = budget.run(lambda tokens: scorer.score(played, thinker.model, budget=tokens))[0]
+    records = [_record(group, setting.closing_tag.text) for group in groups]
+    documents = [spot.document for spot in spots]
     figures = {
-        name: (share if name in SHARES else bootstrap_mean)([one[name] for one in by_group], documents)
-        for name in by_group[0]
+        name: (share if name in SHARES else bootstrap_mean)([one["figures"][name] for one in records], documents)
+        for name in records[0]["figures"]
     }
+    limits = {MISSING: stage.max_missing_fraction, NO_SIGNAL: stage.max_no_signal_fraction}
     return {
         "model": thinker.name,
         **{name: figure.as_json() for name, figure in figures.items() if figure.value is not None},
-        "gate": verdict(
-            figures, {MISSING: stage.max_missing_fraction, NO_SIGNAL: stage.max_no_signal_fraction}, len(groups)
-        ),
+        "gate": verdict(figures, limits, len(groups)),
         "samples": stage.samples,
         "figures_of_judge": judge_pool.figures(),
-        "records": [_record(*of, setting.closing_tag.text) for of in zip(groups, by_group, strict=True)],
+        "records": records,
     }
 
 
@@ -147,62 +140,43 @@ def verdict(figures: Mapping[str, Measured], limits: Mapping[str, float], groups
     `verdict({"missing": 0.0, "no_signal": 0.75}, {"missing": 0.05, "no_signal": 0.5}, 64)["claim"]` is "75.0 % of the
     groups are without signal (0.63 to 0.84 of 64), and at most 50 % may be".
     """
-    found = {name: figures[name] for name in limits}
-    missed = [name for name, limit in limits.items() if (value := found[name].value) is None or value > limit]
-    shown = missed or list(limits)
-    claim = "; ".join(
-        f"it is not known which share {LIMITED[name]}"
-        if found[name].value is None
-        else f"{found[name].value:.1%} {LIMITED[name]} ({found[name].low:.2f} to {found[name].high:.2f} of {groups} "
-        f"groups), and at most {limits[name]:.0%} may be"
-        for name in shown
-    )
-    return {"passes": not missed, "claim": claim, "limits": dict(limits)}
+    missed = [name for name, limit in limits.items() if (value := figures[name].value) is None or value > limit]
+    claims = []
+    for name in missed or limits:
+        found = figures[name]
+        claims.append(
+            f"it is not known which share {LIMITED[name]}"
+            if found.value is None
+            else f"{found.value:.1%} {LIMITED[name]} ({found.low:.2f} to {found.high:.2f} of {groups} groups), and at "
+            f"most {limits[name]:.0%} may be"
+        )
+    return {"passes": not missed, "claim": "; ".join(claims), "limits": dict(limits)}
 
 
-def _figures_of(group: Group, setting: ThoughtSetting) -> dict[str, float | None]:
-    """The figures of one prefix; None for what its missing scores leave unknown."""
+def _record(group: Group, closing: str) -> dict[str, Any]:
+    """What a prefix was played to, and its figures; None for what its missing scores leave unknown."""
     values = values_of(group)
     known = [value for value in values if value is not None]
-    thoughts = [thinking_of(episode.trajectory, setting.closing_tag.text) for episode in group.episodes]
-    return {
-        "reward_mean": fmean(known) if known else None,
-        NO_SIGNAL: float(not has_signal(values)) if len(known) > 1 else None,
-        MISSING: 1 - len(known) / len(values),
-        "closed": fmean(one.closed_by == "policy" for one in thoughts),
-        "thought_tokens": fmean(len(one.thought.tokens) for one in thoughts),
-    }
-
-
-def _record(group: Group, figures: Mapping[str, float | None], closing: str) -> dict[str, Any]:
-    thoughts = [thinking_of(episode.trajectory, closing).thought for episode in group.episodes]
+    thoughts = [thinking_of(episode.trajectory, closing) for episode in group.episodes]
+    segments = [segment for episode in group.episodes for segment in episode.trajectory.segments]
     return {
         "id": group.task.id,
         "document": group.task.required_continuation.document,
         "reference": group.task.reference,
-        "thoughts": [thought.text for thought in thoughts],
-        "scores": values_of(group),
+        "thoughts": [one.thought.text for one in thoughts],
+        "scores": values,
         "notes": [score.note for score in group.scores],
-        "figures": dict(figures),
-        "tokens": sum(
-            len(segment.tokens)
-            for episode in group.episodes
-            for segment in episode.trajectory.segments
-            if segment.author == "policy"
-        ),
+        "figures": {
+            "reward_mean": fmean(known) if known else None,
+            NO_SIGNAL: float(not has_signal(values)) if len(known) > 1 else None,
+            MISSING: 1 - len(known) / len(values),
+            "closed": fmean(one.closed_by == "policy" for one in thoughts),
+            "thought_tokens": fmean(len(one.thought.tokens) for one in thoughts),
+        },
+        "tokens": sum(len(segment.tokens) for segment in segments if segment.author == "policy"),
     }
 
 
-def _context(stage: GateRecipe, spots: Sequence[Spot], setting: ThoughtSetting, positions: int) -> int:
-    """Tokens of the longest episode, or of a thought with its true suffix. Raises SleuthError if that is more than the
-    model's `positions`."""
-    prefix = max(len(prefix_of(spot)) for spot in spots)
-    thought = len(setting.opening_tag.tokens or ()) + setting.longest_answer
-    suffix = max(len(suffix_of(spot)) for spot in spots)
-    longest = prefix + thought + suffix
-    if longest > positions:
-        raise SleuthError(
-            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
-            f"{positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
-        )
-    return longest
+def _context(spots: Sequence[Spot], setting: ThoughtSetting, positions: int) -> int:
+    """Tokens of the longest episode, or of a thought with its true suffix."""
+    return require_fit(spots, positions, thought=len(setting.opening_tag.tokens or ()) + setting.longest_answer)

@@ -18,6 +18,7 @@ BREAK = re.compile(r"(?<=[.!?;:])[\"'\u201d\u2019)\]]*(?=\s)|(?<=\S)(?=\s*\n)")
 BRACKETS = (("\u27e6", "\u27e7"), ("\u2983", "\u2984"), ("\u2e28", "\u2e29"))
 """Brackets for the numbers of places; the first pair that is not in the text is used."""
 THINK = DIALECTS["sleuth"].think
+TAGS = (THINK.open, THINK.close)
 """The tags of a thought."""
 
 
@@ -39,34 +40,31 @@ def place_brackets(text: str) -> tuple[str, str]:
     return next((pair for pair in BRACKETS if not any(bracket in text for bracket in pair)), BRACKETS[0])
 
 
-def insert_thoughts(text: str, thoughts: Sequence[Thought], tags: tuple[str, str]) -> str:
-    """The text with its thoughts between the tags. Raises SleuthError if text or thoughts hold a tag, which
+def insert_thoughts(text: str, thoughts: Sequence[Thought]) -> str:
+    """The text with its thoughts between their tags. Raises SleuthError if text or thoughts hold a tag, which
     `extract_thoughts` could not distinguish."""
     texts = (text, *(thought.text for thought in thoughts))
-    tag = next((tag for tag in tags if any(tag in part for part in texts)), None)
+    tag = next((tag for tag in TAGS if any(tag in part for part in texts)), None)
     if tag is not None:
         raise SleuthError(f"the text or a thought holds {tag!r}, the tag of a thought")
-    opening, closing = tags
-    return _with(text, [(thought.at, f"{opening}{thought.text}{closing}") for thought in thoughts])
+    return _with(text, [(thought.at, f"{THINK.open}{thought.text}{THINK.close}") for thought in thoughts])
 
 
-def extract_thoughts(augmented: str, tags: tuple[str, str]) -> tuple[str, tuple[Thought, ...]]:
+def extract_thoughts(augmented: str) -> tuple[str, tuple[Thought, ...]]:
     """(text, thoughts) from a text with thoughts: the inverse of `insert_thoughts`. Raises SleuthError for an unpaired
     tag."""
-    text, thoughts = "", []
-    opening, closing = tags
-    rest = augmented
-    while opening in rest:
-        before, _, rest = rest.partition(opening)
-        thought, closed, rest = rest.partition(closing)
-        if not closed or opening in thought or closing in before:
+    text, thoughts, rest = "", [], augmented
+    while THINK.open in rest:
+        before, _, rest = rest.partition(THINK.open)
+        thought, closed, rest = rest.partition(THINK.close)
+        if not closed or THINK.open in thought or THINK.close in before:
             break
         text += before
         thoughts.append(Thought(at=len(text), text=thought))
     else:
-        if closing not in rest:
+        if THINK.close not in rest:
             return text + rest, tuple(thoughts)
-    raise SleuthError(f"unpaired {opening} or {closing} after {len(text):,} characters of the text")
+    raise SleuthError(f"unpaired {THINK.open} or {THINK.close} after {len(text):,} characters of the text")
 
 
 def split_copy(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | None:
@@ -78,7 +76,7 @@ def split_copy(augmented: str, raw: str) -> tuple[str, tuple[Thought, ...]] | No
     `("Rain falls. Go.", (Thought(at=11, text="so wet"),))`.
     """
     try:
-        text, thoughts = extract_thoughts(augmented, (THINK.open, THINK.close))
+        text, thoughts = extract_thoughts(augmented)
     except SleuthError:
         return None
     if text.split() != raw.split():

@@ -1,7 +1,9 @@
-"""The suffix reward: is the continuation after a thought equivalent to the true suffix? Also figures of thoughts."""
+"""What follows a thought: a reward for a suffix that is equivalent to the true one, a judge that knows the right ending
+of world texts, and figures of how thoughts look."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Collection, Sequence
 from statistics import fmean
@@ -10,9 +12,7 @@ from sleuth.dialect import Tags
 from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import Judges
 from sleuth.think.env import thinking_of
-from sleuth.think.preference_rewards import REPLACEMENT_CHARACTER, copying, repetition
-from sleuth.think.suffix_judge import ends_right
-from sleuth.types import Case, Episode, Group, Judge, Score, Task, Verdict
+from sleuth.types import Case, Episode, Group, Judge, Pair, Score, Task, Verdict
 
 SUFFIX_CRITERION = (
     "The question is how a text begins and the answer how somebody goes on, cut off after a number of words, which "
@@ -80,7 +80,67 @@ def _score(task: Task, text: str | None, verdict: Verdict | None) -> Score:
     return Score(value=value, parts={"suffix": value, **right})
 
 
+# -- a judge that knows the right endings ------------------------------------------------------------------------------
+
+SENTENCE_END = re.compile(r"[.!?](?:\s|$)|\n")
+DIGESTS = 2.0**64
+
+
+class EndingJudge:
+    """A `Judge` and `PairJudge` of continuations; the `evidence` of a case or pair lists the right endings, one name
+    per line. The continuation that ends right is better; if both or neither do, it is a tie. Without evidence the
+    verdict is missing.
+
+    A share `flip` of the verdicts is inverted on purpose (a tie stays one), chosen by a hash of the texts in their
+    order, so that the same question always gets the same answer.
+    """
+
+    def __init__(self, flip: float = 0.0) -> None:
+        self.flip = flip
+
+    @property
+    def identity(self) -> str:
+        """Changes whenever the same pair could get another verdict."""
+        return f"ending flip={self.flip:g}" if self.flip else "ending"
+
+    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
+        """1 for each continuation (the claim) that ends right, else 0."""
+        return [self._verdict(case.evidence, case.question, case.claim) for case in cases]
+
+    async def compare(self, pairs: Sequence[Pair]) -> list[Verdict]:
+        """1, 0.5 or 0 for each pair."""
+        return [self._verdict(pair.evidence, pair.question, pair.first, pair.second) for pair in pairs]
+
+    def _verdict(self, evidence: str, question: str, first: str, second: str | None = None) -> Verdict:
+        answers, texts = evidence.splitlines(), (first,) if second is None else (first, second)
+        if not answers:
+            return Verdict(score=None, reason="the text does not say what a right ending names")
+        right = [float(ends_right(text, answers)) for text in texts]
+        score = right[0] if second is None else (1 + right[0] - right[1]) / 2
+        if self._errs(question, *texts):
+            return Verdict(score=1 - score, reason="an error on purpose")
+        return Verdict(score=score, reason=f"a right ending names {answers[0]}")
+
+    def _errs(self, *texts: str) -> bool:
+        key = "\0".join(texts).encode(errors="replace")
+        return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big") < self.flip * DIGESTS
+
+
+def ends_right(text: str, answers: Sequence[str]) -> bool:
+    """Whether the first sentence of a continuation ends with the words of one of `answers`, ignoring case. A sentence
+    that continues after them does not count: it may mean something else."""
+    words = re.findall(r"\w+", SENTENCE_END.split(text.strip(), maxsplit=1)[0].lower())
+    endings = [re.findall(r"\w+", answer.lower()) for answer in answers]
+    return any(ending and words[-len(ending) :] == ending for ending in endings)
+
+
+# -- how thoughts look -------------------------------------------------------------------------------------------------
+
+WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+REPLACEMENT_CHARACTER = "\ufffd"
+REPETITION_WORDS, COPYING_WORDS = 3, 8
+"""Words of the runs that count as repeated in a thought, and as copied from the text before it."""
 
 
 def thought_figures(groups: Sequence[Group], tags: Tags, ends: Collection[int] = ()) -> dict[str, float]:
@@ -107,7 +167,22 @@ def thought_figures(groups: Sequence[Group], tags: Tags, ends: Collection[int] =
             for (text, _), (thinking, _) in zip(texts, thoughts, strict=True)
         ),
         "copied": fmean(1 - copying(text, before) for text, before in texts),
-        "repeated": fmean(
-            1 - repetition(text, before) if LETTER_OR_DIGIT.search(text) else 0.0 for text, before in texts
-        ),
+        "repeated": fmean(1 - repetition(text) if LETTER_OR_DIGIT.search(text) else 0.0 for text, _ in texts),
     }
+
+
+def repetition(text: str) -> float:
+    """The share of distinct 3-grams of words: 1 if none repeats."""
+    ngrams = _ngrams(text, REPETITION_WORDS)
+    return len(set(ngrams)) / len(ngrams) if ngrams else float(bool(WORD.search(text)))
+
+
+def copying(text: str, prefix: str) -> float:
+    """The share of 8-grams of words that are not in the prefix."""
+    ngrams, in_prefix = _ngrams(text, COPYING_WORDS), set(_ngrams(prefix, COPYING_WORDS))
+    return 1 - fmean(ngram in in_prefix for ngram in ngrams) if ngrams else 1.0
+
+
+def _ngrams(text: str, length: int) -> list[tuple[str, ...]]:
+    words = [word.lower() for word in WORD.findall(text)]
+    return [tuple(words[at : at + length]) for at in range(len(words) - length + 1)]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
-from sleuth.think.env import thinking_of
+from sleuth.think.env import Thinking, thinking_of
 from sleuth.think.thoughts import Spot, ThoughtSetting, thought_tokens
-from sleuth.types import Group, Segment, Task
+from sleuth.types import Segment, Task
 
 GENERIC = (
     "Let me think about what comes next.",
@@ -46,56 +46,34 @@ def build_arms(
     rollout: Rollout, setting: ThoughtSetting, spots: Sequence[Spot], *, samples: int, renderer: Renderer
 ) -> Arms:
     """Samples the model's thoughts at each spot and half way to it, and builds all arms."""
-    closing = setting.closing_tag.text
+    closing = setting.closing_tag
     tasks = [spot.task for spot in spots]
-    own = asyncio.run(_thoughts(rollout, setting, tasks, samples, arm=0))
-    elsewhere = asyncio.run(_thoughts(rollout, setting, [_half_way(task, renderer) for task in tasks], samples, arm=1))
+    own = _thoughts(rollout, setting, tasks, samples, arm=0)
+    elsewhere = _thoughts(rollout, setting, [_half_way(task, renderer) for task in tasks], samples, arm=1)
     swapped = [own[at] if at is not None else None for at in swap_partners(tasks)]
-    sampled = [[episode.trajectory for episode in group.episodes] for group in own]
 
-    def moved(spot: Spot, group: Group | None) -> Contexts:
-        """The contexts of `spot` with the thoughts of another group."""
-        if group is None:
+    def moved(spot: Spot, thoughts: Sequence[Thinking] | None) -> Contexts:
+        """The contexts of `spot` with thoughts from elsewhere."""
+        if thoughts is None:
             return [None] * samples
-        thoughts = [thinking_of(episode.trajectory, closing) for episode in group.episodes]
-        ends = [() if one.closed_by == "policy" else setting.closing_tag.tokens or () for one in thoughts]
-        return [
-            (*prefix_of(spot), *(setting.opening_tag.tokens or ()), *one.thought.tokens, *end)
-            for one, end in zip(thoughts, ends, strict=True)
-        ]
+        before = (*spot.prefix, *(setting.opening_tag.tokens or ()))
+        ends = [() if one.closed_by == "policy" else closing.tokens or () for one in thoughts]
+        return [(*before, *one.thought.tokens, *end) for one, end in zip(thoughts, ends, strict=True)]
 
     def with_text(spot: Spot, thought: str | None) -> tuple[int, ...] | None:
-        return None if thought is None else (*prefix_of(spot), *thought_tokens(thought, renderer))
+        return None if thought is None else (*spot.prefix, *thought_tokens(thought, renderer))
 
     return Arms(
         contexts={
-            "sampled": [[thinking_of(one, closing).story for one in trajectories] for trajectories in sampled],
+            "sampled": [[one.story for one in thoughts] for thoughts in own],
             "blank": [[with_text(spot, "")] for spot in spots],
             "generic": [[with_text(spot, sentence) for sentence in GENERIC] for spot in spots],
             "swapped": [moved(*pair) for pair in zip(spots, swapped, strict=True)],
             "within": [moved(*pair) for pair in zip(spots, elsewhere, strict=True)],
             "teacher": [[with_text(spot, spot.teacher)] for spot in spots],
         },
-        thoughts=[
-            [thinking_of(one, closing).thought.text.removesuffix(closing) for one in trajectories]
-            for trajectories in sampled
-        ],
+        thoughts=[[one.thought.text.removesuffix(closing.text) for one in thoughts] for thoughts in own],
     )
-
-
-def prefix_of(spot: Spot) -> tuple[int, ...]:
-    """The tokens before the spot."""
-    return spot.task.required_continuation.prefix.tokens
-
-
-def suffix_of(spot: Spot) -> tuple[int, ...]:
-    """The true tokens after it."""
-    return spot.task.required_continuation.suffix.tokens
-
-
-def document_of(spot: Spot) -> str:
-    """The id of its document, by which spots are clustered."""
-    return spot.task.required_continuation.document
 
 
 def swap_partners(tasks: Sequence[Task]) -> list[int | None]:
@@ -112,10 +90,15 @@ def swap_partners(tasks: Sequence[Task]) -> list[int | None]:
     return [partner(at) for at in range(len(tasks))]
 
 
-async def _thoughts(
+def _thoughts(
     rollout: Rollout, setting: ThoughtSetting, tasks: Sequence[Task], samples: int, arm: int
-) -> list[Group]:
-    return await replace(rollout, key=(*rollout.key, arm)).groups(tasks, setting.env, samples=samples)
+) -> list[list[Thinking]]:
+    """By task, the thoughts that are sampled there."""
+    keyed = replace(rollout, key=(*rollout.key, arm))
+    groups = asyncio.run(keyed.groups(tasks, setting.env, samples=samples))
+    return [
+        [thinking_of(episode.trajectory, setting.closing_tag.text) for episode in group.episodes] for group in groups
+    ]
 
 
 def _half_way(task: Task, renderer: Renderer) -> Task:

@@ -32,8 +32,8 @@ from sleuth.learn.policy import frozen_copy
 from sleuth.recipe.rewards import RewardFields
 from sleuth.render import find_eos_ids
 from sleuth.think.env import Thinking, thinking_of
-from sleuth.think.rewards import GainRecipe
 from sleuth.think.suffix_reward import thought_figures
+from sleuth.think.tables import GainRecipe
 from sleuth.think.thoughts import ThoughtSetting
 from sleuth.training.hooks import Hook, HookInputs
 from sleuth.training.loop import Figures

@@ -16,8 +16,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth import __version__
 from sleuth.answers.factory import judges_in, require_endings
-from sleuth.data.documents import read_documents
+from sleuth.data.questions import questions_hash
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.eval_session import NamedModel, load_named
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, bootstrap_ratio, share
@@ -28,11 +29,11 @@ from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.think.certificate import certificate, verdict_line, write_certificate
-from sleuth.think.stage_tables import ProbeRecipe
+from sleuth.runs.eval_file import write_eval
 from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
-from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms, document_of, prefix_of, suffix_of
-from sleuth.think.thoughts import Spot, ThoughtSetting, spots_of, thought_setting, thought_tokens
+from sleuth.think.tables import ProbeRecipe
+from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms
+from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting, thought_tokens
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
@@ -84,8 +85,8 @@ def probe_thoughts(
     `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
     `over_ARM` is the gain of the model's own minus that arm's, paired by spot. With a judge, `right_ARM` is the share
     of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference.
-    `thought_tokens` is the length of the model's own thoughts with their tags. Raises
-    SleuthError if all texts are of one document, so that thoughts cannot be swapped.
+    `thought_tokens` is the length of the model's own thoughts with their tags. Raises SleuthError if all texts are of
+    one document, so that thoughts cannot be swapped.
     """
     require_accurate(judges_in([stage], "stage"), judge_pool)
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
@@ -96,64 +97,72 @@ def probe_thoughts(
         rollout = Rollout(engine=engine, renderer=renderer, context=context, temperature=stage.temperature, key=(seed,))
         arms = build_arms(rollout, thought_only, spots, samples=stage.samples, renderer=renderer)
         rights = {} if judge is None else asyncio.run(_rights(stage, setting, engine, spots, arms, judge, seed))
-    documents = [document_of(spot) for spot in spots]
+    documents = [spot.document for spot in spots]
     budget = budget or TokenBudget(BUDGET)
     nlls = {name: _nlls(thinker.model, spots, contexts, budget) for name, contexts in arms.contexts.items()}
     differences = _differences(nlls, rights)
     shares = {f"right_{name}": _means(values) for name, values in rights.items()}
-    lengths = [fmean(_lengths(spot, own)) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]
-    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares, "thought_tokens": lengths}
-    figures = _figures(by_spot, [*shares], documents)
-    needed = {name: clusters_for_difference(values, documents) for name, values in differences.items()}
+    lengths = [_lengths(spot, own) for spot, own in zip(spots, arms.contexts["sampled"], strict=True)]
+    by_spot = {"blank_nll": _means(nlls["blank"]), **differences, **shares, "thought_tokens": [*map(fmean, lengths)]}
+    figures = {
+        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_spot.items()
+    }
+    figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
+    figures = {name: figure for name, figure in figures.items() if figure.value is not None}
+    needed = {
+        name: clusters_for_difference(values, documents)
+        for name, values in differences.items()
+        if name.startswith(("over_", "right_over_"))
+    }
+    records = [
+        {
+            "id": spot.task.id,
+            "document": spot.document,
+            "kind": spot.task.kind,
+            "reference": spot.task.reference,
+            "thoughts": list(arms.thoughts[at]),
+            "teacher": spot.teacher,
+            "nll": {name: values[at] for name, values in nlls.items()},
+            **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
+            "tokens": sum(lengths[at]),
+            "figures": {name: values[at] for name, values in by_spot.items()},
+        }
+        for at, spot in enumerate(spots)
+    ]
     return {
         "model": thinker.name,
         **{name: figure.as_json() for name, figure in figures.items()},
-        "documents_needed": {
-            name: count for name, count in needed.items() if name.startswith(("over_", "right_over_"))
-        },
+        "documents_needed": needed,
         "certificate": certificate(stage, spots, figures, needed, seed),
-        "records": [
-            _record(at, spot, arms, nlls, rights) | {"figures": {name: values[at] for name, values in by_spot.items()}}
-            for at, spot in enumerate(spots)
-        ],
+        "records": records,
     }
 
 
 def probe_inputs(
-    stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast, max_positions: int
+    stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast, positions: int
 ) -> tuple[list[Spot], ThoughtSetting, int]:
     """The spots, their setting, and the length in tokens of the longest sequence of any arm. Raises SleuthError if that
-    is more than `max_positions`, or if there is only one document."""
-    spots, setting, renderer = (
-        spots_of(stage.data, tokenizer),
-        thought_setting(stage.env, tokenizer),
-        Renderer(tokenizer),
-    )
-    if len({document_of(spot) for spot in spots}) < 2:
+    is more than the model's `positions`, or if there is only one document."""
+    spots, renderer = spots_of(stage.data, tokenizer), Renderer(tokenizer)
+    setting = thought_setting(stage.env, tokenizer)
+    if len({spot.document for spot in spots}) < 2:
         raise SleuthError(f"{stage.data.texts}: only one document; swapping thoughts needs two or more")
-    given = [len(thought_tokens(thought, renderer)) for thought in GENERIC]
-    given += [len(thought_tokens(spot.teacher, renderer)) for spot in spots if spot.teacher is not None]
-    tags = len(thought_tokens("", renderer))
-    thought, prefix = max(*given, tags + stage.env.thought_tokens), max(len(prefix_of(spot)) for spot in spots)
-    suffix = max(stage.env.suffix_tokens, *(len(suffix_of(spot)) for spot in spots))
-    if prefix + thought + suffix > max_positions:
-        raise SleuthError(
-            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
-            f"{max_positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or "
-            "env.thought_tokens"
-        )
-    return spots, setting, prefix + thought + suffix
+    given = [*GENERIC, *(spot.teacher for spot in spots if spot.teacher is not None)]
+    thought = max(
+        len(thought_tokens("", renderer)) + stage.env.thought_tokens,
+        *(len(thought_tokens(text, renderer)) for text in given),
+    )
+    return spots, setting, require_fit(spots, positions, thought=thought, suffix=stage.env.suffix_tokens)
 
 
-def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, max_positions: int) -> list[Task]:
+def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None, positions: int) -> list[Task]:
     """The tasks of a stage. Raises SleuthError if they do not fit the model or cannot be judged. Without a tokenizer
     (the model does not exist yet) only the first document is read."""
     for judge in stage.judges():
         require_available(judge)
     if tokenizer is None:
-        next(read_documents(stage.data.texts), None)
-        return []
-    tasks = [spot.task for spot in probe_inputs(stage, tokenizer, max_positions)[0]]
+        return stage.data.tasks(None)
+    tasks = [spot.task for spot in probe_inputs(stage, tokenizer, positions)[0]]
     require_endings(stage.judges(), tasks)
     return tasks
 
@@ -167,7 +176,7 @@ def _nlls(
 ) -> SpotValues:
     """Nats per token of the true suffix after each context."""
     rows = [
-        suffix_row(context, suffix_of(spot))
+        suffix_row(context, spot.suffix)
         for spot, samples in zip(spots, contexts, strict=True)
         for context in samples
         if context is not None
@@ -238,32 +247,74 @@ def _differences(nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues
     return differences
 
 
-def _figures(
-    by_spot: Mapping[str, Sequence[float | None]], shares: Sequence[str], documents: Sequence[str]
-) -> dict[str, Measured]:
-    figures = {
-        name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_spot.items()
-    }
-    figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
-    return {name: figure for name, figure in figures.items() if figure.value is not None}
-
-
-def _record(
-    at: int, spot: Spot, arms: Arms, nlls: Mapping[str, SpotValues], rights: Mapping[str, SpotValues]
-) -> dict[str, Any]:
-    return {
-        "id": spot.task.id,
-        "document": document_of(spot),
-        "kind": spot.task.kind,
-        "reference": spot.task.reference,
-        "thoughts": list(arms.thoughts[at]),
-        "teacher": spot.teacher,
-        "nll": {name: values[at] for name, values in nlls.items()},
-        **({"right": {name: values[at] for name, values in rights.items()}} if rights else {}),
-        "tokens": sum(_lengths(spot, arms.contexts["sampled"][at])),
-    }
-
-
 def _lengths(spot: Spot, contexts: Contexts) -> list[int]:
     """The tokens of each thought, with its tags."""
-    return [len(context) - len(prefix_of(spot)) for context in contexts if context is not None]
+    return [len(context) - len(spot.prefix) for context in contexts if context is not None]
+
+
+# -- the certificate ---------------------------------------------------------------------------------------------------
+
+CERTIFICATE = "thoughts.json"
+"""The name of its file in the folder of the model."""
+CONTROLS = {
+    "blank": "an empty one",
+    "generic": "phrases that fit any text",
+    "swapped": "thoughts of other texts",
+}
+"""What a useful thought has to beat, in words. `swapped` is for models that never saw an empty thought: any other beats
+it, and only a thought about this text gains more here than elsewhere."""
+OTHERS = (*CONTROLS, "within", "teacher")
+
+
+def certificate(
+    stage: ProbeRecipe,
+    spots: Sequence[Spot],
+    figures: Mapping[str, Measured],
+    needed: Mapping[str, int | None],
+    seed: int,
+) -> dict[str, Any]:
+    """The contents of the certificate's file: the verdict, its figures, and the settings and texts of the probe."""
+    over = {name: figures[f"over_{name}"] for name in OTHERS if f"over_{name}" in figures}
+    passes, claim = verdict(over)
+    return {
+        "passes": passes,
+        "claim": claim,
+        **{f"over_{name}": figure.as_json() for name, figure in over.items()},
+        "documents_needed": {name: needed.get(f"over_{name}") for name in CONTROLS},
+        "texts_sha256": questions_hash([spot.task for spot in spots]),
+        "samples": stage.samples,
+        "temperature": stage.temperature,
+        "thought_tokens": stage.env.thought_tokens,
+        "seed": seed,
+        "sleuth_version": __version__,
+    }
+
+
+def verdict(over: Mapping[str, Measured]) -> tuple[bool, str]:
+    """Whether the whole interval of a model's gain over each control is above 0, and the claim in words. A control that
+    was not measured is not beaten."""
+    lost = [words for name, words in CONTROLS.items() if name not in over or over[name].side != 1]
+    *first, last = lost or CONTROLS.values()
+    controls = " and ".join(filter(None, (", ".join(first), last)))
+    claim = f"its own thoughts {'are not shown to beat' if lost else 'beat'} {controls}"
+    return not lost, f"{claim}, by what they make of the true suffix, on {over['blank'].n} documents"
+
+
+def verdict_line(contents: Mapping[str, Any]) -> str:
+    """The verdict of a probe's file in one line."""
+    certified = contents["certificate"]
+    over = ", ".join(
+        f"over {name} {Measured(**contents[f'over_{name}']).formatted()}"
+        for name in OTHERS[:-1]
+        if f"over_{name}" in contents
+    )
+    return f"{'PASS' if certified['passes'] else 'no certificate'}: {certified['claim']} ({over} nats a token)"
+
+
+def write_certificate(model: str, contents: Mapping[str, Any]) -> Path | None:
+    """Writes it into the model's folder and returns the file; None if there is no such folder, as for a hub id."""
+    if not Path(model).is_dir():
+        return None
+    file = Path(model) / CERTIFICATE
+    write_eval(file, contents["certificate"])
+    return file

@@ -14,7 +14,7 @@ from sleuth.recipe import SupervisedRecipe
 from sleuth.render import Renderer, check_writable
 from sleuth.runs.eval_file import write_eval
 from sleuth.think.splicing import THINK
-from sleuth.think.stage_tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
+from sleuth.think.tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
 from sleuth.think.thought_figures import LogprobScorer, thought_figures
 from sleuth.think.thoughts import interleaved, require_apart, thought_documents
 from sleuth.training.infinite_sampler import InfiniteSampler

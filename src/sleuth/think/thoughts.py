@@ -18,23 +18,8 @@ from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
 from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
 from sleuth.think.splicing import THINK
-from sleuth.think.stage_tables import PlacesRecipe, ThoughtEnvRecipe
+from sleuth.think.tables import PlacesRecipe, ThoughtEnvRecipe
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtPosition:
-    """The position of a thought in a document: the tokens `before` and `behind` it, without any other thought.
-
-    `ThoughtPosition(document="d4", source="wiki", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
-    """
-
-    document: str
-    source: str
-    kind: str
-    before: tuple[int, ...]
-    thought: str
-    behind: tuple[int, ...]
 
 
 def thought_documents(data: DocumentsRecipe) -> list[Document]:
@@ -71,24 +56,6 @@ def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece
         if room <= 0:
             break
     return pieces
-
-
-def places_in(document: Document, renderer: Renderer, *, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
-    """Every thought of the document with text on both sides, in order; before it as many tokens as fit into a model's
-    context."""
-    for thought in document.thoughts:
-        behind = plain_tokens(renderer, document.text[thought.at :])[:suffix_tokens]
-        room = context - len(behind) - len(thought_tokens(thought.text, renderer))
-        before = plain_tokens(renderer, document.text[: thought.at])[-max(room, 1) :]
-        if before and behind and room > 0:
-            yield ThoughtPosition(
-                document=document.id,
-                source=document.source,
-                kind=document.kind,
-                before=tuple(before),
-                thought=thought.text,
-                behind=tuple(behind),
-            )
 
 
 def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:
@@ -142,6 +109,34 @@ class Spot:
 
     task: Task
     teacher: str | None = None
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The tokens before it."""
+        return self.task.required_continuation.prefix.tokens
+
+    @property
+    def suffix(self) -> tuple[int, ...]:
+        """The true tokens after it."""
+        return self.task.required_continuation.suffix.tokens
+
+    @property
+    def document(self) -> str:
+        """The id of its document, by which spots are clustered."""
+        return self.task.required_continuation.document
+
+
+def require_fit(spots: Sequence[Spot], positions: int, *, thought: int, suffix: int = 0) -> int:
+    """Tokens of the longest sequence at these spots, with thoughts of `thought` tokens and suffixes of `suffix` or as
+    long as the true ones. Raises SleuthError if that is more than the model's `positions`."""
+    prefix = max(len(spot.prefix) for spot in spots)
+    suffix = max(suffix, *(len(spot.suffix) for spot in spots))
+    if prefix + thought + suffix > positions:
+        raise SleuthError(
+            f"prefixes of {prefix} tokens, thoughts of {thought} and suffixes of {suffix} are more than the "
+            f"{positions} positions of the model; lower data.prefix_tokens, data.suffix_tokens or env.thought_tokens"
+        )
+    return prefix + thought + suffix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,9 +70,8 @@ def thoughts(
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
     from sleuth.runs.progress import progress_bar
-    from sleuth.think.annotate import annotate_thoughts
+    from sleuth.think.annotate import ThoughtWriter, annotate_thoughts
     from sleuth.think.thought_figures import LogprobScorer
-    from sleuth.think.thought_writer import ThoughtWriter
 
     writer = ThoughtWriter(open_client(writing, out))
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
@@ -91,13 +90,8 @@ def _print_annotated(found: AnnotatedTexts, out: Path) -> None:
     answered = f", {found.known:,} of them answered before" if found.known else ""
     typer.echo(f"{out}: {found.kept:,} of {len(found.documents):,} texts with thoughts{answered}; see {out.stem}.md")
     for gate in found.gates:
-        blank, generic = (
-            gain.formatted("+.4f", unmeasured="unmeasured") for gain in (gate.over_blank, gate.over_generic)
-        )
-        verdict = "passes" if gate.passes else "does not pass"
-        typer.echo(
-            f"{gate.source or '(no source)'}: over empty {blank}, over generic {generic} nats a token: {verdict}"
-        )
+        over_blank, over_generic, verdict = gate.described("+.4f")
+        typer.echo(f"{gate.named}: over empty {over_blank}, over generic {over_generic} nats a token: {verdict}")
     for reason, count in found.reasons.most_common(SHOWN_REASONS):
         typer.echo(f"{count:,} without thoughts: {reason}")
     if found.reasons:
@@ -120,7 +114,7 @@ def probe_thoughts(
     teacher's, as the recipe's first stage of kind = "probe" says. The certificate is written to thoughts.json in the
     model's folder.
     """
-    from sleuth.think.stage_tables import ProbeRecipe
+    from sleuth.think.tables import ProbeRecipe
 
     resolved, stage = load_stage(recipe, ProbeRecipe)
     require_inputs([model])
@@ -132,9 +126,8 @@ def probe_thoughts(
     from sleuth.evaluation.eval_session import load_named
     from sleuth.judges.factory import JudgePool
     from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.certificate import write_certificate
     from sleuth.think.thought_probe import probe_thoughts as probe_model
-    from sleuth.think.thought_probe import require_spots
+    from sleuth.think.thought_probe import require_spots, write_certificate
 
     thinker = load_named(model, resolved)
     require_spots(stage, thinker.tokenizer, thinker.max_positions)
@@ -182,7 +175,7 @@ def win_rate(
     recipe: RecipeFile,
     against: Annotated[
         str | None,
-        typer.Option(metavar="OTHER", help="The other model. [default: the stage's own, or the recipe's model]"),
+        typer.Option(metavar="OTHER", help="The other model. [default: the recipe's model]"),
     ] = None,
     no_code: NoCode = False,
     out: Out = None,
@@ -195,7 +188,7 @@ def win_rate(
     from sleuth.think.preference_tables import WinRateRecipe
 
     resolved, stage = load_stage(recipe, WinRateRecipe)
-    other = against or stage.against or resolved.model
+    other = against or resolved.model
     if not other:
         raise SleuthError(f"{recipe}: begins with random weights; name the other model: --against MODEL")
     require_inputs([model, other])
@@ -205,7 +198,7 @@ def win_rate(
     from sleuth.evaluation.eval_session import load_named
     from sleuth.judges.factory import JudgePool
     from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.candidate_pools import require_pools
+    from sleuth.think.pools import require_pools
     from sleuth.think.win_rate import compare_writers
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))
@@ -239,7 +232,7 @@ def reasoning(
     The problems, samples and answers are those of the recipe's first stage of kind = "reason". Prints the figures of
     each set and their means; --out writes each set beside FILE.json, as FILE@SET.json.
     """
-    from sleuth.think.stage_tables import ReasonRecipe
+    from sleuth.think.tables import ReasonRecipe
 
     resolved, stage = load_stage(recipe, ReasonRecipe)
     require_inputs([model])

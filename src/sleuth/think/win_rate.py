@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from sleuth.answers.factory import judges_in
 from sleuth.data.excerpts import excerpts_of
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.evaluation.intervals import Measured, paired_bootstrap, share
+from sleuth.evaluation.intervals import paired_bootstrap, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.paired import evaluation_line
 from sleuth.evaluation.significance import mcnemar
@@ -23,10 +22,10 @@ from sleuth.judges.factory import JudgePool
 from sleuth.recipe import Recipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.progress import ProgressBar
-from sleuth.think.candidate_pools import continuations, require_pools
+from sleuth.think.pools import continuations, require_pools
 from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.preference_tables import WinRateRecipe
-from sleuth.think.suffix_judge import ends_right
+from sleuth.think.suffix_reward import ends_right
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.evaluate_stage import store_eval, stored_eval
 from sleuth.training.stage_context import StageContext, StageInputs
@@ -34,27 +33,25 @@ from sleuth.types import Engine, Pair, Sampling, Segment, SleuthError, Task, Ver
 
 AT_ONCE = 64
 """Prefixes per step of the progress bar."""
-UNUSED = ("_name_or_path", "architectures", "transformers_version", "dtype", "use_cache", "max_position_embeddings")
-"""Keys of a config, with those of token ids, on which the computation does not depend."""
 
 
 def require_inputs(stage: WinRateRecipe, inputs: StageInputs) -> list[Task]:
     """The texts. Raises SleuthError if they do not fit the model, cannot be judged, or are other tokens to the other
     model."""
-    against = _other_model(stage, inputs.recipe, inputs.index)
+    against = _base_of(inputs.recipe, inputs.index)
     if inputs.stage_tokenizer is not None:
         _require_same_tokens("the run's model", inputs.stage_tokenizer, against, load_tokenizer(against))
     inputs.require_cache(stage, stage.data.prefix_tokens + stage.data.suffix_tokens)
     return require_pools(stage, inputs.tokenizer, inputs.positions)
 
 
-def _other_model(stage: WinRateRecipe, recipe: Recipe, index: int) -> str:
-    if not (against := stage.against or recipe.model):
+def _base_of(recipe: Recipe, index: int) -> str:
+    if not recipe.model:
         raise SleuthError(
-            f"stage.{index}.against is missing: the recipe starts from random weights, so there is no model to compare "
-            "with; name a checkpoint"
+            f"stage.{index} (win_rate): the recipe starts from random weights, so there is no base to compare with; "
+            "`sleuth win-rate` compares any two models"
         )
-    return against
+    return recipe.model
 
 
 def _require_same_tokens(
@@ -69,37 +66,18 @@ def _require_same_tokens(
 
 def run(stage: WinRateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json`, unless it exists for these models; returns the model unchanged."""
-    against = _other_model(stage, context.recipe, context.index)
+    against = _base_of(context.recipe, context.index)
     if stored_eval(context, stage.name, against=against) is not None:
         return Path(context.model)
     with JudgePool(context.folder.verdicts) as judge_pool:
-        ours, theirs = _opened(against, context)
+        ours, theirs = (
+            load_named(name, context.recipe, partial(evaluation_pool, context)) for name in (context.model, against)
+        )
         with context.folder.costing(stage.name, "asking"):
             contents = compare_writers(stage, ours, theirs, judge_pool, seed=context.recipe.seed)
     store_eval(context, stage.name, contents, "win rate")
     context.folder.say(evaluation_line(stage.name, contents))
     return Path(context.model)
-
-
-def _opened(against: str, context: StageContext) -> tuple[NamedModel, NamedModel]:
-    """The stage's model and the other one. The run's servers generate for both, unless the other has another
-    architecture, whose weights they cannot load: then this process generates for it."""
-    ours = load_named(context.model, context.recipe, partial(evaluation_pool, context))
-    theirs = load_named(against, context.recipe)
-    if _same_architecture(ours.model, theirs.model):
-        return ours, replace(theirs, open_pool=ours.open_pool)
-    if context.recipe.engine_at(context.index) is not None:
-        context.folder.say(f"{against} is of another architecture than {context.model}: this process generates for it")
-    return ours, theirs
-
-
-def _same_architecture(one: PreTrainedModel, other: PreTrainedModel) -> bool:
-    """Whether the configs agree in all that the computation depends on."""
-    first, second = (
-        {key: value for key, value in model.config.to_dict().items() if key not in UNUSED and not key.endswith("_id")}
-        for model in (one, other)
-    )
-    return first == second
 
 
 def compare_writers(
@@ -123,13 +101,10 @@ def compare_writers(
         for task, (one, other) in zip(tasks, texts, strict=True)
     ]
     verdicts = _verdicts(stage, pairs, judge_pool)
-    counts = win_rate(verdicts).as_json()
     return {
         "model": ours.name,
         "against": theirs.name,
-        "win_rate": counts.pop("rate"),
-        "no_verdict": counts.pop("missing"),
-        **counts,
+        **win_rate(verdicts),
         **_endings(tasks, texts),
         "temperature": stage.temperature,
         "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
@@ -198,44 +173,17 @@ def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dic
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WinRate:
-    """The `wins`, `ties` and `losses` of the first side, and the tasks without a verdict (`missing`). `rate` is the
-    share of wins, with ties as halves; `p` is the p-value of the sign test, which ignores ties.
-
-    `WinRate(rate=Measured(value=0.7, ...), wins=6, ties=2, losses=2, missing=1, p=0.289)`.
-    """
-
-    rate: Measured
-    wins: int
-    ties: int
-    losses: int
-    missing: int
-    p: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-
-def win_rate(verdicts: Sequence[Verdict], tasks: Sequence[Hashable] | None = None) -> WinRate:
-    """How often the first of each pair is better. `tasks` names the task of each pair: the scores of a task are
-    averaged, and it is a win if the mean is above one half. Without it each pair is a task.
-
-    A missing verdict is ignored and never a loss; a task without any verdict is `missing`.
-    """
-    names = range(len(verdicts)) if tasks is None else tasks
-    scores: dict[Hashable, list[float]] = {task: [] for task in names}
-    for task, verdict in zip(names, verdicts, strict=True):
-        if verdict.score is not None:
-            scores[task].append(verdict.score)
-    means = [sum(known) / len(known) for known in scores.values() if known]
-    sides = Counter((mean > 0.5) - (mean < 0.5) for mean in means)
-    return WinRate(
-        rate=share(means),
-        wins=sides[1],
-        ties=sides[0],
-        losses=sides[-1],
-        missing=len(scores) - len(means),
-        p=mcnemar(sides[1], sides[-1]),
-    )
+def win_rate(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """How often the first of each pair is better: `win_rate` with ties as halves, the counts of `wins`, `ties`,
+    `losses`, and pairs without a verdict (`no_verdict`), which are no losses, and the p-value `p` of the sign test,
+    which ignores ties."""
+    known = [verdict.score for verdict in verdicts if verdict.score is not None]
+    sides = Counter((score > 0.5) - (score < 0.5) for score in known)
+    return {
+        "win_rate": share(known).as_json(),
+        "no_verdict": len(verdicts) - len(known),
+        "wins": sides[1],
+        "ties": sides[0],
+        "losses": sides[-1],
+        "p": mcnemar(sides[1], sides[-1]),
+    }

@@ -69,7 +69,7 @@ def local_engine_of(
 
     def pages() -> int:
         limits = {"slots": slots, "context": context, "cache_memory": stage.cache_memory}
-        recorded = folder.manifest.cache_pages(stage.name)
+        recorded = folder.manifest.recorded("cache_pages", stage.name)
         return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
     engine = LocalEngine(
@@ -81,8 +81,12 @@ def local_engine_of(
 
 def record_cache(stage: str, engine: object, folder: RunFolder, ranks: Ranks) -> None:
     """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
-    if ranks.first and isinstance(engine, LocalEngine) and folder.manifest.cache_pages(stage) != engine.cache_pages:
-        folder.manifest.set_cache_pages(stage, engine.cache_pages)
+    if (
+        ranks.first
+        and isinstance(engine, LocalEngine)
+        and folder.manifest.recorded("cache_pages", stage) != engine.cache_pages
+    ):
+        folder.manifest.record("cache_pages", engine.cache_pages, stage=stage)
 
 
 def engine_of(

@@ -86,8 +86,7 @@ def stored_eval(context: StageContext, name: str, **others: str) -> dict[str, An
     of other weights."""
     folder = context.folder
     file, models = folder.eval / f"{name}.json", {"model": context.model, **others}
-    trained = context.model != context.recipe.model  # a roll-back changes no other weights
-    contents = read_eval(file, models=models, rolled_back=trained and folder.manifest.rolled_back)
+    contents = read_eval(file, models=models)
     if contents is None and file.exists():
         folder.say(f"{file} is not of the weights that {context.model} has now: it is measured again")
     return contents

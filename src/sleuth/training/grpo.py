@@ -40,7 +40,7 @@ from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
-from sleuth.runs.judge_cards import CARDS_FILE
+from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.training.engines import engine_of, record_cache
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
@@ -180,9 +180,9 @@ class GRPOTrainer(Trainer):
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):
-            folder.manifest.set_sources(stage.name, sources)
+            folder.manifest.record("sources", dict(sources), stage=stage.name)
         if servers:
-            folder.manifest.set_pool(stage.name, [server.as_json() for server in servers])
+            folder.manifest.record("pools", [server.as_json() for server in servers], stage=stage.name)
         folder.manifest.add_hashes(
             questions=questions,
             protocol=self.protocol.hash if self.protocol else "none",
@@ -191,7 +191,7 @@ class GRPOTrainer(Trainer):
             **({"teacher": self.teacher_sha256} if self.teacher_sha256 else {}),
         )
         if setting.retriever_identity is not None:
-            folder.manifest.set_retriever(stage.name, setting.retriever_identity)
+            folder.manifest.record("retrievers", setting.retriever_identity.as_json(), stage=stage.name)
 
     def opening(self) -> list[str]:
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy

@@ -112,7 +112,8 @@ def keep_fitting(
     kept, skipped = fitting_tasks(data, setting, tokenizer, tasks, longest)
     if skipped:
         context.folder.say(f"stage {context.stage.name}: {skipped_line(data, skipped, len(tasks))}")
-        context.folder.manifest.set_skipped(context.stage.name, [task.id for task in skipped], len(tasks))
+        counts = {"rows": len(skipped), "of": len(tasks), "first": [task.id for task in skipped[:100]]}
+        context.folder.manifest.record("skipped", counts, stage=context.stage.name)
     return kept
 
 

@@ -69,7 +69,7 @@ class WorldCard:
 def write_world(folder: Path, seed: int, people: int, progress: Progress = lambda done, total: None) -> WorldCard:
     """Writes the files of a world into `folder` and returns their card: for each person 2 questions to train on and 0.5
     to test with, half of them with two hops, and what the families add (`sleuth.cite.world_tool_outputs`,
-    `sleuth.think.world_files`).
+    `sleuth.think.world_texts`).
 
     No training question shares a looked-up entity (except towns) or a wording with a test question; no training text
     shares a name or the wording of its ending with a test text. An existing world in `folder` is replaced once the new

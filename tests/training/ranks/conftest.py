@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launchers import finish, torchrun_forking
 
-from sleuth.think.world_noisy_text import CarelessTexts
+from sleuth.think.world_texts import CarelessTexts
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 MODEL = Path(__file__).parents[3] / "models" / "tiny-base"

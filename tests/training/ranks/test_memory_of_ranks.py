@@ -36,7 +36,7 @@ def test_the_peak_of_a_rank_falls_with_their_number(tmp_path: Path) -> None:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
         command = [*launcher, "-m", "--", "sleuth", "train", str(recipe), "--run", str(tmp_path / str(world))]
         subprocess.run(command, check=True, capture_output=True, timeout=600, env=os.environ | PROMPTLY)
-        costs[world] = Manifest(tmp_path / str(world) / "manifest.json").costs()["supervised"]
+        costs[world] = Manifest(tmp_path / str(world) / "manifest.json").read()["costs"]["supervised"]
     alone = costs[1]["host_memory_bytes"]
     two, four = ([host for host, _ in costs[world]["ranks_memory_bytes"]] for world in (2, 4))
     print(f"one process {alone:,}; the first and the others of two {two}, of four {four}")

@@ -1,4 +1,4 @@
-"""The endings of chained texts follow from their sentences, with the entropies that the card states."""
+"""Texts to think about: endings that follow from their sentences, hasty thoughts, endings that are often wrong."""
 
 from __future__ import annotations
 
@@ -13,9 +13,20 @@ import pytest
 
 from sleuth.data.documents import read_documents
 from sleuth.render import load_tokenizer
-from sleuth.think.world_chained import CHAINS, INFERENCES, ChainedText, ChainedTexts, entropies
-from sleuth.think.world_endings import ENDINGS, THOUGHTS
-from sleuth.think.world_files import TEXTS
+from sleuth.think.world_texts import (
+    CHAINS,
+    INFERENCES,
+    MISTAKEN,
+    RIGHT,
+    TEXTS,
+    CarelessTexts,
+    ChainedTexts,
+    EndedText,
+    HastyTexts,
+    WorldTexts,
+    entropies,
+)
+from sleuth.think.world_wording import CARELESS_ENDINGS, ENDINGS, GENERIC_THOUGHTS, THOUGHTS
 from sleuth.world.names import SPLITS, Split, split_of
 from sleuth.world.wording import PASSAGES
 from sleuth.world.write_world import CARD, write_world
@@ -32,7 +43,7 @@ FORMS = {
 SLOT = r"(?P<{}>[A-Z0-9][\w]*(?: (?:of )?[A-Z]\w*)*|[a-z]+)"
 
 
-def texts(split: Split, count: int = 300) -> list[ChainedText]:
+def texts(split: Split, count: int = 300) -> list[EndedText]:
     drawn = ChainedTexts(2000, split, (0,))
     return [drawn.text(index) for index in range(count)]
 
@@ -122,8 +133,9 @@ def test_every_word_of_a_text_and_of_a_thought_is_a_token_of_the_shipped_base() 
             assert len(tokenizer.encode(written)) == len(words(written)), written
 
 
-def test_a_text_depends_only_on_key_and_index() -> None:
-    one, same, other = (ChainedTexts(2000, "train", key) for key in ((1,), (1,), (2,)))
+@pytest.mark.parametrize("kind", [ChainedTexts, HastyTexts, CarelessTexts])
+def test_a_text_depends_only_on_key_and_index(kind: type[WorldTexts]) -> None:
+    one, same, other = (kind(2000, "train", key) for key in ((1,), (1,), (2,)))
     forwards = [one.text(index) for index in range(12)]
     assert [same.text(index) for index in reversed(range(12))][::-1] == forwards
     assert all(mine != theirs for mine, theirs in zip(forwards, map(other.text, range(12)), strict=True))
@@ -132,7 +144,7 @@ def test_a_text_depends_only_on_key_and_index() -> None:
 
 def test_a_world_contains_chained_texts_and_its_card_has_their_entropies(tmp_path: Path) -> None:
     write_world(tmp_path, seed=0, people=200)
-    for split, count in (("train", 800), ("test", 100)):
+    for split, count in zip(SPLITS, (800, 100), strict=True):
         documents = list(read_documents(tmp_path / TEXTS[split]))
         assert len(documents) == count
         for document in documents:
@@ -142,3 +154,92 @@ def test_a_world_contains_chained_texts_and_its_card_has_their_entropies(tmp_pat
     card = json.loads((tmp_path / CARD).read_text())
     assert card["nats"] == {kind: dict(entropies(inferences)) for inferences, kind in INFERENCES.items()}
     assert card["rows"]["text_train.jsonl"] == 800
+
+
+# -- hasty thoughts ----------------------------------------------------------------------------------------------------
+
+COUNT = 1200
+
+
+@pytest.fixture(scope="module")
+def hasty() -> list[EndedText]:
+    drawn = HastyTexts(2000, "train", (0,))
+    return [drawn.text(index) for index in range(COUNT)]
+
+
+def first_fact(thought: str, relation: str) -> dict[str, str]:
+    """Subject -> value of the first fact of a thought, if it is of this relation."""
+    first = thought.split(" and")[0]
+    for wording in THOUGHTS[relation]:
+        begins = wording.split("{subject}")[0]
+        if first.startswith(begins) and " is " in first:
+            subject, value = first.removeprefix(begins).split(" is ")
+            return {subject.removeprefix("the town of "): value}
+    return {}
+
+
+def kind_of(text: EndedText) -> str:
+    if text.thought in GENERIC_THOUGHTS:
+        return "vain"
+    [(subject, value)] = first_fact(text.thought, text.hops[0].relation).items()
+    assert subject == text.hops[0].subject
+    return "right" if value == text.hops[0].value else "mistaken"
+
+
+def test_half_of_the_thoughts_are_right_and_a_quarter_is_generic(hasty: list[EndedText]) -> None:
+    kinds = Counter(map(kind_of, hasty))
+    assert kinds["right"] / COUNT == pytest.approx(RIGHT, abs=0.05)
+    assert kinds["mistaken"] / COUNT == pytest.approx(MISTAKEN, abs=0.05)
+
+
+def test_an_ending_follows_from_its_thought_and_is_a_guess_after_a_generic_one(hasty: list[EndedText]) -> None:
+    guesses: Counter[bool] = Counter()
+    for text in hasty:
+        ends = {chain[-1].value for chain in text.others}
+        kind, named = kind_of(text), text.ending[1:-1]
+        assert (named == text.answer) if kind == "right" else named in ends | {text.answer}
+        if kind == "mistaken":
+            [mistaken] = [chain for chain in text.others if chain[-1].value == named]
+            assert all(hop.value in text.thought for hop in mistaken)
+            assert all(hop.value not in text.thought for hop in text.hops)
+        if kind == "vain":
+            guesses[named == text.answer] += 1
+    assert guesses[True] / guesses.total() == pytest.approx(1 / CHAINS, abs=0.08)
+
+
+def test_the_right_answer_does_not_depend_on_the_thought(hasty: list[EndedText]) -> None:
+    plain = ChainedTexts(2000, "train", ("hasty", 0))
+    for index, text in enumerate(hasty[:100]):
+        assert (text.beginning, text.answer) == (plain.text(index).beginning, plain.text(index).answer)
+
+
+# -- careless endings --------------------------------------------------------------------------------------------------
+
+
+def test_half_of_the_endings_are_right_and_the_others_have_another_subjects_value():
+    texts = [*map(CarelessTexts(200, "train", (0,)).text, range(600))]
+    right = [text.ending == f" {text.answer}." for text in texts]
+    assert sum(right) / 600 == pytest.approx(0.5, abs=0.06)
+    for text, is_right in zip(texts, right, strict=True):
+        assert text.answer in text.beginning
+        assert text.ending[1:-1] in text.beginning
+        assert is_right or text.ending[1:-1] != text.answer
+
+
+def test_the_answer_is_in_the_sentence_about_the_person_asked_about():
+    texts = CarelessTexts(200, "train", (0,))
+    names = texts.worlds.people
+    for index in range(300):
+        text = texts.text(index)
+        *sentences, last = text.beginning.split(". ")
+        [asked] = [name for name in names if name in last]
+        [about] = [said for said in sentences if asked in said]
+        assert text.answer in about
+
+
+def test_texts_have_names_of_one_split_and_all_relations_equally_often():
+    texts = [*map(CarelessTexts(200, "test", (0,)).text, range(300))]
+    assert min(Counter(text.kind for text in texts)[relation] for relation in CARELESS_ENDINGS) > 70
+    people = CarelessTexts(200, "test", (0,)).worlds.people
+    assert all(split_of(name) == "test" for name in people)
+    assert all(text.beginning.count(".") == CHAINS for text in texts)

@@ -1,4 +1,4 @@
-"""Wordings of the last sentence and of the thoughts in the texts of `sleuth.think.world_chained`.
+"""Wordings of the sentences, endings and thoughts in the texts of `sleuth.think.world_texts`.
 
 All words occur in passages and questions, so that a model that reads those can read these texts.
 """
@@ -6,6 +6,7 @@ All words occur in passages and questions, so that a model that reads those can 
 from __future__ import annotations
 
 from sleuth.world.names import Split
+from sleuth.world.wording import subject_first_passages
 
 Path = tuple[str, ...]
 """Consecutive relations: the value of each fact is the subject of the next."""
@@ -63,7 +64,28 @@ ENDINGS: dict[Split, dict[Path, tuple[str, ...]]] = {
         ("author", "birthplace", "region"): (" The one who wrote {subject} was from the region of",),
     },
 }
-"""The last sentence of a text, up to the answer."""
+"""The last sentence of a chained text, up to the answer."""
+
+CARELESS_ENDINGS: dict[str, tuple[str, ...]] = {
+    "birthplace": (" The birthplace of {subject} is", " {subject} was from the town of"),
+    "birth_year": (" The birth year of {subject} is", " The year that {subject} was born in is"),
+    "profession": (" The profession of {subject} is", " {subject} made a living as a"),
+}
+"""Relation -> the last sentence of a careless text, up to the value."""
+
+FORMS = {
+    "birthplace": ("life", "person"),
+    "birth_year": ("life", "person"),
+    "profession": ("career", "person"),
+    "employer": ("career", "person"),
+    "author": ("work", "work"),
+    "seat": ("firm", "firm"),
+    "region": ("town", "town"),
+}
+"""Relation -> the form of passage that states it, and the slot of its subject; the slot of its value is named after the
+relation."""
+WORDINGS = {relation: subject_first_passages(form, about, relation) for relation, (form, about) in FORMS.items()}
+"""Relation -> wordings of a sentence that states it."""
 
 THOUGHTS: dict[str, tuple[str, ...]] = {
     "birthplace": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.think.pair_selection import Choice, choose, pair_of, pool_figures, signs_of, suffix_row
+from sleuth.think.pools import Choice, candidate_row, choose, pair_of, pool_figures, signs_of
 from sleuth.think.preference_rewards import candidate
 from sleuth.types import Author, Continuation, Group, Score, Segment, Task
 
@@ -19,10 +19,10 @@ TASK = Task(
 )
 
 
-def pool(*scores: float | None, authors: tuple[Author, ...] = ()) -> Group:
-    """The last candidate is the original, unless `authors` says otherwise."""
-    of_all = authors or (*["policy"] * (len(scores) - 1), "source")
-    segments = [Segment(author=author, tokens=(6, 7 + at), text=f" {at}") for at, author in enumerate(of_all)]
+def pool(*scores: float | None) -> Group:
+    """The last candidate is the original."""
+    authors: list[Author] = [*["policy"] * (len(scores) - 1), "source"]  # type: ignore[list-item]
+    segments = [Segment(author=author, tokens=(6, 7 + at), text=f" {at}") for at, author in enumerate(authors)]
     episodes = tuple(candidate(TASK, at, segment, "eos") for at, segment in enumerate(segments))
     return Group(task=TASK, episodes=episodes, scores=tuple(Score(value=score) for score in scores))
 
@@ -64,8 +64,8 @@ def test_among_equals_the_key_draws_and_the_same_key_draws_the_same():
 
 
 def test_the_suffix_is_trained_and_the_prefix_is_not_whoever_wrote_it():
-    for episode in pool(0.1, 0.2, 0.9, authors=("policy", "teacher", "source")).episodes:
-        row = suffix_row(episode)
+    for episode in pool(0.1, 0.2, 0.9).episodes:
+        row = candidate_row(episode)
         assert row.tokens[:3] == PREFIX.tokens
         assert row.trained == (False, False, False, True, True)
 
@@ -74,7 +74,7 @@ def test_a_stored_pool_tells_which_two_were_trained():
     group = pool(0.2, 0.9, None, 0.4)
     choice = choose(group, ())
     assert signs_of(group, choice) == [-1.0, 1.0, None, None]
-    assert pair_of(group, choice) == (suffix_row(group.episodes[1]), suffix_row(group.episodes[0]))
+    assert pair_of(group, choice) == (candidate_row(group.episodes[1]), candidate_row(group.episodes[0]))
     assert signs_of(pool(0.5, 0.5), Choice(outcome="tie")) == [None, None]
     assert pair_of(pool(0.5, 0.5), Choice(outcome="tie")) is None
 
@@ -93,7 +93,7 @@ def test_the_figures_of_a_step_by_hand():
     assert figures["missing_fraction"] == pytest.approx(2 / 12)
     assert figures["chosen_over_original"] == pytest.approx((1.0 + 0.5) / 2)
     assert figures["rollouts_over_original"] == pytest.approx((1 + 0 + 0 + 0 + 0.5 + 0.5) / 6)
-    assert (figures["chosen_by_policy"], figures["chosen_by_source"], figures["chosen_by_teacher"]) == (0.5, 0.5, 0.0)
+    assert (figures["chosen_by_policy"], figures["chosen_by_source"]) == (0.5, 0.5)
     assert figures["response_tokens_mean"] == 2.0
 
 
