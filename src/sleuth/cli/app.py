@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -227,7 +228,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _sleuth(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Train small language models to search, think and cite."""

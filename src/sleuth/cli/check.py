@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.check_data import check_corpus, check_data, check_index, check_texts
 from sleuth.cli.check_scorer import check_scorer
@@ -41,7 +42,7 @@ def check_recipe(
     recipe: RecipeFile,
     overrides: Overrides = None,
     weights: Annotated[
-        bool, typer.Option("--weights", help="Send the model's weights to the servers of its pools too.")
+        bool, Option("--weights", help="Send the model's weights to the servers of its pools too.")
     ] = False,
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
@@ -131,7 +132,7 @@ def _fit(recipe: Recipe, card: str) -> tuple[bool | None, str]:
 
 @check.command("sweep")
 def check_sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
+    file: Annotated[Path, Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -175,8 +176,7 @@ for name, verb in {
 def check_model(
     model: Model,
     recipe: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also check that this recipe's prompts, scorers and budgets fit."),
+        Path | None, Option(metavar="FILE", help="Also check that this recipe's prompts, scorers and budgets fit.")
     ] = None,
     no_code: NoCode = False,
     as_json: AsJson = False,
@@ -208,9 +208,7 @@ def check_model(
 
 @check.command("judge")
 def check_judge(
-    file: Annotated[
-        Path, typer.Argument(metavar="JUDGE.toml", help="A file with a [judge] table.", show_default=False)
-    ],
+    file: Annotated[Path, Argument(metavar="JUDGE.toml", help="A file with a [judge] table.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Examine a judge on questions with known answers, in all that a reward can ask of it.
@@ -279,8 +277,8 @@ def _worst(mark: SkillMark) -> str:
 
 @check.command("protocols")
 def check_protocols(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another.", show_default=False)],
+    a: Annotated[Path, Argument(metavar="A", help="A checkpoint.", show_default=False)],
+    b: Annotated[Path, Argument(metavar="B", help="Another.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Compare the protocols and rewards of two checkpoints."""

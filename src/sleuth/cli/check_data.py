@@ -10,6 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import print_figures, show
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from sleuth.answers.text_check import TextReport
 
 Against = Annotated[
-    Path | None, typer.Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
+    Path | None, Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
 ]
 
 
 def check_data(
     data: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="DATA",
             help="Questions (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), or a folder of test sets; hf://... too.",
             show_default=False,
@@ -63,7 +64,7 @@ def check_data(
 def check_texts(
     texts: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="TEXTS",
             help="A file of texts (.txt, .jsonl, .jsonl.gz, .parquet) or a folder of them; hf://... too.",
             show_default=False,
@@ -146,15 +147,14 @@ def _finding_lines(title: str, findings: Findings) -> Iterator[str]:
 def check_corpus(
     corpus: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="CORPUS",
             help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), or BEIR's folder.",
             show_default=False,
         ),
     ],
     against: Annotated[
-        Path,
-        typer.Option(metavar="QUESTIONS", help="Questions, BEIR's folder or qrels, or hf://...", show_default=False),
+        Path, Option(metavar="QUESTIONS", help="Questions, BEIR's folder or qrels, or hf://...", show_default=False)
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -185,8 +185,7 @@ def check_corpus(
 
 
 def check_index(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.", show_default=False)],
-    as_json: AsJson = False,
+    folder: Annotated[Path, Argument(metavar="DIR", help="An index.", show_default=False)], as_json: AsJson = False
 ) -> None:
     """Check that every byte of an index is as it was built, and that it opens.
 

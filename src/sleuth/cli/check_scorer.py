@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
@@ -25,16 +26,13 @@ TAIL = 160
 def check_scorer(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[CASES.jsonl]", help="Rows of id, prompt, response and golden_answers.", show_default=False
-        ),
+        Argument(metavar="[CASES.jsonl]", help="Rows of id, prompt, response and golden_answers.", show_default=False),
     ] = None,
     attacks: Annotated[
-        bool,
-        typer.Option("--attacks", help="Instead of CASES: hostile answers beside honest ones, and what each is paid."),
+        bool, Option("--attacks", help="Instead of CASES: hostile answers beside honest ones, and what each is paid.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per case; with --attacks, per attack.")
+        bool, Option("--json", help="Print one JSON object per case; with --attacks, per attack.")
     ] = False,
 ) -> None:
     """Score the same cases by every scorer and show disagreements.

@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from sleuth.terminal import options
 from sleuth.terminal.inputs import prepare_out_file, require_unset
@@ -22,42 +22,40 @@ if TYPE_CHECKING:
 
 def merge(
     shards: Annotated[
-        Path,
-        typer.Argument(metavar="SHARDS", help="A verl FSDP actor folder, a Hugging Face folder, or a .pt state dict."),
+        Path, Argument(metavar="SHARDS", help="A verl FSDP actor folder, a Hugging Face folder, or a .pt state dict.")
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
+    out: Annotated[Path, Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
     config: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none.")
+        Path | None, Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none.")
     ] = None,
     dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Cast the weights. [default: as saved]")
+        Literal["float32", "bfloat16", "float16"] | None, Option(help="Cast the weights. [default: as saved]")
     ] = None,
     untie: Annotated[
-        bool, typer.Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU.")
+        bool, Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU.")
     ] = False,
-    max_shard_size: Annotated[str, typer.Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
+    max_shard_size: Annotated[str, Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
     like: Annotated[
-        Path | None,
-        typer.Option(metavar="RECIPE", help="Write the protocol of this recipe, and a model card, into OUT."),
+        Path | None, Option(metavar="RECIPE", help="Write the protocol of this recipe, and a model card, into OUT.")
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --like: change one value.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="With --like: change one value.")
     ] = None,
     dialect: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Without --like: the search protocol; needs --prompt.")
+        str | None, Option(metavar="NAME", help="Without --like: the search protocol; needs --prompt.")
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Without --like: a prompt's name, or a file; needs --dialect.")
+        str | None, Option(metavar="NAME", help="Without --like: a prompt's name, or a file; needs --dialect.")
     ] = None,
     prompt_role: Annotated[
         Literal["raw", "user", "system"] | None,
-        typer.Option(help="Without --like: the prompt as it is, or as a chat message. [default: raw]"),
+        Option(help="Without --like: the prompt as it is, or as a chat message. [default: raw]"),
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Without --like: the longest episode in tokens. [default: at most 4096]")
+        int | None, Option(min=1, help="Without --like: the longest episode in tokens. [default: at most 4096]")
     ] = None,
     scorer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Without --like: the scorer of answers. [default: strict]")
+        str | None, Option(metavar="NAME", help="Without --like: the scorer of answers. [default: strict]")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -153,13 +151,13 @@ INSTALL = "GGUF files are written with the package gguf: pip install 'sleuth[ggu
 
 
 def export(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder with the model: a checkpoint.")],
-    gguf: Annotated[bool, typer.Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama.")] = False,
+    model: Annotated[Path, Argument(metavar="MODEL", help="A folder with the model: a checkpoint.")],
+    gguf: Annotated[bool, Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama.")] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.gguf", help="The file to write. [default: NAME-DTYPE.gguf here]")
+        Path | None, Option(metavar="FILE.gguf", help="The file to write. [default: NAME-DTYPE.gguf here]")
     ] = None,
     dtype: Annotated[
-        Literal["f32", "f16", "bf16"] | None, typer.Option(help="Cast the matrices. [default: as saved]")
+        Literal["f32", "f16", "bf16"] | None, Option(help="Cast the matrices. [default: as saved]")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

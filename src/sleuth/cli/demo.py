@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, server_of
 from sleuth.host.threads import PROCESS
@@ -39,20 +40,17 @@ COLUMNS, INDENT = 80, 10
 
 
 def demo(
-    folder: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help=f"The run folder. [default: {RUN}]")
-    ] = None,
+    folder: Annotated[Path | None, Option("--run", metavar="DIR", help=f"The run folder. [default: {RUN}]")] = None,
     overrides: Overrides = None,
     quiet: Quiet = False,
-    real: Annotated[bool, typer.Option("--real", help="Train nothing: ask the tiny model of real questions.")] = False,
+    real: Annotated[bool, Option("--real", help="Train nothing: ask the tiny model of real questions.")] = False,
     port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="With --real: of the page. [default: 8000, or the next free one]"),
+        int | None, Option(min=0, max=65535, help="With --real: of the page. [default: 8000, or the next free one]")
     ] = None,
     ask: Annotated[
-        str | None, typer.Option(metavar="QUESTION", help="With --real: answer this question here, without the page.")
+        str | None, Option(metavar="QUESTION", help="With --real: answer this question here, without the page.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --ask: print one JSON object.")] = False,
+    as_json: Annotated[bool, Option("--json", help="With --ask: print one JSON object.")] = False,
 ) -> None:
     """Train a tiny model to search, in about five minutes.
 

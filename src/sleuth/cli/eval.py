@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.app import FAILED
 from sleuth.host.memory import DEFAULT_SLOTS
@@ -35,7 +36,7 @@ def evaluate(
     questions: options.Questions,
     ask_with: Annotated[
         Literal["question", "prompt"] | None,
-        typer.Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
+        Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
     ] = None,
     index: options.Index = None,
     retriever: options.Retrievers = None,
@@ -44,7 +45,7 @@ def evaluate(
     prompt_role: options.PromptRole = None,
     context: options.ContextTokens = None,
     samples: options.Samples = 1,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many questions.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Ask only the first so many questions.")] = None,
     forced_search: options.ForcedSearch = None,
     closed_book: options.ClosedBook = False,
     scorer: options.Scorer = None,
@@ -57,14 +58,14 @@ def evaluate(
     out: options.Out = None,
     judge: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Of a MODEL that refines: a file with a [judge] table, who judges its claims. [default: lexical]",
         ),
     ] = None,
     rows: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE.jsonl",
             help="Keep rows to train a refiner on, with a data card: the results of every search, or the answers of "
             "a MODEL that refines.",
@@ -72,7 +73,7 @@ def evaluate(
     ] = None,
     min_citation_f1: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 of a kept answer. [default: 0.8]"),
+        Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 of a kept answer. [default: 0.8]"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -113,7 +114,7 @@ def evaluate_suite(
     model: options.Model,
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FOLDER",
             help="Test sets in a folder (nq/test.jsonl, ...), or from the hub: `seven`, those of Search-R1, or "
             "`nq_hotpotqa`, those of slime's search example.",
@@ -122,7 +123,7 @@ def evaluate_suite(
     ],
     per_set: Annotated[
         int | None,
-        typer.Option(min=1, help="Ask so many questions of each set, chosen by a hash of their ids: always the same."),
+        Option(min=1, help="Ask so many questions of each set, chosen by a hash of their ids: always the same."),
     ] = None,
     index: options.Index = None,
     retriever: options.Retrievers = None,
@@ -142,9 +143,7 @@ def evaluate_suite(
     dtype: options.Precision = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."
-        ),
+        Option(metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:

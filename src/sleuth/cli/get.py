@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.inputs import require_unset
 from sleuth.terminal.options import AsJson
@@ -27,30 +28,25 @@ K = 3
 
 
 def get(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")
-    ] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             help="Where it goes, an index to DIR/index. [default: data/NAME, and an index where recipes look for it]",
             show_default=False,
         ),
     ] = None,
-    kind: Annotated[
-        Literal["bm25", "dense"], typer.Option(help="Index of words, or of the published vectors.")
-    ] = "bm25",
+    kind: Annotated[Literal["bm25", "dense"], Option(help="Index of words, or of the published vectors.")] = "bm25",
     files: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
+        Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
+        Path | None, Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]"),
+        str | None, Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

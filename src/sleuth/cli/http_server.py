@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sleuth.host.variables import KEY_VARIABLE, key_in
 from sleuth.training.heavy import freeze_loaded
@@ -23,18 +23,18 @@ LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5
 """How long requests under way may take after the process was asked to stop."""
 
-Host = Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect; then a key is needed.")]
+Host = Annotated[str, Option(help="0.0.0.0 lets other machines connect; then a key is needed.")]
 ApiKey = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--api-key",
         metavar="VARIABLE",
         help=f"Variable of the environment with the key that requests must carry. [default: {KEY_VARIABLE}, if set]",
     ),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without a key.")]
+Insecure = Annotated[bool, Option("--insecure", help="Let other machines connect without a key.")]
 PerClient = Annotated[
-    int | None, typer.Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
+    int | None, Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
 ]
 
 

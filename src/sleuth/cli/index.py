@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from sleuth.terminal.inputs import prepare_out_file, require_unset
 from sleuth.terminal.options import AsJson
@@ -29,44 +29,39 @@ FEW_PASSAGES = 50_000
 def index(
     corpus: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="CORPUS",
             help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), BEIR's folder, a folder of texts (.txt, "
             ".md, .html, .pdf), or hf://OWNER/NAME/FILE.",
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="The index; an existing one is replaced.")],
     kind: Annotated[
         Literal["bm25", "dense", "hybrid"] | None,
-        typer.Option(help="Words (bm25), vectors (dense), or both. [default: bm25]"),
+        Option(help="Words (bm25), vectors (dense), or both. [default: bm25]"),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
+        str | None, Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
     ] = None,
-    query_prefix: Annotated[
-        str | None, typer.Option(help="Text before each query. [default: the encoder's own]")
-    ] = None,
-    passage_prefix: Annotated[
-        str | None, typer.Option(help="Text before each passage. [default: the encoder's own]")
-    ] = None,
+    query_prefix: Annotated[str | None, Option(help="Text before each query. [default: the encoder's own]")] = None,
+    passage_prefix: Annotated[str | None, Option(help="Text before each passage. [default: the encoder's own]")] = None,
     pooling: Annotated[
         Literal["mean", "cls", "max", "lasttoken"] | None,
-        typer.Option(help="How token vectors are pooled. [default: the encoder's own]"),
+        Option(help="How token vectors are pooled. [default: the encoder's own]"),
     ] = None,
     vectors: Annotated[
         Literal["flat", "ivf-sq8", "ivf-pq"] | None,
-        typer.Option(
+        Option(
             help="dense, hybrid: exact with 4 bytes per number, or approximate with 1 or a quarter. "
             f"[default: ivf-sq8; flat below {FEW_PASSAGES:,} passages]"
         ),
     ] = None,
     faiss: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
+        Path | None, Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
     ] = None,
-    add: Annotated[bool, typer.Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
+    add: Annotated[bool, Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
     remove: Annotated[
-        bool,
-        typer.Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids."),
+        bool, Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -200,15 +195,15 @@ def _count_rows(corpus: Path) -> int:
 
 
 def search(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="The query, in quotes.")] = None,
-    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
+    folder: Annotated[Path, Argument(metavar="DIR", help="An index.")],
+    query: Annotated[str | None, Argument(metavar="QUERY", help="The query, in quotes.")] = None,
+    k: Annotated[int, Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
     questions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
+        Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
     ] = None,
     trec: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
+        Path | None, Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.inputs import naming, require_unset
 from sleuth.terminal.tables import print_notes
@@ -38,10 +39,10 @@ ROWS = {"search": "questions", "refine": "rows", "think": "texts"}
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="The folder to write: new, or empty.")],
     corpus: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of .txt, .md, .html and .pdf, or "
             "hf://OWNER/NAME/FILE.",
@@ -49,20 +50,20 @@ def init(
     ] = None,
     questions: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Questions with answers: .jsonl, .parquet, .csv, .tsv or .json, or hf://OWNER/NAME/FILE.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
+        str | None, Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
     ] = None,
-    task: Annotated[Literal["search", "refine", "think"], typer.Option(help="What the model is to learn.")] = "search",
+    task: Annotated[Literal["search", "refine", "think"], Option(help="What the model is to learn.")] = "search",
     columns: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
+        Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed holds out other rows.")] = 0,
+    seed: Annotated[int, Option(help="Another seed holds out other rows.")] = 0,
 ) -> None:
     """Write a recipe for your data, ready to train.
 

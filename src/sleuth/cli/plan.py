@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
@@ -24,11 +25,11 @@ def plan(
     recipe: RecipeFile,
     overrides: Overrides = None,
     world: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="N", help="How many cards there are. [default: 1]")
+        int | None, Option("--ranks", min=1, metavar="N", help="How many cards there are. [default: 1]")
     ] = None,
     card: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME",
             help='The card, such as h100-80, "8 x a100-40" or 24GB; cpu: this machine\'s memory, without a time.',
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.host.threads import PROCESS
 from sleuth.own.permission import BY_RUN, CODE
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    step: Annotated[int, typer.Argument(min=1, help="A step in its metrics.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    step: Annotated[int, Argument(min=1, help="A step in its metrics.")],
     overrides: Overrides = None,
     layout: Annotated[
-        Literal["tree", "padded"], typer.Option(help="Compute shared prefixes once, or each row by itself.")
+        Literal["tree", "padded"], Option(help="Compute shared prefixes once, or each row by itself.")
     ] = "tree",
     allow_code: AllowCode = False,
     as_json: AsJson = False,
@@ -76,9 +77,9 @@ def _shown(value: float | None) -> str:
 
 
 def rescore(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.", show_default=False)],
     reward: Annotated[
-        Path, typer.Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
+        Path, Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
     ],
     no_code: NoCode = False,
     as_json: AsJson = False,

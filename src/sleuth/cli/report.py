@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
@@ -29,9 +30,9 @@ number of rows."""
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder, finished or not.")],
     all_rollouts: Annotated[
-        bool, typer.Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
+        bool, Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
     ] = False,
 ) -> None:
     """Write a run's report: one HTML page that opens offline.
@@ -49,11 +50,9 @@ def report(
 def watch(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False
-        ),
+        Argument(metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     host: Host = "127.0.0.1",
     api_key: ApiKey = None,
     insecure: Insecure = False,
@@ -78,14 +77,14 @@ def watch(
 def compare(
     places: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="A B...",
             help="Runs, checkpoints or evaluation files; plain=A,B is one arm of two. One run: its evaluations.",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
+        Path | None, Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

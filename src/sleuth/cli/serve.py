@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.http_server import (
     LOOPBACK,
@@ -36,23 +37,23 @@ def serve(
     url: options.Retrievers = None,
     questions: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Questions of which the page offers three. [default: those that its run was evaluated with]",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
     host: Host = LOOPBACK,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
+        str | None, Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations at once at most.")] = 64,
+    slots: Annotated[int, Option(min=1, help="Conversations at once at most.")] = 64,
     cache_memory: options.CacheMemory = None,
     waiting: Annotated[
-        int, typer.Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
+        int, Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
     ] = 256,
     max_seconds: Annotated[
-        float, typer.Option(min=0.001, help="Longest time of a conversation, and of waiting for it.")
+        float, Option(min=0.001, help="Longest time of a conversation, and of waiting for it.")
     ] = 120.0,
     dialect: options.Dialect = None,
     prompt: options.Prompt = None,
@@ -117,19 +118,19 @@ def serve(
 
 
 def retriever(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="An index.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="An index.")],
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
+        int | None, Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
     ] = None,
     host: Host = LOOPBACK,
     mcp: Annotated[
-        bool, typer.Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
+        bool, Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
     ] = False,
     max_seconds: Annotated[
-        float, typer.Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
+        float, Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
     ] = 60.0,
     device: Annotated[
-        Literal["cpu", "cuda"], typer.Option(help="Where flat vectors are searched: cuda splits them over all cards.")
+        Literal["cpu", "cuda"], Option(help="Where flat vectors are searched: cuda splits them over all cards.")
     ] = "cpu",
     api_key: ApiKey = None,
     insecure: Insecure = False,

@@ -10,6 +10,7 @@ from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import show
@@ -25,7 +26,7 @@ FIRST_LINE = 33
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print this recipe instead of the list.", show_default=False)
+        str | None, Argument(metavar="NAME", help="Print this recipe instead of the list.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -85,12 +86,9 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
 
 @prompts.command("import")
 def import_(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A published prompt, as `sleuth prompts` lists it.")],
+    name: Annotated[str, Argument(metavar="NAME", help="A published prompt, as `sleuth prompts` lists it.")],
     file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="The file that contains it: a text, a Python source or a .parquet of rows."
-        ),
+        Path, Argument(metavar="FILE", help="The file that contains it: a text, a Python source or a .parquet of rows.")
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -143,9 +141,9 @@ def _print_table(listed: list[ListedPrompt]) -> None:
 
 
 def world(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; an existing world is replaced.")],
-    seed: Annotated[int, typer.Option(help="The same seed and size give the same bytes.")] = 0,
-    people: Annotated[int, typer.Option(help="Number of people in it: 200 to 200000.")] = 2000,
+    folder: Annotated[Path, Argument(metavar="DIR", help="The folder to write; an existing world is replaced.")],
+    seed: Annotated[int, Option(help="The same seed and size give the same bytes.")] = 0,
+    people: Annotated[int, Option(help="Number of people in it: 200 to 200000.")] = 2000,
     as_json: AsJson = False,
 ) -> None:
     """Generate a small world to search: corpus, questions, texts.

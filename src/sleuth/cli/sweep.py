@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.app import FAILED, PAUSED
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
@@ -28,18 +29,16 @@ LEGEND = (
 
 
 def sweep(
-    recipe: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)
-    ],
+    recipe: Annotated[Path, Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
     overrides: Overrides = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Holds one run folder per arm and seed. [default: runs/NAME]")
+        Path | None, Option(metavar="DIR", help="Holds one run folder per arm and seed. [default: runs/NAME]")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--arm", metavar="NAME", help="Train this arm; more than once for several.")
+        list[str] | None, Option("--arm", metavar="NAME", help="Train this arm; more than once for several.")
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
+        list[int] | None, Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
     ] = None,
     no_code: NoCode = False,
     quiet: Quiet = False,
@@ -136,10 +135,7 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
 
 def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> dict[str, list[str]]:
     """The cells below each heading."""
-    columns = {
-        "seeds": [f"{len(row.seeds)}" for row in rows],
-        "tokens": [f"{row.tokens_trained:,.0f}" for row in rows],
-    }
+    columns = {"seeds": [f"{len(row.seeds)}" for row in rows], "tokens": [f"{row.tokens_trained:,.0f}" for row in rows]}
     if any(row.certified is not None for row in rows):
         columns["certified"] = [f"{row.certified or 0} of {len(row.seeds)}" for row in rows]
     if any(row.stopped for row in rows):

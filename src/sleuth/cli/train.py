@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from sleuth.cli.app import FAILED, exit_status
 from sleuth.ranks import Ranks
@@ -33,36 +34,31 @@ def train(
     recipe: RecipeFile,
     overrides: Overrides = None,
     run: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The run folder; continued if it holds this run. [default: runs/NAME]"),
+        Path | None, Option(metavar="DIR", help="The run folder; continued if it holds this run. [default: runs/NAME]")
     ] = None,
     roll_back: Annotated[
         bool,
-        typer.Option(
-            "--roll-back", help="Continue from the best checkpoint, with other random draws; --set may differ."
-        ),
+        Option("--roll-back", help="Continue from the best checkpoint, with other random draws; --set may differ."),
     ] = False,
     accepted_reward: Annotated[
-        str | None, typer.Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
+        str | None, Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
     ] = None,
     repository: Annotated[
-        str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
+        str | None, Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
+        bool, Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
     ] = False,
     ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
+        str | None, Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT.")
     ] = None,
     no_code: NoCode = False,
     quiet: Quiet = False,
     world: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
+        int | None, Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
     ] = None,
     restarts: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="With --ray: how often to restart ranks that ended. [default: 3]"),
+        int | None, Option(min=0, metavar="N", help="With --ray: how often to restart ranks that ended. [default: 3]")
     ] = None,
 ) -> None:
     """Train a recipe, or continue the run folder that holds it.
