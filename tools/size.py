@@ -42,7 +42,7 @@ ROOMS = {
     "runs": 3_452,
     "search": 3_195,
     "serve": 2_569,
-    "terminal": 583,
+    "terminal": 572,
     "think": 5_307,
     "trainers": 668,
     "training": 3_506,
