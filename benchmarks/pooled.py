@@ -25,8 +25,8 @@ from benchmarks.served import emulated
 from benchmarks.shapes import SMALL
 from benchmarks.workloads import WORKLOADS, Request, miniature
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.server import discover_server
 from sleuth.learn.models import load_model
 from sleuth.render import find_eos_ids
 from sleuth.types import Sampling

@@ -24,8 +24,8 @@ from unittest.mock import patch
 from benchmarks.served import emulated
 from benchmarks.tiny_run import BASE, CONTEXT, episodes, exact_match, rows, train, write_recipe
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.engines.sampling import request_seed
 from sleuth.learn.models import load_model

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from sleuth.engines.launch.command import SGLANG_RESERVED
+from sleuth.engines.launch import SGLANG_RESERVED
 
 EMULATOR = Path(__file__).parents[1] / "tests" / "emulator"
 Served = AbstractContextManager[tuple[str, subprocess.Popen[str]]]

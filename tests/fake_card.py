@@ -95,8 +95,15 @@ def sliced(tensor: torch.Tensor, key: Any) -> torch.Tensor:
 
 def use_kernel(monkeypatch: Any, attend: Any) -> None:
     """Replaces our kernel for pages by a function of the same arguments."""
-    module = SimpleNamespace(attend_by_pages=attend)
-    monkeypatch.setitem(sys.modules, "sleuth.kernels.decode_kernels", module)
+    use_attention(monkeypatch, attend_by_pages=attend)
+
+
+def use_attention(monkeypatch: Any, **functions: Any) -> None:
+    """Replaces functions of our attention kernels, which need Triton."""
+    name = "sleuth.kernels.attention_kernels"
+    replaced = sys.modules.get(name)
+    before = vars(replaced) if isinstance(replaced, SimpleNamespace) else {}
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(**(before | functions)))
 
 
 def two_launches(query: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -111,8 +118,7 @@ def use_prefill_kernel(monkeypatch: Any) -> None:
     def fill(query: torch.Tensor, *others: Any) -> None:
         others[-1].copy_(query)
 
-    module = SimpleNamespace(attend_to_prompts=fill, tile_tokens=lambda dtype, sharing: 128 // sharing)
-    monkeypatch.setitem(sys.modules, "sleuth.kernels.prefill_kernels", module)
+    use_attention(monkeypatch, attend_to_prompts=fill, tile_tokens=lambda dtype, sharing: 128 // sharing)
 
 
 def use_sample_kernels(monkeypatch: Any, problem: str | None = None) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from benchmarks.tiny_run import episodes, rows
-from sleuth.engines.launch.processes import free_ports
+from sleuth.engines.launch import free_ports
 
 VLLM = Path(__file__).parents[1] / ".venv-servers" / "bin" / "vllm"
 START_SECONDS = 300.0

@@ -17,7 +17,7 @@ from sleuth import family
 from sleuth.answers.factory import judges_in, require_gradable, reward_of, reward_spec_of
 from sleuth.answers.tables import EpisodeRewardRecipe
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.episodes.own_code import own_code_in
+from sleuth.episodes.function import own_code_in
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.family import Family
 from sleuth.judges.factory import JudgePool, OpenJudge

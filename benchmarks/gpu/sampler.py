@@ -37,7 +37,7 @@ from sleuth.engines.local.paged_attention import (
     decode_problem,
     prefill_problem,
 )
-from sleuth.engines.local.pages import PAGE
+from sleuth.kernels.card_pass import PAGE
 from sleuth.learn.batch import Row
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.types import Completion, Sampling

@@ -24,8 +24,13 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from benchmarks.gpu.card import release, timed
 from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import PACKAGES, prepare
-from sleuth.engines.remote.broadcast import NcclGroup, broadcast_weights
-from sleuth.engines.remote.shared_memory import CARD_ARGUMENT, shared_weights, update_info_of
+from sleuth.engines.remote.weight_transfer import (
+    CARD_ARGUMENT,
+    NcclGroup,
+    broadcast_weights,
+    shared_weights,
+    update_info_of,
+)
 from sleuth.types import Episode
 from sleuth.world.facts import make_world
 

@@ -32,8 +32,7 @@ from sleuth.dialect import dialect_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import frame_of
-from sleuth.episodes.library import read_prompt
-from sleuth.episodes.published import QUESTION, place_of
+from sleuth.episodes.library import QUESTION, place_of, read_prompt
 from sleuth.learn.batch import Row, batch_of_groups, trajectory_row
 from sleuth.learn.losses import Normaliser, group_advantages
 from sleuth.learn.objective import PolicyLoss

@@ -362,18 +362,6 @@ class Completion:
     policy_version: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptLogprobs:
-    """Natural-log probabilities of T given tokens after those before them, 0.0 where none was asked for.
-
-    `top` has for each token the likeliest ones in its place with their log-probabilities, likeliest first; none where
-    none was asked for. `PromptLogprobs(logprobs=(0.0, -0.1), top=((), ((5, -0.1), (9, -2.5))))`.
-    """
-
-    logprobs: tuple[float, ...]
-    top: tuple[tuple[tuple[int, float], ...], ...]
-
-
 class Engine(Protocol):
     """Samples tokens from the policy."""
 

@@ -75,7 +75,7 @@ def test_servers_that_hang_cost_the_time_of_one(tmp_path: Path, monkeypatch: pyt
         mute = [open_.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         result = check(tmp_path, "--json", urls=[f"http://127.0.0.1:{one.getsockname()[1]}" for one in mute])
     findings = json.loads(result.stdout)["pools"]["grpo"]
-    assert ["does not answer (no answer within 2 seconds)" in finding["line"] for finding in findings] == [True] * 4
+    assert ["gave no answer within 2 seconds" in finding["line"] for finding in findings] == [True] * 4
     assert 2.0 <= max(finding["seconds"] for finding in findings) < 6.0
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_a_run_left_paused_is_said_at_once(tmp_path: Path, server:
     [
         ([], "stage.0.engine.urls is empty"),
         (["localhost:8000"], "urls holds 'localhost:8000': expected http://HOST:PORT"),
-        (["http://a", "http://a"], "urls names a server twice"),
+        (["http://a", "http://a"], "urls names one twice"),
     ],
 )
 def test_malformed_urls_are_one_line(tmp_path: Path, urls: list[str], problem: str) -> None:

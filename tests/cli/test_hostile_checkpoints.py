@@ -463,6 +463,6 @@ def rendering(parent: int) -> list[int]:
         return [
             int(pid)
             for pid in children.read_text().split()
-            if b"render_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"render_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
     return []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.episodes.published import PUBLISHED, PublishedPrompt, sha256_of
+from sleuth.episodes.library import PUBLISHED, PublishedPrompt, sha256_of
 
 TEXT = "Look it up: {question}"
 

@@ -91,11 +91,3 @@ def text_of(engine: EmulatedEngine, text: str, stop: str, stops: Collection[str]
     if stop != "stop":
         return text
     return min((text.removesuffix(string) for string in stops), key=len)
-
-
-def top_of(table: Mapping[str, Any], name: str, words: int, *, most: int | None = None) -> int | None:
-    """The field `name`: how many of the likeliest tokens are asked for; None if absent or null."""
-    number = field(table, name, int, None)
-    if number is not None and not 0 <= number <= (most := most or words):
-        raise Refused(400, f"{name} = {number}: expected 0 to {most}", param=name)
-    return number

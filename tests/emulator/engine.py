@@ -8,7 +8,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
@@ -21,8 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.control import INITIAL_WEIGHTS
-from sleuth.engines.remote.published import CARD, checksum
+from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.render import find_eos_ids
 from sleuth.serve.http.access import Limits
 from sleuth.serve.http.engine_thread import EngineThread
@@ -42,17 +40,6 @@ Result = TypeVar("Result")
 
 class Aborted(Exception):  # noqa: N818
     """A client aborted this completion."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredToken:
-    """A token of a prompt: its log-probability, its `rank` from 1, and the `top` likeliest (token, log-probability) in
-    its place."""
-
-    token: int
-    logprob: float
-    rank: int
-    top: tuple[tuple[int, float], ...]
 
 
 class EmulatedEngine:
@@ -121,27 +108,6 @@ class EmulatedEngine:
             return tuple(chosen[:, 0].tolist())
 
         return await self._in_engine_thread(score) if completion else ()
-
-    async def prompt_logprobs(self, prompt: Sequence[int], top: int) -> list[ScoredToken]:
-        """For each token of `prompt` but the first: its log-probability at temperature 1 and its rank, and the `top`
-        likeliest tokens in its place with theirs."""
-
-        async def score() -> list[ScoredToken]:
-            tokens = torch.tensor([list(prompt)], device=self._model.device)
-            with torch.inference_mode():
-                logprobs = self._model(input_ids=tokens).logits[0, :-1].float().log_softmax(dim=-1)
-            own = logprobs.gather(1, tokens[0, 1:, None])
-            ranks = (logprobs > own).sum(dim=1) + 1
-            best = logprobs.topk(top)
-            likeliest = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            return [
-                ScoredToken(token=token, logprob=logprob, rank=rank, top=tuple(zip(*of_place, strict=True)))
-                for token, [logprob], rank, of_place in zip(
-                    prompt[1:], own.tolist(), ranks.tolist(), likeliest, strict=True
-                )
-            ]
-
-        return await self._in_engine_thread(score)
 
     # -- control -----------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,7 @@ from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from emulator.served import emulated_server
-from sleuth.engines.remote.completions import TOKEN_ID
-from sleuth.render import decode, find_eos_ids
+from sleuth.render import find_eos_ids
 
 WHOLE_SUPPORT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 Kind = Literal["SGLang", "vLLM"]
@@ -32,10 +31,8 @@ class ModelServer:
     name: str
     context: int = 512
     slots: int = 8
-    owner: str | None = None  # whom the list of models names, if not the server's own kind
     lacks: Sequence[str] = ()  # paths that are not there
-    tells_ids: str = "token_ids"  # or "token_id:", as older versions of vLLM did, or nothing
-    keeps_stops: bool = True
+    returns_ids: bool = True
     overshoots: Sequence[int] = ()  # token ids that are left behind a stop
     disturbs: Callable[[int], Response | None] = lambda number: None  # instead of an answer, by its number from 1
     weights: Callable[[int], str] = lambda number: "default"
@@ -65,11 +62,7 @@ class ModelServer:
             return JSONResponse({"detail": "Not Found"}, 404)
         if path in ("/generate", "/v1/completions"):
             return await self._complete(request, answer)
-        told = await answer(request)
-        if path != "/v1/models" or self.owner is None:
-            return told
-        cards = json.loads(await _content(told))
-        return JSONResponse(cards | {"data": [card | {"owned_by": self.owner} for card in cards["data"]]})
+        return await answer(request)
 
     async def _complete(self, request: Request, answer: RequestResponseEndpoint) -> Response:
         body = await request.json()
@@ -88,7 +81,7 @@ class ModelServer:
             self.at_once -= 1
         whole = json.loads(await _content(told))
         if told.status_code == 200:
-            self._alter_sglang(whole, number) if "meta_info" in whole else self._alter_vllm(whole["choices"][0], params)
+            self._alter_sglang(whole, number) if "meta_info" in whole else self._alter_vllm(whole["choices"][0])
         return JSONResponse(whole, told.status_code)
 
     def _alter_sglang(self, answer: dict[str, Any], number: int) -> None:
@@ -97,17 +90,13 @@ class ModelServer:
         if self._stopped(told["finish_reason"]["type"], answer["output_ids"]):
             told["output_token_logprobs"] += [[-1.0, token, None] for token in self.overshoots]
 
-    def _alter_vllm(self, choice: dict[str, Any], asked: dict[str, Any]) -> None:
+    def _alter_vllm(self, choice: dict[str, Any]) -> None:
         tokens, told = choice["token_ids"], choice["logprobs"]
         if self._stopped(choice["finish_reason"], tokens):
             tokens += self.overshoots
             told["token_logprobs"] += [-1.0 for _ in self.overshoots]
-        if self.tells_ids != "token_ids":
+        if not self.returns_ids:
             choice["token_ids"] = None
-        named = self.tells_ids == TOKEN_ID
-        told["tokens"] = [f"{TOKEN_ID}{token}" if named else decode(self.tokenizer, [token]) for token in tokens]
-        if not self.keeps_stops:
-            choice["text"] = min((choice["text"].removesuffix(stop) for stop in asked["stop"]), key=len, default="")
 
     def _stopped(self, finish_reason: str, tokens: Sequence[int]) -> bool:
         """By a stop string, and not by an end token."""

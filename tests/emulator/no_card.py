@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from sleuth.engines.remote.broadcast import ID_BYTES, GroupError
+from sleuth.engines.remote.weight_transfer import ID_BYTES, GroupError
 
 CARD = "GPU-1"
 """Its UUID."""
@@ -28,8 +28,8 @@ def no_card() -> Iterator[None]:
     """In the context, learners on a CPU send their weights as those on a card do."""
     with (
         patch("sleuth.engines.remote.pool.is_on_card", lambda model: True),
-        patch("sleuth.engines.remote.broadcast.NcclGroup", GlooGroup),
-        patch("sleuth.engines.remote.shared_memory.handles_of", handles_in_memory),
+        patch("sleuth.engines.remote.weight_transfer.NcclGroup", GlooGroup),
+        patch("sleuth.engines.remote.weight_transfer.handles_of", handles_in_memory),
     ):
         yield
 

@@ -4,17 +4,16 @@ Facts, read in SGLang's repository in November 2026 (python/sglang/srt/entrypoin
 docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.engines.remote.sglang` names):
 
 - `meta_info.weight_version` is in every answer of `/generate`: a label of the weights, "default" at first. It is also
-  in `/model_info` and, in older versions, at `GET /get_weight_version`.
+  in `/model_info`.
 - `POST /update_weights_from_disk` takes `model_path`, `weight_version`, `abort_all_requests` and `flush_cache` (true by
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
-- Weights from memory: see `sleuth.engines.remote.shared_memory`.
+- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
   `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
 - `POST /release_memory_occupation` and `/resume_memory_occupation` take `tags`: weights, kv_cache; all without any.
   The server must be idle for the first, and be started with `--enable-memory-saver`. Released weights are lost.
-- Log-probabilities of given tokens: see `sleuth.engines.remote.prompt_logprobs`.
 - Log-probabilities are those after temperature, unless `SGLANG_RETURN_ORIGINAL_LOGPROB` is set.
 - Of a context of n tokens a prompt may take n - 7, and prompt and completion n - 2: a prompt of n - 6 is refused, and
   so is a request for more than n in all; one for n or n - 1 ends early, by "length". `max_req_input_len` in
@@ -40,12 +39,11 @@ from emulator.bodies import (
     require_known,
     sampling_of,
     text_of,
-    top_of,
 )
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import named_tensors
-from sleuth.engines.launch.command import SGLANG_RESERVED
-from sleuth.engines.remote.control import SGLANG_SIZES
+from sleuth.engines.launch import SGLANG_RESERVED
+from sleuth.engines.remote.sglang import ONE_CARD
 from sleuth.serve.http.engine_thread import cancel_on_disconnect
 from sleuth.serve.http.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
@@ -53,7 +51,7 @@ from sleuth.types import SleuthError
 VERSION = "0.5.23"
 """The emulated version."""
 
-GENERATE = ("input_ids", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num", "rid")
+GENERATE = ("input_ids", "sampling_params", "return_logprob", "rid")
 SAMPLING_PARAMS = (
     "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
     "presence_penalty", "stop", "stop_token_ids", "no_stop_trim", "skip_special_tokens",
@@ -79,10 +77,7 @@ class SglangEmulator(EngineEmulator):
         return [
             Route("/health", self.health, methods=get),
             Route("/model_info", self._model_info, methods=get),
-            Route("/get_model_info", self._model_info, methods=get),
             Route("/server_info", self._server_info, methods=get),
-            Route("/get_server_info", self._server_info, methods=get),
-            Route("/get_weight_version", self._weight_version, methods=get),
             Route("/generate", self._generate, methods=post),
             Route("/update_weights_from_disk", self._update, methods=post),
             Route("/begin_weight_update", self._begin_update, methods=post),
@@ -116,11 +111,8 @@ class SglangEmulator(EngineEmulator):
                 "max_req_input_len": self.engine.context - SGLANG_RESERVED,
                 "internal_states": [],
             }
-            | dict.fromkeys(SGLANG_SIZES, 1)
+            | {name: size for name, size in ONE_CARD.items() if name != "device"}
         )
-
-    async def _weight_version(self, request: Request) -> Response:
-        return JSONResponse({"weight_version": self.engine.label})
 
     async def _generate(self, request: Request) -> Response:
         body = await read_body(request, GENERATE)
@@ -131,8 +123,6 @@ class SglangEmulator(EngineEmulator):
             line = f"Input length ({len(prompt)} tokens) exceeds the maximum allowed length ({first} tokens)"
             raise Refused(400, line, param="input_ids", code=TOO_LONG)
         at = next(self.numbers)
-        if params.get("max_new_tokens") == 0:
-            return await self._score(request, body, prompt)
         sampling = sampling_of(params, self.engine, tokens="max_new_tokens", seed="sampling_seed", at=at)
         if len(prompt) + sampling.max_tokens > self.engine.context:
             line = f"Requested token count exceeds the model's maximum context length of {self.engine.context} tokens"
@@ -163,29 +153,6 @@ class SglangEmulator(EngineEmulator):
             text = text_of(self.engine, completion.text, completion.stop, sampling.stops, kept=kept)
             answer_body = {"text": text, "output_ids": completion.tokens, "meta_info": meta}
             return self.fault_injector.after(number, JSONResponse(answer_body))
-
-        return await cancel_on_disconnect(request, respond())
-
-    async def _score(self, request: Request, body: dict[str, Any], prompt: list[int]) -> Response:
-        """Reads the prompt and writes nothing."""
-        first = field(body, "logprob_start_len", int, -1)
-        asked = top_of(body, "top_logprobs_num", len(self.engine.tokenizer)) or 0
-        if not 0 <= first < len(prompt):
-            raise Refused(
-                400, f"logprob_start_len = {first}: expected 0 to {len(prompt) - 1}", param="logprob_start_len"
-            )
-
-        async def respond() -> Response:
-            number = await self.fault_injector.before()
-            scored = (await self.engine.prompt_logprobs(prompt, asked))[first:]
-            meta: dict[str, Any] = {"finish_reason": _reason("length", 0), "prompt_tokens": len(prompt)}
-            if field(body, "return_logprob", bool, False):
-                meta["input_token_logprobs"] = [[None, prompt[first], None]]
-                meta["input_token_logprobs"] += [[one.logprob, one.token, None] for one in scored]
-            if asked:
-                tops = [[[logprob, token, None] for token, logprob in one.top] for one in scored]
-                meta["input_top_logprobs"] = [None, *tops]
-            return self.fault_injector.after(number, JSONResponse({"text": "", "output_ids": [], "meta_info": meta}))
 
         return await cancel_on_disconnect(request, respond())
 

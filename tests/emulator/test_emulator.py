@@ -56,7 +56,7 @@ def load(kind: str, server: EmulatedServer, folder: Path, label: str) -> httpx.R
 
 
 def label_of(kind: str, server: EmulatedServer) -> str:
-    path = "/weight_info" if kind == "vllm" else "/get_weight_version"
+    path = "/weight_info" if kind == "vllm" else "/model_info"
     return httpx.get(f"{server.url}{path}").json()["weight_version"]
 
 

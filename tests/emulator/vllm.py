@@ -13,11 +13,10 @@ v0.14.0 and v0.32.0):
   prefix cache after a reload; it answers `{"success": false}`, with status 200, while blocks are in use.
 - `POST /update_weight_version` with `new_version`, `GET /weight_info`: a label of the weights, "default" at first. No
   completion carries it.
-- Weights from memory: see `sleuth.engines.remote.shared_memory` and `sleuth.engines.remote.broadcast`.
+- Weights from memory: see `sleuth.engines.remote.weight_transfer`.
 - `POST /sleep?level=1|2`: level 1 keeps the weights in the host's memory, level 2 loses them. `POST /wake_up`, with
   `tags=weights` or `tags=kv_cache` for a part; `GET /is_sleeping`.
 - All of these need `VLLM_SERVER_DEV_MODE=1`, and sleeping `--enable-sleep-mode`; without, they are 404.
-- `prompt_logprobs` of completions: see `sleuth.engines.remote.prompt_logprobs`.
 - Log-probabilities are those before temperature (`--logprobs-mode raw_logprobs`, the default) or after
   (`processed_logprobs`).
 """
@@ -25,7 +24,7 @@ v0.14.0 and v0.32.0):
 from __future__ import annotations
 
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +32,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of, top_of
-from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator, ScoredToken
+from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of
+from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
-from sleuth.engines.remote.completions import TOKEN_ID
 from sleuth.render import decode
 from sleuth.serve.http.engine_thread import cancel_on_disconnect
 from sleuth.serve.http.refused import Refused
@@ -45,14 +43,13 @@ from sleuth.types import SleuthError
 VERSION = "0.32.0"
 """The emulated version."""
 
-MAX_LOGPROBS = 20
 """Its `--max-logprobs`."""
 
 COMPLETION = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "frequency_penalty", "presence_penalty", "stop", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "spaces_between_special_tokens", "logprobs", "return_token_ids",
-    "return_tokens_as_token_ids", "seed", "request_id", "prompt_logprobs",
+    "seed", "request_id",
 )  # fmt: skip
 
 
@@ -100,7 +97,6 @@ class VllmEmulator(EngineEmulator):
         prompt = prompt_of(body, "prompt", self.engine)
         sampling = sampling_of(body, self.engine, tokens="max_tokens", seed="seed", at=number)
         name = field(body, "request_id", str, secrets.token_hex(8))
-        asked = top_of(body, "prompt_logprobs", len(self.engine.tokenizer), most=MAX_LOGPROBS)
 
         async def respond() -> Response:
             number = await self.fault_injector.before()
@@ -114,26 +110,21 @@ class VllmEmulator(EngineEmulator):
             text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
             reason = "stop" if stop == "eos" else stop
             tokens = completion.tokens if completion else ()
-            by_id = field(body, "return_tokens_as_token_ids", bool, False)
             choice = {
                 "index": 0,
                 "text": text,
                 "finish_reason": reason,
                 "stop_reason": None,
                 "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
-                "logprobs": None
-                if body.get("logprobs") is None
-                else self._logprobs_json(tokens, logprobs, by_id=by_id),
+                "logprobs": None if body.get("logprobs") is None else self._logprobs_json(tokens, logprobs),
             }
-            if asked is not None:
-                choice["prompt_logprobs"] = [None, *map(_by_id, await self.engine.prompt_logprobs(prompt, asked))]
             answer_body = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
             return self.fault_injector.after(number, JSONResponse(answer_body))
 
         return await cancel_on_disconnect(request, respond())
 
-    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float], *, by_id: bool) -> dict[str, object]:
-        words = [f"{TOKEN_ID}{token}" if by_id else decode(self.engine.tokenizer, [token]) for token in tokens]
+    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, object]:
+        words = [decode(self.engine.tokenizer, [token]) for token in tokens]
         return {"tokens": words, "token_logprobs": logprobs}
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -249,8 +240,3 @@ class VllmEmulator(EngineEmulator):
 
     async def _is_sleeping(self, request: Request) -> Response:
         return JSONResponse({"is_sleeping": bool(self.engine.asleep)})
-
-
-def _by_id(scored: ScoredToken) -> Mapping[str, object]:
-    likeliest = {str(token): {"logprob": logprob, "rank": at} for at, (token, logprob) in enumerate(scored.top, 1)}
-    return {str(scored.token): {"logprob": scored.logprob, "rank": scored.rank}} | likeliest

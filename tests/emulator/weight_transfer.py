@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from emulator.no_card import CARD, GlooGroup, rebuilt
-from sleuth.engines.remote.shared_memory import CARD_ARGUMENT
+from sleuth.engines.remote.weight_transfer import CARD_ARGUMENT
 from sleuth.types import SleuthError
 
 NOT_CONFIGURED = "Weight transfer not configured. Please set weight_transfer_config to enable weight transfer."

@@ -13,15 +13,18 @@ import sleuth
 from sleuth.dialect import DIALECTS
 from sleuth.episodes import library
 from sleuth.episodes.library import (
+    PUBLISHED,
+    PublishedPrompt,
     folder,
     import_prompt,
     list_prompts,
     our_names,
+    place_of,
     read_prompt,
     require_askable,
+    sha256_of,
     stored_file,
 )
-from sleuth.episodes.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
 from sleuth.types import SleuthError
 
 SYSTEM = "Look it up.\nThen answer in \\boxed{}."

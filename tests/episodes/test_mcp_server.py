@@ -16,9 +16,8 @@ from tool_episodes import call, played
 
 from sleuth.episodes import mcp_server
 from sleuth.episodes.calls import EpisodeCalls
+from sleuth.episodes.function import env_code_in
 from sleuth.episodes.mcp_server import ServerTool, tool_server, tools_sha256
-from sleuth.episodes.own_code import env_code_in
-from sleuth.recipe import load_recipe
 from sleuth.render import load_tokenizer
 from sleuth.search.tables import ToolEnvRecipe
 from sleuth.types import SleuthError, Task
@@ -207,24 +206,13 @@ def test_two_tools_of_one_name_are_refused() -> None:
         recipe({"mcp": COMMAND}, {"mcp": COMMAND, "only": ["add"]}).setting(None, [TASK])
 
 
-def test_a_folder_for_a_url_and_a_table_without_a_server_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "bad.toml"
-    file.write_text(
-        'name = "x"\nmodel = "m"\n[[stage]]\nkind = "grpo"\n[stage.env]\nkind = "tools"\nprompt = "plain"\n'
-        'tools = [{ mcp = "http://x/mcp", folder = "." }, { command = "y" }]\n'
-    )
-    with pytest.raises(SleuthError) as refusal:
-        load_recipe(file)
-    assert "folder has no effect for a URL" in str(refusal.value)
-    assert "mcp" in str(refusal.value)
-
-
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
         ({}, "mcp or function: name one of them"),
         ({"mcp": COMMAND, "function": "a:b"}, "mcp or function: name one of them"),
         ({"function": "a:b", "only": ["b"]}, "folder and only are for a server"),
+        ({"mcp": "http://x/mcp", "folder": "."}, "folder has no effect for a URL"),
     ],
 )
 def test_a_table_names_a_server_or_a_function(table: dict[str, object], reason: str) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from sleuth.kernels import fused, fused_layers, vocabulary
+from sleuth.kernels import fused, softmax
 from sleuth.kernels.fused import Fused
 from sleuth.kernels.vocabulary import Chunking, logprobs_with_grad, target_logprobs, top_logprobs
 from sleuth.learn.batch import collate
@@ -34,7 +34,7 @@ def on_card(monkeypatch) -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(fused._Switch, "on", True)
-    for module in (fused_layers, vocabulary):
+    for module in (fused, softmax):
         monkeypatch.setattr(module, "on_card", lambda *tensors: True)
     yield
     assert fused.is_on(), "a function was not compiled"
@@ -71,7 +71,7 @@ def test_a_gate_is_that_of_torch_with_one_graph_each_way(on_card, dtype) -> None
     for rows in (5, 12, 64, 7):
         inputs = normal(rows, 48, dtype=dtype), normal(rows, 48, dtype=dtype)
         expected = outcome(lambda gate, up: nn.functional.silu(gate) * up, inputs)
-        for one, other in zip(outcome(fused_layers._SwishProduct.apply, inputs), expected, strict=True):
+        for one, other in zip(outcome(fused._SwishProduct.apply, inputs), expected, strict=True):
             close(one, other, DTYPES[dtype])
     assert graphs() == 2
 
@@ -81,7 +81,7 @@ def test_a_joined_gate_is_that_of_torch(on_card, dtype) -> None:
     torch.manual_seed(0)
     inputs = [normal(5, 96, dtype=dtype)]
     expected = outcome(lambda both: nn.functional.silu(both[:, :48]) * both[:, 48:], inputs)
-    for one, other in zip(outcome(fused_layers.JoinedSwishProduct.apply, inputs), expected, strict=True):
+    for one, other in zip(outcome(fused.JoinedSwishProduct.apply, inputs), expected, strict=True):
         close(one, other, DTYPES[dtype])
 
 
@@ -92,7 +92,7 @@ def test_a_norm_is_that_of_transformers_with_one_graph_each_way(on_card, dtype) 
     for rows in (5, 12, 64, 7):
         inputs = normal(rows, 32, dtype=dtype), normal(32, dtype=dtype)
         expected = outcome(lambda x, weight: torch.func.functional_call(norm, {"weight": weight}, (x,)), inputs)
-        ours = outcome(lambda x, weight: fused_layers._Norm.apply(x, weight, norm.variance_epsilon), inputs)
+        ours = outcome(lambda x, weight: fused._Norm.apply(x, weight, norm.variance_epsilon), inputs)
         for one, other in zip(ours, expected, strict=True):
             close(one, other, DTYPES[dtype])
     assert graphs() == 2
@@ -115,8 +115,8 @@ def test_a_rotation_is_that_of_transformers_with_one_graph_each_way(on_card, dty
 
     def ours(query, key, cos, sin, *weights):
         if normed:
-            return fused_layers._NormedRotation.apply(query, key, cos, sin, *weights, norms[0].variance_epsilon)
-        return fused_layers._Rotation.apply(query, key, cos, sin)
+            return fused._NormedRotation.apply(query, key, cos, sin, *weights, norms[0].variance_epsilon)
+        return fused._Rotation.apply(query, key, cos, sin)
 
     for rows in (5, 12, 64, 7):
         angles = torch.randn(rows, 4).repeat(1, 2)
@@ -217,7 +217,7 @@ def no_compiler(on_card, monkeypatch) -> Iterator[None]:
         return call
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for function in (*vars(fused_layers).values(), *vars(fused).values()):
+    for function in (*vars(softmax).values(), *vars(fused).values()):
         if isinstance(function, Fused):
             monkeypatch.setattr(function, "_compiled", None)
     yield
@@ -273,14 +273,14 @@ class Recorded(nn.Module):
 @pytest.mark.parametrize("cache", [{}, {"past_key_values": None}, {"cache": None}])
 def test_attention_on_a_cpu_gets_the_options_of_its_caller_and_no_other(cache) -> None:
     given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, "branches": 3} | cache
-    assert fused_layers._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
+    assert fused._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
 
 
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_attention_with_a_cache_is_not_fused(monkeypatch, name) -> None:
-    monkeypatch.setattr(fused_layers, "on_card", lambda *tensors: True)
+    monkeypatch.setattr(fused, "on_card", lambda *tensors: True)
     given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, name: object()}
-    assert fused_layers._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
+    assert fused._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
 
 
 def test_switched_off_a_card_has_the_paths_of_before(make_model, make_rows, on_card, monkeypatch) -> None:

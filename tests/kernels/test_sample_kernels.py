@@ -127,11 +127,16 @@ def test_kernels_that_differ_from_plain_torch_are_not_used(dtype):
     problems = interpreted(
         """
 import json, sys, torch
-from sleuth.engines.sampling import _difference
+from types import SimpleNamespace
+from sleuth.engines.sampling import LOGPROB_TOLERANCE, sampling_error
 from sleuth.kernels import sample_kernels
+from sleuth.kernels.allocator import kernel_problem
+
+def error():
+    return sampling_error(torch.device("cpu"), getattr(torch, json.loads(sys.argv[1])))
 
 def problem():
-    return _difference(torch.device("cpu"), getattr(torch, json.loads(sys.argv[1])))
+    return kernel_problem(SimpleNamespace(type="cuda"), error, LOGPROB_TOLERANCE)
 
 def fails(*given):
     raise ValueError("PTX was compiled for another card\\nand more")
@@ -147,8 +152,8 @@ print(json.dumps(problems))
 """,
         dtype,
     )
-    assert problems[:3] == [None, "PTX was compiled for another card", "it draws other tokens"]
-    assert problems[3:] == [f"its log-probabilities are off by {error}" for error in ("0.25", "nan")]
+    assert problems[:2] == [None, "PTX was compiled for another card"]
+    assert problems[2:] == [f"its output is off by {error}" for error in ("inf", "0.25", "nan")]
 
 
 def test_a_call_is_two_launches_and_no_operator_of_torch():

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.engines.local.slots import SlotTable
-from sleuth.kernels import shared_spans
-from sleuth.kernels.shared_spans import PART, SIBLINGS, SharedSpan, find_shared_spans, pack_parts
+from sleuth.kernels import decode_attention
+from sleuth.kernels.decode_attention import PART, SIBLINGS, SharedSpan, find_shared_spans, pack_parts
 
 
 def table_of(rows: list[list[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +46,7 @@ def test_shared_spans_read_every_key_of_every_row_once(draw, cost):
         tokens[slot, : len(row)] = row
     lengths = np.array([len(row) for row in rows])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_spans, "SPAN_COST", cost)
+        patch.setattr(decode_attention, "SPAN_COST", cost)
         levels, starts = find_shared_spans(tokens, slots, lengths)
     read = [0] * len(rows)
     for level in levels:

@@ -8,14 +8,13 @@ import math
 import pytest
 import torch
 
-from sleuth.learn.batch import Top, collate
+from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_top_logprobs
 from sleuth.learn.losses import top_teacher_loss
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import packed
-from sleuth.types import PromptLogprobs
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 GUIDANCE = (0.0, 0.5, 2.0, 0.0, 1.0)
@@ -81,21 +80,6 @@ def test_value_and_gradient_are_those_of_the_plain_formula_row_by_row(make_model
         found, ours = policy.gradient(collate(rows), loss, budget=budget)
         assert found == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
         assert (ours - gradient).norm() <= 1e-4 * gradient.norm()
-    served = Policy(make_model(), SETTINGS)
-    found, ours = served.gradient(collate([answered(row, teacher) for row in rows]), loss, budget=40)
-    assert found == pytest.approx(expected.item(), rel=1e-4, abs=1e-6)
-    assert (ours - gradient).norm() <= 1e-4 * gradient.norm()
-
-
-def answered(row, teacher):
-    """The row with the verdict of a server, if it follows; a server writes none for the others."""
-    if not row.guidance:
-        return row
-    logprobs = teacher(torch.tensor([row.tokens])).logits[0].log_softmax(-1)
-    best = logprobs.topk(4)
-    top = [tuple(zip(*entry, strict=True)) for entry in zip(best.indices.tolist(), best.values.tolist(), strict=True)]
-    own = [0.0, *(logprobs[at - 1, token].item() for at, token in enumerate(row.tokens) if at)]
-    return dataclasses.replace(row, verdict=PromptLogprobs(logprobs=tuple(own), top=((), *top[:-1])))
 
 
 def test_the_sampled_token_has_one_log_probability_among_the_likeliest_or_not(make_model, make_rows):
@@ -106,20 +90,3 @@ def test_the_sampled_token_has_one_log_probability_among_the_likeliest_or_not(ma
     likeliest = (tokens == batch.tokens[..., None]) & batch.trained[..., None]
     rows, places, at = likeliest.nonzero(as_tuple=True)
     torch.testing.assert_close(of_tokens[rows, places, at], logprobs[rows, places])
-
-
-def test_a_top_of_tokens_moves_with_its_batch(make_rows):
-    rows = make_rows(3)
-    verdict = PromptLogprobs(
-        logprobs=(-1.0,) * len(rows[1].tokens), top=tuple(((at, -1.0), (7, -2.0)) for at in range(len(rows[1].tokens)))
-    )
-    batch = collate([rows[0], dataclasses.replace(rows[1], guidance=1.0, verdict=verdict), rows[2]])
-    assert isinstance(batch.teacher_top, Top)
-    assert batch.teacher_top.tokens[1, :, 0].tolist()[:3] == [0, 1, 2]
-    taken = batch.take([1])
-    assert taken.teacher_top is not None
-    assert taken.teacher_top.tokens.shape == (1, len(rows[1].tokens), 2)
-    width = batch.tokens.shape[1]
-    single = batch.tokens_at(torch.tensor([width + 2]))
-    assert single.teacher_top is not None
-    assert single.teacher_top.tokens.tolist() == [[[2, 7]]]

@@ -17,8 +17,7 @@ from typer.testing import Result
 from verb import sleuth
 
 from sleuth.cli.app import Commands, app
-from sleuth.engines.launch.command import Launch
-from sleuth.engines.launch.processes import ServerProcess
+from sleuth.engines.launch import Launch, ServerProcess
 from sleuth.episodes.mcp_server import tool_server
 from sleuth.own.functions import load_function
 from sleuth.own.permission import BY_NO_CODE, CODE, CodePermission, CodeRefusedError

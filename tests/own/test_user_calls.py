@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import threading
 import time
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.own.calls import Caller, slow_calls
+from sleuth.own.calls import Caller
 from sleuth.own.functions import UserCodeError, UserFunction, load_function
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import prints_to_stderr
 
 SOURCE = """
 import asyncio, sys, threading, time
@@ -171,24 +170,6 @@ def test_calls_that_hang_leave_their_threads_to_others(folder: Path) -> None:
 
     found = asyncio.run(calls())
     assert [isinstance(one, UserCodeError) for one in found] == [True, True, False, False]
-
-
-def test_what_takes_most_of_a_step_is_named_with_how_it_is_called(folder: Path) -> None:
-    slow_calls(0.0)
-    asyncio.run(_both())
-    lines = slow_calls(1.9)
-    assert list(lines) == ["called:hangs"]
-    assert re.fullmatch(
-        r"called:hangs ran for 1\.\d of the 1\.9 seconds; it is called one at a time, and would be called side by side "
-        r"if it were async",
-        lines["called:hangs"],
-    )
-    assert slow_calls(1.9) == {}
-
-
-async def _both() -> None:
-    caller = Caller(function("hangs"), seconds=20)
-    await asyncio.gather(caller(0.6), caller(0.6), Caller(function("twice"), seconds=20)(1))
 
 
 def test_asynchronous_calls_share_one_loop_over_several_runs(folder: Path) -> None:

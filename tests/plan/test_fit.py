@@ -12,8 +12,8 @@ import torch
 from tiny_models import FAMILIES
 
 from sleuth.cli.plan import COLUMNS
-from sleuth.engines.local.pages import PAGE
 from sleuth.host.hardware import CARDS, read_cards
+from sleuth.kernels.card_pass import PAGE
 from sleuth.learn.models import random_model
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total

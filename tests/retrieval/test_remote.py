@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sleuth.dialect import DIALECTS
-from sleuth.host.replicas import FAILURES_TO_OPEN, Replicas, RetryBudget
+from sleuth.host.connections import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.search.env import SearchEnv
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError, Task

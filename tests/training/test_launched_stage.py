@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from benchmarks.tiny_run import episodes, rows
-from sleuth.engines.launch.command import Launch
-from sleuth.engines.remote.control import VllmControl
+from sleuth.engines.launch import Launch
 from sleuth.engines.remote.http_client import HttpClient
+from sleuth.engines.remote.vllm import Vllm
 from sleuth.recipe.grpo import PoolRecipe
 from sleuth.training.servers import cards_of, launches_of, program_of
 from sleuth.types import SleuthError
@@ -67,16 +67,16 @@ def kill_in_second_step(folder: Path) -> None:
 def as_if_on_one_card(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Lets servers sleep as on a card that they share; the addresses that were sent to sleep, in order."""
     slept: list[str] = []
-    sleep = VllmControl.sleep
+    sleep = Vllm.sleep
 
-    async def noted(control: VllmControl, client: HttpClient) -> None:
+    async def noted(control: Vllm, client: HttpClient) -> None:
         slept.append(client.url)
         await sleep(control, client)
 
     def sleeping(*arguments: Any, **settings: Any) -> list[Launch]:
         return [replace(launch, sleeps=True) for launch in launches_of(*arguments, **settings)]
 
-    monkeypatch.setattr(VllmControl, "sleep", noted)
+    monkeypatch.setattr(Vllm, "sleep", noted)
     monkeypatch.setattr("sleuth.training.servers.launches_of", sleeping)
     return slept
 

@@ -12,7 +12,7 @@ import pytest
 from refusals import refused
 from verb import sleuth
 
-from sleuth.episodes.own_code import code_differences, own_code_in
+from sleuth.episodes.function import code_differences, own_code_in
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe import load_recipe
@@ -408,7 +408,7 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
 ) -> None:
     """The tool answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step 1."""
     monkeypatch.setattr(
-        "sleuth.training.grpo.engine_of", lambda stage, model, tokenizer, **_: (CallingEngine(tokenizer), [])
+        "sleuth.training.grpo.training_engine", lambda stage, context, model, tokenizer: (CallingEngine(tokenizer), [])
     )
     (tmp_path / "own_tools.py").write_text(TOOLS)
     (tmp_path / "prompt.txt").write_text("{tools}\n{question}\n")

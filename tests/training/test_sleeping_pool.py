@@ -9,7 +9,7 @@ import pytest
 import torch
 from emulator.served import emulated_server
 
-from sleuth.engines.remote.control import VllmControl
+from sleuth.engines.remote.vllm import Vllm
 from sleuth.learn.models import load_model
 from sleuth.learn.policy import Policy
 
@@ -20,7 +20,7 @@ def test_cached_memory_is_released_between_the_update_and_the_waking_of_a_server
     recipe_file: Path, run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    update, reserve = Policy.update, VllmControl.reserve
+    update, reserve = Policy.update, Vllm.reserve
 
     def updating(*arguments: object, **settings: object) -> object:
         events.append("update")
@@ -31,7 +31,7 @@ def test_cached_memory_is_released_between_the_update_and_the_waking_of_a_server
         await reserve(*arguments)
 
     monkeypatch.setattr(Policy, "update", updating)
-    monkeypatch.setattr(VllmControl, "reserve", waking)
+    monkeypatch.setattr(Vllm, "reserve", waking)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("release"))
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     with emulated_server("vllm", model, tokenizer, context=512) as server:

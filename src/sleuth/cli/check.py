@@ -59,7 +59,7 @@ def check_recipe(
 
     import_heavy()
     from sleuth.cli.pipeline import require_inputs
-    from sleuth.training.server_pool_check import pooled_stages
+    from sleuth.training.engines import pooled_stages
 
     warnings: list[str] = []
     questions = require_inputs(resolved, warnings.append)
@@ -90,16 +90,16 @@ def check_recipe(
 def _pool_problem(recipe: Recipe, index: int, weights: bool, record: dict[str, Any], lines: list[str]) -> str | None:
     """Asks the servers of a stage, adds what they answer to the record and the lines, and sends `weights` to healthy
     ones; what is wrong with them."""
-    from sleuth.training.server_pool_check import pool_findings, send_weights, unhealthy
+    from sleuth.training.engines import check_pool, send_weights
 
     stage = recipe.stage[index].name
-    findings = pool_findings(recipe, index)
-    record.setdefault("pools", {})[stage] = [asdict(finding) for finding in findings]
-    for one in findings:
+    servers = check_pool(recipe, index)
+    record.setdefault("pools", {})[stage] = [asdict(server) for server in servers]
+    for one in servers:
         level = "ok" if one.ok else "problem"
         lines.append(f"{level}: stage.{index} ({stage}): {one.url}: {one.line} ({one.seconds:.1f} s)")
-    if (wrong := unhealthy(findings)) is not None:
-        return f"stage.{index} ({stage}): {wrong}"
+    if bad := [server for server in servers if not server.ok]:
+        return f"stage.{index} ({stage}): {len(bad)} of {len(servers)} servers of the pool cannot be used"
     if weights:
         record["seconds_weights"] = seconds = send_weights(recipe, index)
         took = f"all took the model's weights, and generate with them ({seconds:.1f} s)"

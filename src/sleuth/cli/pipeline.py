@@ -14,7 +14,7 @@ import torch
 
 from sleuth.answers.factory import reward_spec_of
 from sleuth.data.questions import question_overlap
-from sleuth.episodes.own_code import accepted_hash, own_code_in
+from sleuth.episodes.function import accepted_hash, own_code_in
 from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.hardware import Cards, card_with, read_cards
 from sleuth.host.memory import peak_memory, total_host_memory

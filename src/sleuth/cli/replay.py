@@ -18,7 +18,7 @@ from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.training.rescoring import Rescored
+    from sleuth.training.replay import Rescored
 
 
 def replay(
@@ -102,7 +102,7 @@ def rescore(
     from sleuth.cli.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
     from sleuth.runs.progress import progress_bar
-    from sleuth.training.rescoring import rescore as rescore_stage
+    from sleuth.training.replay import rescore as rescore_stage
 
     played = folder.recipe.stages_of(GrpoRecipe)
     stages = [one for one in trained_stages(folder.recipe, folder) if one.index in played]

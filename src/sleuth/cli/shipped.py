@@ -96,8 +96,7 @@ def import_(
 
     Its sha256 must be the known one.
     """
-    from sleuth.episodes.library import import_prompt, stored_file
-    from sleuth.episodes.published import PUBLISHED
+    from sleuth.episodes.library import PUBLISHED, import_prompt, stored_file
 
     text = import_prompt(name, file)
     prompt = PUBLISHED[name]
@@ -109,7 +108,7 @@ def import_(
 
 
 def _row(prompt: ListedPrompt) -> dict[str, Any]:
-    from sleuth.episodes.published import sha256_of
+    from sleuth.episodes.library import sha256_of
 
     published, text = prompt.published, prompt.text
     return {

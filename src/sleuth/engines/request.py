@@ -1,4 +1,4 @@
-"""One generation request of an engine, from the prompt to the stop."""
+"""One generation request of an engine, from the prompt to the stop, and where a stop string ends it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,48 @@ from sleuth.render import CHARACTER_TOKENS, UNFINISHED, IncrementalDecoder, Stop
 from sleuth.types import Chunk, Completion, Sampling, SleuthError, StopReason
 
 
+def whole_chunk(whole: Completion) -> Chunk:
+    """A completion as the only chunk of its stream."""
+    return Chunk(
+        tokens=whole.tokens,
+        logprobs=whole.logprobs,
+        text=whole.text,
+        stop=whole.stop,
+        policy_version=whole.policy_version,
+    )
+
+
 def max_new_tokens(tokens: Sequence[int], sampling: Sampling, context: int) -> int:
     """The number of tokens that may be generated after `tokens`; 0 if the context is full. Raises SleuthError for a
     prompt that does not fit."""
     if not 0 < len(tokens) <= context:
         raise SleuthError(f"a prompt of {len(tokens)} tokens does not fit: the context holds 1 to {context}")
     return max(0, min(sampling.max_tokens, context - len(tokens)))
+
+
+class StopTokens:
+    """The tokens that may end a completion: end-of-text tokens, and tokens whose text contains the last character of a
+    stop string. After any other token the text need not be checked."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos_ids: Collection[int]) -> None:
+        self.tokenizer = tokenizer
+        self.is_eos = np.zeros(vocabulary, dtype=bool)
+        self.is_eos[[token for token in eos_ids if token < vocabulary]] = True
+        self._texts: list[str] = []
+        self._masks: dict[frozenset[str], np.ndarray] = {frozenset(): self.is_eos}
+
+    def mask(self, stops: Sequence[str]) -> np.ndarray:
+        """(V) bool. All True if a last character may span tokens, or be lost when a token is decoded alone."""
+        characters = frozenset(stop[-1] for stop in stops if stop)
+        if characters not in self._masks:
+            self._masks[characters] = self.is_eos | self._containing(characters)
+        return self._masks[characters]
+
+    def _containing(self, characters: Collection[str]) -> np.ndarray:
+        if any(not character.isascii() or character.isspace() for character in characters):
+            return np.ones_like(self.is_eos)
+        self._texts = self._texts or [decode(self.tokenizer, [token]) for token in range(len(self.is_eos))]
+        return np.array([any(character in text for character in characters) for text in self._texts], dtype=bool)
 
 
 class Request:

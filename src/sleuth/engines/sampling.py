@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from sleuth.kernels.allocator import line_of
+from sleuth.kernels.allocator import kernel_problem
 from sleuth.kernels.compiled import (
     LOG2_E,
     MIN_EXPONENT,
@@ -89,26 +89,21 @@ def draw_rows(logits: torch.Tensor, temperatures: torch.Tensor, draws: torch.Ten
 @cache
 def sampling_problem(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why our kernels cannot sample from logits of this dtype; None if they work."""
-    return _difference(device, dtype) if device.type == "cuda" else "it needs a card"
+    return kernel_problem(device, lambda: sampling_error(device, dtype), LOGPROB_TOLERANCE)
 
 
-def _difference(device: torch.device, dtype: torch.dtype) -> str | None:
-    """What our kernels do other than `sample_rows`, of which eight rows are compared."""
+def sampling_error(device: torch.device, dtype: torch.dtype) -> float:
+    """How far log-probabilities by our kernels are off those of `sample_rows`, for eight rows; infinity if they draw
+    other tokens."""
+    from sleuth.kernels.sample_kernels import sample_by_parts
+
     random = np.random.default_rng(0)
     logits = torch.from_numpy(3 * random.standard_normal((8, 10_001))).to(device, dtype)
     temperatures = np.array([0, 1, 0.6, MIN_TEMPERATURE, 0, 1, 0.6, 2])
     settings = torch.from_numpy(np.stack([temperatures, random.random(8)])).to(device)
-    try:
-        from sleuth.kernels.sample_kernels import sample_by_parts
-
-        tokens, logprobs = sample_by_parts(logits, *settings)
-    except Exception as error:  # any: a compiler and a driver have errors of their own
-        return line_of(error)
+    tokens, logprobs = sample_by_parts(logits, *settings)
     expected = sample_rows(logits.float(), *settings)
-    if not torch.equal(tokens, expected[0]):
-        return "it draws other tokens"
-    error = (logprobs - expected[1]).abs().max().item()
-    return None if error < LOGPROB_TOLERANCE else f"its log-probabilities are off by {error:.3g}"
+    return (logprobs - expected[1]).abs().max().item() if torch.equal(tokens, expected[0]) else math.inf
 
 
 def sample_rows(probs: torch.Tensor, temperatures: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

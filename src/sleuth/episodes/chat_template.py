@@ -23,8 +23,6 @@ from sleuth.types import Piece, SleuthError
 PLACEHOLDER = "\ue000{}\ue001"
 """Stands for a piece while the template runs; private-use characters, which no template contains."""
 PLACEHOLDERS = re.compile("\ue000([0-9]+)\ue001")
-LATEST_SECONDS = 60.0
-"""How long a rendering is awaited; the process that renders limits the time that it computes."""
 KEPT = 256
 """Renderings that are kept: with placeholders for all that differs, most episodes have the same ones."""
 
@@ -112,7 +110,7 @@ class ChatTemplate:
                 "prompt": True,
                 "variables": self._variables | self.flags,
             }
-            answer = shared_process().rendered(request, LATEST_SECONDS)
+            answer = shared_process().rendered(request)
             if "error" in answer:
                 raise SleuthError(f"the chat template cannot render messages of {roles}: {answer['error']}")
             if len(self._rendered) >= KEPT:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sleuth.dialect import Dialect
 from sleuth.episodes.chat_template import ChatTemplate, Message
-from sleuth.episodes.published import QUESTION
+from sleuth.episodes.library import QUESTION
 from sleuth.types import Piece, StopReason
 
 

@@ -1,25 +1,100 @@
 """Prompts by name: our own, and published ones that the user has imported into the data folder.
 
-Imported files are only searched for texts; nothing in them is executed.
+The texts of published prompts belong to others and are not included; their hashes are of UTF-8 bytes with the original
+placeholder for the question. Imported files are only searched for texts; nothing in them is executed.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from sleuth.episodes.published import PUBLISHED, PublishedPrompt, place_of, sha256_of
+from sleuth.host.atomic import replacing_file
 from sleuth.types import SleuthError
 
 MAX_FILE_BYTES = 16 * 2**20
 """Limit on text files to search for a prompt."""
 SEARCHED_ROWS = 64
 """Rows of a parquet file to search: a prompt is in all rows or none."""
+
+
+QUESTION = "{question}"
+"""The placeholder for the question in a prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPrompt:
+    """A prompt that can be imported. `role`: its authors' system message, user message, or `hint` after an invalid
+    action. `place`: its placeholder for the question, if any. `ours`: the name of our own prompt for the same purpose.
+    """
+
+    name: str
+    role: Literal["system", "user", "hint"]
+    place: str | None
+    source: str
+    sha256: str
+    ours: str | None
+
+
+PUBLISHED: dict[str, PublishedPrompt] = {
+    prompt.name: prompt
+    for prompt in (
+        PublishedPrompt(
+            name="p1_basic_w_ex",
+            role="system",
+            place=None,
+            source="QWEN3_0_6B_TEMPLATE in evaluation_research/flashrag/search_r1/templates.py "
+            "of github.com/GaurisankarJ/reason_over_search, branch m5.5",
+            sha256="7790d9749b3e11205093811ba26cbf30deb27e0ba11ffec600dba39f6714258f",
+            ours="research_example",
+        ),
+        PublishedPrompt(
+            name="p3_decide_no_ex",
+            role="system",
+            place=None,
+            source="P3_DECIDE_NO_EX_TEMPLATE in evaluation_research/flashrag/search_r1/templates.py "
+            "of github.com/GaurisankarJ/reason_over_search, branch m5.5",
+            sha256="60190fad7c9af817907a9a90d25c420c00bdcb2e7f9060e396d2113f1fe57cb0",
+            ours="research_rules",
+        ),
+        PublishedPrompt(
+            name="search_r1_base",
+            role="user",
+            place="{prompt}",
+            source="the rows of Search-R1's data (PeterJinGo/nq_hotpotqa_train), or SEARCH_R1_TEMPLATE in "
+            "evaluation_research/flashrag/search_r1/templates.py "
+            "of github.com/GaurisankarJ/reason_over_search, branch m5.5",
+            sha256="9377ef4bcfe00cea7cafe7e66451a2cf790de33669eac2b8a175a7730926c965",
+            ours="search_example",
+        ),
+        PublishedPrompt(
+            name="search_r1_retry",
+            role="hint",
+            place=None,
+            source="search_r1/llm_agent/generation.py of github.com/PeterGriffinJin/Search-R1",
+            sha256="2b4e05101bcbf539265251f74e7730289cf105d94dff9a05193061e9b0f050ba",
+            ours=None,
+        ),
+    )
+}
+
+
+def sha256_of(contents: bytes) -> str:
+    """The hex digest, as in `PublishedPrompt.sha256`."""
+    return hashlib.sha256(contents).hexdigest()
+
+
+def place_of(text: str) -> str:
+    """A prompt's placeholder for the question: that of a published prompt, else `{question}`."""
+    digest = sha256_of(text.encode())
+    places = (prompt.place for prompt in PUBLISHED.values() if prompt.sha256 == digest)
+    return next(places, None) or QUESTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +173,7 @@ def import_prompt(name: str, file: Path) -> str:
             "One of your own needs no import: a recipe names it by its path"
         )
     prompt = PUBLISHED[name]
-    text = next((text for text in _texts_in(file, prompt.place) if _matches(text.encode(), prompt)), None)
+    text = next((text for text in _texts_in(file, prompt.place) if sha256_of(text.encode()) == prompt.sha256), None)
     if text is None:
         raise SleuthError(
             f"{file}: does not hold {prompt.name}: nothing in it has the sha256 {prompt.sha256[:12]}; "
@@ -106,9 +181,8 @@ def import_prompt(name: str, file: Path) -> str:
         )
     stored = stored_file(prompt)
     stored.parent.mkdir(parents=True, exist_ok=True)
-    partial = stored.with_suffix(".partial")
-    partial.write_bytes(text.encode())
-    partial.replace(stored)
+    with replacing_file(stored) as partial:
+        partial.write_bytes(text.encode())
     return text
 
 
@@ -126,13 +200,9 @@ def _published_text(prompt: PublishedPrompt) -> str:
             f"sleuth prompts import {prompt.name} FILE{ours}"
         )
     contents = stored.read_bytes()
-    if not _matches(contents, prompt):
+    if sha256_of(contents) != prompt.sha256:
         raise SleuthError(f"{stored}: is no longer the published {prompt.name}; import it again")
     return contents.decode()
-
-
-def _matches(contents: bytes, prompt: PublishedPrompt) -> bool:
-    return sha256_of(contents) == prompt.sha256
 
 
 def _our_text(name: str) -> bytes:

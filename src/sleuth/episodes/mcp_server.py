@@ -23,7 +23,7 @@ from sleuth.episodes.calls import ERROR, EpisodeCalls
 from sleuth.host.connections import key_headers
 from sleuth.host.threads import to_stderr
 from sleuth.host.variables import CLIENT_KEY_VARIABLE, KEY_VARIABLE
-from sleuth.own.calls import SIDE_BY_SIDE, background_loop, delaying_engine, timed
+from sleuth.own.calls import background_loop, delaying_engine
 from sleuth.own.permission import CODE
 from sleuth.types import SleuthError
 
@@ -213,7 +213,7 @@ class ServerTool:
     async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str:
         """The text of the result, or the reason why the call failed, after `error: ` and the name of the tool. Raises
         ToolServerFailed."""
-        with timed(self.server.address, SIDE_BY_SIDE), delaying_engine():
+        with delaying_engine():
             made = self._session(episode).call(self.name, arguments, self.seconds)
             result = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, _loop()))
         if isinstance(result, str):

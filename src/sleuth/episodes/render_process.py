@@ -1,37 +1,38 @@
 """A process that renders chat templates with limits on time, memory and the length of their text.
 
 A template is a program by whoever published the model. Jinja's sandbox keeps it from files and attributes, but not from
-loops without end or from texts of gigabytes.
+loops without end or from texts of gigabytes. The process runs this file, which imports nothing of the package then.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Late
 from functools import cache
 from threading import Lock
 from typing import Any
 
-from sleuth.episodes import render_worker
-from sleuth.types import SleuthError
-
-START_SECONDS = 30.0
-"""How long the process may take to import what it renders with."""
+CPU_SECONDS = 2.0
+"""How long one rendering may compute; published templates take milliseconds."""
+MEMORY_BYTES = 4 << 30
+"""Address space of the process, its libraries included."""
+CHARACTERS = 1_000_000
+"""Longest text beyond that of the messages, which are a few hundred characters and placeholders."""
+TOO_MUCH_MEMORY = f"it needs more than {MEMORY_BYTES >> 30} GB of memory"
 
 
 class RenderProcess:
-    """The process that renders; a context manager. It ends when a template reaches a limit."""
+    """The process that renders. It ends when a template reaches a limit. Raises SleuthError if it does not start."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._reader = ThreadPoolExecutor(1)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", render_worker.__file__],  # -P: its folder is not imported from
+            [sys.executable, "-P", __file__],  # -P: its folder is not imported from
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -39,70 +40,88 @@ class RenderProcess:
             encoding="utf-8",
             start_new_session=True,  # Ctrl-C is for us: an interrupted run still renders until its step ends
         )
+        if not self._answer():
+            from sleuth.types import SleuthError  # not at the top: the process runs this file too
 
-    def __enter__(self) -> RenderProcess:
-        if not self._answer(START_SECONDS):
-            self.close()
             raise SleuthError("the process that renders chat templates did not start; is transformers installed whole?")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @property
     def has_ended(self) -> bool:
         """Whether a template reached a limit."""
         return self._process.poll() is not None
 
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.shutdown()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-
-    def rendered(self, request: Mapping[str, Any], seconds: float) -> dict[str, str]:
-        """What `render_worker.rendered` returns for a request; a `limit` if it takes longer than `seconds`."""
+    def rendered(self, request: Mapping[str, Any], seconds: float = CPU_SECONDS) -> dict[str, str]:
+        """What `_rendered` returns for a request; a `limit` if it computes for longer than `seconds`."""
         with self._lock:
             if self._process.stdin is None or self.has_ended:
                 return {"limit": "an earlier rendering reached a limit"}
-            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.write(json.dumps({**request, "seconds": seconds}) + "\n")
             self._process.stdin.flush()
-            answer = self._answer(seconds)
-            if answer:
+            if answer := self._answer():
                 return json.loads(answer)
-            if answer is not None and self._process.wait() != -render_worker.LATE:
-                return {"limit": render_worker.TOO_MUCH_MEMORY}
-        return {"limit": f"it does not end within {seconds if answer is None else render_worker.CPU_SECONDS:.0f} s"}
+            late = self._process.wait() == -signal.SIGPROF
+            return {"limit": f"it does not end within {seconds:.0f} s" if late else TOO_MUCH_MEMORY}
 
-    def _answer(self, seconds: float) -> str | None:
-        """The next line of the process; empty if it has ended, None if it was late and was ended."""
-        stream = self._process.stdout
-        assert stream is not None
-        waiting = self._reader.submit(stream.readline)
+    def _answer(self) -> str:
+        """The next line of the process; empty if it has ended."""
+        assert self._process.stdout is not None
         try:
-            return waiting.result(seconds)
-        except BaseException as error:
-            self._process.kill()  # else the thread that reads would keep an interrupted process from its end
-            waiting.result()
-            self._process.wait()  # else it would seem to run, and be asked again
-            if isinstance(error, Late):
-                return None
+            return self._process.stdout.readline()
+        except BaseException:  # an interrupt: the line would be read as the answer to the next request
+            self._process.kill()
+            self._process.wait()
             raise
 
 
 def shared_process() -> RenderProcess:
     """The process that renders for this one. It is started when it is needed, and again after a limit."""
-    process = _started(os.getpid())  # a forked process has no reader
-    if process.has_ended:
+    if _started(os.getpid()).has_ended:
         _started.cache_clear()
-        process.close()
-        process = _started(os.getpid())
-    return process
+    return _started(os.getpid())  # a forked process has one of its own
 
 
 @cache
 def _started(pid: int) -> RenderProcess:
-    return RenderProcess().__enter__()
+    return RenderProcess()
+
+
+# -- in the process ----------------------------------------------------------------------------------------------------
+
+
+def _rendered(request: dict[str, Any]) -> dict[str, str]:
+    """`{"text": ...}`; `{"error": ...}` if the template raises, `{"limit": ...}` if it writes or needs too much."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        [text], _ = render_jinja_template(
+            [request["messages"]],
+            tools=request["tools"],
+            chat_template=request["source"],
+            add_generation_prompt=request["prompt"],
+            **request["variables"],
+        )
+    except MemoryError:
+        return {"limit": TOO_MUCH_MEMORY}
+    except Exception as error:  # templates raise whatever Python does
+        return {"error": " ".join(str(error).split())[:200] or type(error).__name__}
+    if len(text) > CHARACTERS + sum(len(str(message)) for message in request["messages"]):
+        return {"limit": f"it writes {len(text):,} characters for a few lines of conversation"}
+    return {"text": text}
+
+
+def _main() -> None:
+    """Answers requests, one JSON object a line, until stdin ends; the first line says that the libraries are there."""
+    import transformers.utils.chat_template_utils  # noqa: F401
+
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    print("{}", flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # then the system ends this process
+        answer = json.dumps(_rendered(request))
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    _main()

@@ -14,8 +14,8 @@ from sleuth import __version__
 from sleuth.dialect import Dialect
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import Frame, frame_of
+from sleuth.episodes.library import QUESTION, place_of
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec, text_sha256
-from sleuth.episodes.published import QUESTION, place_of
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe.data import AskWith
 from sleuth.recipe.envs import RenderedEnvFields, Role

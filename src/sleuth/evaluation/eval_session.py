@@ -171,8 +171,7 @@ class EvalSession:
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
         if isinstance(self.model, Served):
-            async with self._http_engine(self.model) as engine:
-                yield engine
+            yield self._http_engine(self.model)
         elif self.pool is not None:
             yield self.pool
         else:

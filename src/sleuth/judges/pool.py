@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.host.connections import Answer, RequestFailedError, ask
+from sleuth.host.connections import Answer, Replica, Replicas, RequestFailedError, RetryBudget, ask
 from sleuth.host.escapes import replace_surrogates
-from sleuth.host.replicas import Replica, Replicas, RetryBudget
 from sleuth.types import Verdict
 
 ATTEMPTS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -82,6 +82,18 @@ def is_out_of_memory(error: Exception) -> bool:
     import torch
 
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def kernel_problem(device: Any, error: Callable[[], float], tolerance: float) -> str | None:
+    """Why kernels of ours for a card cannot be used on a device; None if they work. `error` computes by them, and how
+    far that is off plain torch."""
+    if device.type != "cuda":
+        return "it needs a card"
+    try:
+        off = error()
+    except Exception as problem:  # any: a compiler and a driver have errors of their own
+        return line_of(problem)
+    return None if off < tolerance else f"its output is off by {off:.3g}"
 
 
 def line_of(error: Exception) -> str:

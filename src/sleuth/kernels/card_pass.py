@@ -1,9 +1,13 @@
-"""The memory of a pass of the learner on a card, from shapes alone. Loads no torch: the plan of a recipe asks, too."""
+"""The memory of a pass of the learner on a card, from shapes alone, and other sizes that the plan of a recipe needs
+without torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+PAGE = 64
+"""Tokens of a page of the KV cache. Its keys fit into a processor's innermost cache with their values, and are a block
+of a card's kernel."""
 FP32 = 4
 CARD_CHUNK_ROWS = 2**11
 """Rows of logits that are computed at once on a card, which is idle while it reads the weights for fewer."""
@@ -15,7 +19,7 @@ SPARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPass:
-    """A forward and a backward pass of a decoder whose functions are fused (`fused_layers`), with elements of `size`
+    """A forward and a backward pass of a decoder whose functions are fused (`fused`), with elements of `size`
     bytes. `queries` and `keys` are elements of a token in one layer; `trains_words`: the head gets a gradient."""
 
     layers: int

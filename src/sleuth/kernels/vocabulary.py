@@ -5,23 +5,22 @@ Logits are computed in chunks and never stored for all rows; gradients of the he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
-from sleuth.kernels.card_pass import CARD_CHUNK_ROWS, PIECE_LOGITS
-from sleuth.kernels.compiled import LOG2_E, can_be_read, compiled, compiled_in_parallel, greatest, power_of_two, prange
-from sleuth.kernels.fused import is_on, on_card, softmax_figures, write_logits_grad
+from sleuth.kernels.card_pass import CARD_CHUNK_ROWS
+from sleuth.kernels.lean_layers import precision_of
 from sleuth.kernels.matmul import COLUMNS, MKL_IS_SLOW, multiply, replaced_forwards, weight_gradient
+from sleuth.kernels.softmax import logits_in_chunks
 
 CHUNK_LOGITS = 2**21
 """Logits of a chunk on a CPU (8 MB in fp32), which fit the last-level cache."""
@@ -29,11 +28,6 @@ MIN_CHUNK_ROWS = 128
 """Minimum rows of a chunk on a CPU, since each chunk reads the weights and writes their gradient once."""
 SUMMED_WORDS = 2**14
 """Rows of the head whose gradient is computed at once before it is added in fp32."""
-
-MIN_PARALLEL_SIZE = 2**15
-"""With fewer elements, waking a second thread costs more than it saves."""
-FP32_SUM_SIZE = 2**11
-"""Elements summed in fp32; these partial sums are added in fp64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +97,11 @@ def top_logprobs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probability of each target (M,), the likeliest tokens in its place and theirs: (M, top_k) each, likeliest
     first; otherwise as `target_logprobs`."""
-    logprobs = hidden.new_empty(len(targets), dtype=_precision(hidden))
+    logprobs = hidden.new_empty(len(targets), dtype=precision_of(hidden))
     tokens, of_tokens = targets.new_empty(len(targets), top_k), logprobs.new_empty(len(targets), top_k)
     rows = chunking_for(hidden.device, len(head.weight)).rows
-    for part, logits in _logits_in_chunks(hidden, head.weight, head.bias, temperature, rows):
-        logprobs[part], _, lse = logits.softmax_figures(targets[part])
+    for part, logits in logits_in_chunks(hidden, head.weight, head.bias, temperature, rows):
+        logprobs[part], _, lse = logits.figures(targets[part])
         tokens[part], largest = logits.largest(top_k)
         of_tokens[part] = largest - lse[:, None]
     return logprobs, tokens, of_tokens
@@ -168,9 +162,9 @@ class _TargetLogprobs(torch.autograd.Function):
         temperature: float,
         chunking: Chunking,
     ) -> tuple[Tensor, Tensor]:
-        logprobs, entropy, lse = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(3))
-        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
-            logprobs[part], entropy[part], lse[part] = logits.softmax_figures(targets[part])
+        logprobs, entropy, lse = (hidden.new_empty(len(targets), dtype=precision_of(hidden)) for _ in range(3))
+        for part, logits in logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
+            logprobs[part], entropy[part], lse[part] = logits.figures(targets[part])
         ctx.save_for_backward(hidden, weight, bias, targets, lse)
         ctx.temperature, ctx.chunking = temperature, chunking
         ctx.mark_non_differentiable(entropy)
@@ -181,7 +175,7 @@ class _TargetLogprobs(torch.autograd.Function):
         hidden, weight, bias, targets, lse = ctx.saved_tensors
         grads = _Gradients(hidden, weight, bias, *ctx.needs_input_grad[1:3], in_fp32=ctx.chunking.sums_in_fp32)
         scale = gradients[0] / ctx.temperature  # (M,)
-        for part, logits in _logits_in_chunks(hidden, weight, bias, ctx.temperature, ctx.chunking.rows):
+        for part, logits in logits_in_chunks(hidden, weight, bias, ctx.temperature, ctx.chunking.rows):
             grads.add(part, logits.gradient(targets[part], lse[part], scale[part]))
         return grads.hidden, grads.weight, grads.bias, None, None, None
 
@@ -202,13 +196,13 @@ class _LogprobsWithGrad(torch.autograd.Function):
         in_place: bool,
         chunking: Chunking,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        logprobs, entropy = (hidden.new_empty(len(targets), dtype=_precision(hidden)) for _ in range(2))
+        logprobs, entropy = (hidden.new_empty(len(targets), dtype=precision_of(hidden)) for _ in range(2))
         in_place = in_place and weight.is_leaf and ctx.needs_input_grad[1]
         needed = ctx.needs_input_grad[1:3]
         grads = _Gradients(hidden, weight, bias, *needed, in_place=in_place, in_fp32=chunking.sums_in_fp32)
-        loss = hidden.new_zeros((), dtype=_precision(hidden))
-        for part, logits in _logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
-            logprobs[part], entropy[part], lse = logits.softmax_figures(targets[part])
+        loss = hidden.new_zeros((), dtype=precision_of(hidden))
+        for part, logits in logits_in_chunks(hidden, weight, bias, temperature, chunking.rows):
+            logprobs[part], entropy[part], lse = logits.figures(targets[part])
             values, more = logprobs[part], None
             if also is not None:
                 more = also[part]
@@ -249,7 +243,7 @@ class _Gradients:
         if in_place:
             self._sum = _existing_grad(weight)
         elif needs_weight:
-            self._sum = torch.zeros_like(weight, dtype=_precision(weight) if in_fp32 else None)
+            self._sum = torch.zeros_like(weight, dtype=precision_of(weight) if in_fp32 else None)
         self.bias = torch.zeros_like(bias) if needs_bias and bias is not None else None
 
     @property
@@ -297,168 +291,3 @@ def _weight_gradient_in_fp32(gradients: Tensor, inputs: Tensor) -> Tensor:
     if inputs.device.type == "cuda":
         return torch.mm(gradients.T, inputs, out_dtype=torch.float32)
     return gradients.T.float() @ inputs.float()
-
-
-class _Logits:
-    """The logits (n, V) of a chunk at a temperature, in fp32 (fp64 where the model is). Those of a 16-bit model are
-    converted in pieces of `PIECE_LOGITS`, each time they are read if there are several."""
-
-    def __init__(self, product: Tensor, temperature: float) -> None:
-        self._temperature = temperature
-        self._rows = max(1, PIECE_LOGITS // product.shape[1])
-        self._is_converted = product.dtype == _precision(product) or len(product) <= self._rows
-        self._values = self._converted(product) if self._is_converted else product
-
-    def softmax_figures(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """For each row: log-probability of its target, entropy, log-sum-exp; (n,) each."""
-        found = [_softmax_figures(piece, targets[rows]) for rows, piece in self._pieces()]
-        if len(found) == 1:
-            return found[0]
-        logprobs, entropy, lse = map(torch.cat, zip(*found, strict=True))
-        return logprobs, entropy, lse
-
-    def at(self, tokens: Tensor) -> Tensor:
-        """The logits (n, k) of k tokens in each row."""
-        return torch.cat([piece.gather(1, tokens[rows]) for rows, piece in self._pieces()])
-
-    def largest(self, number: int) -> tuple[Tensor, Tensor]:
-        """The tokens with the largest logits in each row, and these: (n, number) each."""
-        found = [piece.topk(number, dim=1) for _, piece in self._pieces()]
-        return torch.cat([piece.indices for piece in found]), torch.cat([piece.values for piece in found])
-
-    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor, also: Tensor | None = None) -> Tensor:
-        """The gradient of the logits, `scale` (n,) times (one-hot minus softmax), written over them. With k more tokens
-        `also` (n, k) in each row, `scale` is (n, 1 + k) and the gradient the sum over all of them."""
-        of_target = scale if also is None else scale.sum(dim=1)
-        for rows, piece in self._pieces():
-            gradient = _logits_grad(piece, targets[rows], lse[rows], of_target[rows])
-            if also is not None:  # what the target got belongs to the others
-                others = scale[rows, 1:]
-                gradient.scatter_add_(1, targets[rows, None], -others.sum(dim=1, keepdim=True))
-                gradient.scatter_add_(1, also[rows], others)
-            if not self._is_converted:
-                self._values[rows] = gradient
-        return self._values
-
-    def _pieces(self) -> Iterator[tuple[slice, Tensor]]:
-        for first in range(0, len(self._values), self._rows):
-            rows = slice(first, first + self._rows)
-            piece = self._values[rows]
-            yield rows, piece if self._is_converted else self._converted(piece)
-
-    def _converted(self, logits: Tensor) -> Tensor:
-        logits = logits.to(_precision(logits))
-        return logits if self._temperature == 1 else logits.div_(self._temperature)
-
-
-class _FusedLogits(_Logits):
-    """The same on a card, without a converted copy: functions that are fused read the product itself."""
-
-    def __init__(self, product: Tensor, temperature: float) -> None:
-        self._values, self._is_converted = product, False
-        self._rows = max(1, PIECE_LOGITS // product.shape[1])
-        self._precision = _precision(product)
-        self._inverse = torch.full((), 1 / temperature, dtype=self._precision, device=product.device)
-
-    def softmax_figures(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return softmax_figures(self._values, targets, inverse_temperature=self._inverse)
-
-    def at(self, tokens: Tensor) -> Tensor:
-        return self._converted(self._values.gather(1, tokens))
-
-    def largest(self, number: int) -> tuple[Tensor, Tensor]:
-        largest = self._values.topk(number, dim=1)
-        return largest.indices, self._converted(largest.values)
-
-    def gradient(self, targets: Tensor, lse: Tensor, scale: Tensor, also: Tensor | None = None) -> Tensor:
-        if also is not None:
-            return super().gradient(targets, lse, scale, also)
-        write_logits_grad(self._values, targets, lse, scale, inverse_temperature=self._inverse)
-        return self._values
-
-    def _converted(self, logits: Tensor) -> Tensor:
-        return logits.to(self._precision, copy=True).mul_(self._inverse)
-
-
-def _softmax_figures(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row of logits (n, V): log-probability of its target, entropy, log-sum-exp; (n,) each."""
-    if can_be_read(logits):
-        figures = torch.empty(3, len(logits))
-        _softmax_figures_rows(
-            logits.numpy(), targets.numpy(), figures.numpy(), shared=logits.numel() >= MIN_PARALLEL_SIZE
-        )
-        return figures[0], figures[1], figures[2]
-    largest = logits.amax(dim=-1, keepdim=True)  # (n, 1)
-    shifted = logits - largest
-    exponentials = shifted.exp()
-    total = exponentials.sum(dim=-1)
-    logprobs = shifted.gather(1, targets[:, None])[:, 0] - total.log()
-    entropy = total.log() - shifted.mul_(exponentials).sum(dim=-1) / total
-    return logprobs, entropy, total.log() + largest[:, 0]
-
-
-def _logits_grad(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
-    """The gradient of the logits (n, V), `scale` (n,) times (one-hot minus softmax), written over them."""
-    if can_be_read(logits, lse, scale):
-        arrays = (tensor.numpy(force=True) for tensor in (logits, targets, lse, scale.contiguous()))
-        _logits_grad_rows(*arrays, shared=logits.numel() >= MIN_PARALLEL_SIZE)
-        return logits
-    softmax = logits.sub_(lse[:, None]).exp_()
-    return softmax.mul_(-scale[:, None]).scatter_add_(1, targets[:, None], scale[:, None])
-
-
-@compiled_in_parallel
-def _softmax_figures_rows(logits, targets, figures):
-    for row in prange(len(logits)):
-        largest = greatest(logits[row])
-        total, weighted = 0.0, 0.0
-        for first in range(0, logits.shape[1], FP32_SUM_SIZE):
-            part_total, part_weighted = _sums(logits[row, first : first + FP32_SUM_SIZE], largest)
-            total += part_total
-            weighted += part_weighted
-        if np.isnan(weighted):  # the exponentials hide a NaN
-            total = weighted
-        figures[0, row] = logits[row, targets[row]] - largest - np.log(total)
-        figures[1, row] = np.log(total) - weighted / total
-        figures[2, row] = largest + np.log(total)
-
-
-@compiled
-def _sums(numbers, largest):
-    """The sums of exp(x - largest) and of (x - largest) exp(x - largest)."""
-    total, weighted = np.float32(0), np.float32(0)
-    for at in range(len(numbers)):
-        shifted = numbers[at] - largest
-        power = power_of_two(shifted * LOG2_E)
-        total += power
-        weighted += power * shifted
-    return total, weighted
-
-
-@compiled_in_parallel
-def _logits_grad_rows(logits, targets, lse, scale):
-    for row in prange(len(logits)):
-        _scale_softmax(logits[row], lse[row], -scale[row])
-        logits[row, targets[row]] += scale[row]
-
-
-@compiled
-def _scale_softmax(numbers, lse, scale):
-    for at in range(len(numbers)):
-        numbers[at] = power_of_two((numbers[at] - lse) * LOG2_E) * scale
-
-
-def _logits_in_chunks(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, size: int
-) -> Iterator[tuple[slice, _Logits]]:
-    """Yields slices of at most `size` of the M rows with their logits, which the next chunk overwrites."""
-    buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
-    for first in range(0, len(hidden), size):
-        part = slice(first, min(first + size, len(hidden)))
-        product = multiply(hidden[part], weight, bias, space=buffer)
-        fused = is_on() and on_card(product) and len(product) > 1  # one row would be a graph of its own
-        yield part, (_FusedLogits if fused else _Logits)(product, temperature)
-
-
-def _precision(hidden: Tensor) -> torch.dtype:
-    return torch.promote_types(hidden.dtype, torch.float32)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from sleuth.kernels.transfers import sent
 from sleuth.learn.losses import Normaliser, token_weights
-from sleuth.types import Credit, Episode, Group, PromptLogprobs, Score, Trajectory
+from sleuth.types import Credit, Episode, Group, Score, Trajectory
 
 NUMPY = {torch.bool: np.bool_, torch.int64: np.int64, torch.float32: np.float32}
 
 Advantages = Sequence[Sequence[float | None]]
 """By group and episode; None where an episode is left out of the loss."""
-Verdicts = Mapping[tuple[int, ...], PromptLogprobs]
-"""What a teacher on a server says, by the tokens of a trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +26,7 @@ class Row:
     `sampler_logprobs` has T values, read only where a token is trained; None if the engine gave none. `token_weight`
     has T numbers: the relative weight of each trained token; None is 1 for all. `credit` has T numbers that are added
     to the advantage, token by token; None is 0 for all. `guidance` is the weight with which its trained tokens follow a
-    teacher, whose `verdict` on all T tokens is given if a server has computed it. Rows with the same `episode_id` are
+    teacher. Rows with the same `episode_id` are
     linked trajectories of one episode, and a loss that counts rows counts them as one; None is an episode by itself.
     `sources` are T places in the row: of the token that each token copies, -1 where it copies none.
     `Row(tokens=(7, 5, 9), trained=(False, True, True), advantage=0.5, sampler_logprobs=(0.0, -0.1, -1.2))`.
@@ -43,7 +39,6 @@ class Row:
     token_weight: tuple[float, ...] | None = None
     credit: tuple[float, ...] | None = None
     guidance: float = 0.0
-    verdict: PromptLogprobs | None = None
     episode_id: int | None = None
     sources: tuple[int, ...] | None = None
 
@@ -54,7 +49,6 @@ def trajectory_row(
     episode_id: int | None = None,
     credits: Sequence[Credit] = (),
     guidance: float = 0.0,
-    verdict: PromptLogprobs | None = None,
 ) -> Row:
     """What the policy wrote is trained; prompts, retrieved text, inserted tags and copied turns are not. `credits` are
     added to the advantage of the tokens that they cover."""
@@ -73,7 +67,6 @@ def trajectory_row(
         sampler_logprobs=tuple(logprobs) if complete else None,
         credit=tuple(_credit_by_token(trajectory, credits)) if credits else None,
         guidance=guidance,
-        verdict=verdict,
         episode_id=episode_id,
     )
 
@@ -107,9 +100,8 @@ class Batch:
     """B rows padded on the right to T tokens. Everything but `lengths` is (B, T); index t speaks of token t.
 
     `weights` are the shares of the whole step's loss (see `token_weights`), 0 where not `trained`; a part of a batch
-    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher. Its
-    `teacher_logprobs` and, if the loss asks for it, `teacher_top` are there if a server has computed them, and are else
-    added pass by pass.
+    keeps the weights it had in the whole. `guidance` is None if no row follows a teacher, whose
+    `teacher_logprobs` and, if the loss asks for it, `teacher_top` are added pass by pass.
     """
 
     tokens: Tensor  # int64, 0 in the padding
@@ -188,8 +180,6 @@ def collate(rows: Sequence[Row], *, normalise: Normaliser = "token", constant: i
         weights=token_weights(trained * token_weight, normalise, constant=constant, episode_ids=_episode_ids(rows)),
         sampler_logprobs=_pad(sampler, torch.float32) * trained if len(sampler) == len(rows) else None,
         guidance=guidance * trained if guidance.any() else None,
-        teacher_logprobs=_teacher_logprobs(rows) if guidance.any() else None,
-        teacher_top=_teacher_top(rows) if guidance.any() else None,
         sources=_sources(rows),
     )
 
@@ -201,32 +191,6 @@ def _sources(rows: Sequence[Row]) -> Tensor | None:
     return _pad([row.sources or (-1,) * len(row.tokens) for row in rows], torch.int64, padding=-1)
 
 
-def _teacher_logprobs(rows: Sequence[Row]) -> Tensor | None:
-    """(B, T) fp32; 0 in rows without a verdict, which follow nobody."""
-    if all(row.verdict is None for row in rows):
-        return None
-    return _pad([row.verdict.logprobs if row.verdict else (0.0,) * len(row.tokens) for row in rows], torch.float32)
-
-
-def _teacher_top(rows: Sequence[Row]) -> Top | None:
-    """As many of the likeliest tokens as the verdicts have; zeros in rows without one."""
-    k = max((len(of_place) for row in rows if row.verdict for of_place in row.verdict.top), default=0)
-    if not k:
-        return None
-    none = ((0, 0.0),) * k
-    padded = [
-        [of_place or none for of_place in (row.verdict.top if row.verdict else ((),) * len(row.tokens))] for row in rows
-    ]
-    tokens, logprobs = (
-        pad_sequence(
-            [torch.tensor([[entry[part] for entry in of_place] for of_place in row], dtype=dtype) for row in padded],
-            batch_first=True,
-        )
-        for part, dtype in ((0, torch.int64), (1, torch.float32))
-    )
-    return Top(tokens=tokens, logprobs=logprobs)
-
-
 def batch_of_groups(
     groups: Sequence[Group],
     advantages: Advantages,
@@ -234,25 +198,17 @@ def batch_of_groups(
     normalise: Normaliser,
     constant: int | None = None,
     guidance: Callable[[Score], float] = lambda score: 0.0,
-    verdicts: Verdicts | None = None,
 ) -> Batch:
     """The trajectories of all episodes that have an advantage. Linked trajectories of one episode share its advantage
-    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of them. Where
-    `verdicts` are given, what has none follows nobody."""
-
-    def followed(trajectory: Trajectory, score: Score) -> dict[str, Any]:
-        if verdicts is None:
-            return {"guidance": guidance(score)}
-        verdict = verdicts.get(trajectory.tokens)
-        return {"guidance": 0.0 if verdict is None else guidance(score), "verdict": verdict}
-
+    and the `guidance` of its score, and count as one row; the credits of its score apply to the last of
+    them."""
     rows = [
         trajectory_row(
             trajectory,
             advantage,
             episode_id,
             credits=score.credits if trajectory is episode.trajectory else (),
-            **followed(trajectory, score),
+            guidance=guidance(score),
         )
         for episode_id, (episode, score, advantage) in enumerate(in_loss(groups, advantages))
         for trajectory in episode.trajectories
@@ -280,13 +236,9 @@ def in_loss(groups: Sequence[Group], advantages: Advantages) -> Iterator[tuple[E
 
 def _episode_ids(rows: Sequence[Row]) -> Tensor | None:
     """(B,) int64, the number of each row's episode among those of the step; None where each row is its own."""
-    if len({row.episode_id for row in rows if row.episode_id is not None}) == sum(
-        row.episode_id is not None for row in rows
-    ):
-        return None
-    numbers: dict[object, int] = {}
     names = [("row", at) if row.episode_id is None else row.episode_id for at, row in enumerate(rows)]
-    return torch.tensor([numbers.setdefault(name, len(numbers)) for name in names])
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return None if len(numbers) == len(rows) else torch.tensor([numbers[name] for name in names])
 
 
 def _pad(values: Sequence[Sequence[float]], dtype: torch.dtype, padding: float = 0) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.kernels.fused_layers import fused_forwards
+from sleuth.kernels.fused import fused_forwards
 from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import onednn_linears, replaced_forwards
 from sleuth.kernels.vocabulary import LogprobGrad, logprobs_with_grad, target_logprobs, top_logprobs
@@ -52,20 +52,18 @@ class Targets:
         found = (self._numbers, before, tree.tokens[self._numbers], before.unique())
         self.numbers, self.before, self.tokens, self.read = map(pack.send, found)
         top = pack.rows.teacher_top
-        self._guided = None if top is None else pack.send(self._find_guided())
-        self.also = None if top is None else top.tokens.flatten(0, 1)[self._guided]
+        self._places = None if top is None else pack.send(self._find_places())
+        self.also = None if top is None else top.tokens.flatten(0, 1)[self._places]
         """(M, k) int64: the likeliest tokens to a teacher in the place of each target; None if nobody follows those."""
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def _find_guided(self) -> Tensor:
-        """(M,) flat (R, T) indices: each target's token in a row through it that follows the teacher, if one does. A
-        server's answers about one prefix may differ in their last bits, and so in their tokens."""
-        rows, nodes = self._host.rows, self._host.tree.nodes.flatten()
-        assert rows.guidance is not None
-        flat = rows.trained.flatten().nonzero()[:, 0]
-        flat = flat[(2 * nodes[flat] + (rows.guidance.flatten()[flat] == 0)).argsort(stable=True)]
+    def _find_places(self) -> Tensor:
+        """(M,) flat (R, T) indices: each target's token in one of the rows through it."""
+        nodes = self._host.tree.nodes.flatten()
+        flat = self._host.rows.trained.flatten().nonzero()[:, 0]
+        flat = flat[nodes[flat].argsort(stable=True)]
         return flat[torch.searchsorted(nodes[flat].contiguous(), self._numbers)]
 
     def logprob_grad(self, loss: TokenLoss, reference: Tensor | None) -> LogprobGrad:
@@ -79,7 +77,7 @@ class Targets:
         flat, target = flat[predicted][order], torch.searchsorted(self._numbers, nodes[predicted][order])
         starts = torch.searchsorted(target, torch.arange(len(self) + 1)).tolist()  # of each target's indices in `flat`
         flat, target = map(self.pack.send, (flat, target))
-        teacher = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._guided]  # (M, k)
+        teacher = None if rows.teacher_top is None else rows.teacher_top.logprobs.flatten(0, 1)[self._places]  # (M, k)
 
         def logprob_grad(part: slice, values: Tensor) -> tuple[Tensor, Tensor]:
             span = slice(starts[part.start], starts[part.stop])

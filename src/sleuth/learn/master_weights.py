@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn.attention import Observe
 from sleuth.learn.chunked_loss import add_gradients
-from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
+from sleuth.learn.logprobs import PassFigures, TokenLoss, token_loss
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import ALONE, Ranks
@@ -52,13 +51,10 @@ class MasterWeights:
             return master.requires_grad_()
         return weight if weight.dtype == dtype else weight.detach().to(dtype).requires_grad_()
 
-    def logprobs(self, part: Pack, *, temperature: float, observe: Observe | None = None) -> tuple[Tensor, Tensor]:
-        """`token_logprobs` of the model."""
-        return token_logprobs(self.module, part, temperature=temperature, observe=observe)
-
-    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
-        """`token_top_logprobs` of the model."""
-        return token_top_logprobs(self.module, part, top_k, temperature=temperature)
+    def run(self, function: Callable[..., tuple[Tensor, ...]], *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        """The result of `function(model, ...)`, such as `token_logprobs`. The ranks that hold a model together call it
+        at the same time, each with its own pack."""
+        return function(self.module, *arguments, **options)
 
     @property
     def takes_chunks(self) -> bool:
@@ -79,7 +75,7 @@ class MasterWeights:
                 budget=budget,
                 collect=self.collect_gradients,
             )
-        share, logprobs, entropy = token_loss(self.module, part, loss, reference, temperature=temperature)
+        share, logprobs, entropy = self.run(token_loss, part, loss, reference, temperature=temperature)
         share.backward()
         self.collect_gradients()
         return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))

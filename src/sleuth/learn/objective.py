@@ -17,7 +17,7 @@ from sleuth.learn.losses import KLKind
 from sleuth.learn.prefix_tree import Pack
 from sleuth.own.calls import Caller
 from sleuth.own.functions import UserFunction, parameters_of, require_arguments
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import prints_to_stderr
 
 POLICY_LOSSES = {
     "clip": (losses.clipped_policy_loss, losses.clipped),

@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from sleuth.kernels.allocator import (
     return_freed_memory,
 )
 from sleuth.learn.batch import Batch, Top
-from sleuth.learn.logprobs import PassFigures, tree_attention
+from sleuth.learn.logprobs import PassFigures, token_logprobs, token_top_logprobs, tree_attention
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import check_family
 from sleuth.learn.objective import Objective, PolicyLoss, SupervisedLoss
@@ -254,7 +254,7 @@ class Policy:
         with tree_attention(self.masters.module), recomputation:
             reference = None
             if objective.reads_reference and self.reference is not None:
-                reference = self._logprobs_of(self.reference, part, temperature, budget)
+                reference = self._frozen(self.reference, token_logprobs, part, temperature, budget)[0]
             if part.rows.guidance is not None and self.teacher is not None:
                 verdicts = self._verdicts_of(self.teacher, part, temperature, budget)
                 part = dataclasses.replace(part, rows=dataclasses.replace(part.rows, **verdicts))
@@ -265,9 +265,8 @@ class Policy:
                 _, statistics = objective(part.rows, computed.logprobs, reference)
             else:
                 attention = objective.attention_loss()
-                logprobs, entropy = self.masters.logprobs(
-                    part, temperature=temperature, observe=None if attention is None else attention.observe
-                )
+                observe = None if attention is None else attention.observe
+                logprobs, entropy = self.masters.run(token_logprobs, part, temperature=temperature, observe=observe)
                 share, statistics = objective(part.rows, logprobs, reference)
                 if attention is not None:
                     more, of_attention = attention.loss(part)
@@ -309,32 +308,36 @@ class Policy:
             "go back to the last checkpoint with a lower learning_rate or max_grad_norm"
         )
 
-    @torch.no_grad()
-    def _logprobs_of(self, frozen: MasterWeights, part: Pack, temperature: float, budget: int) -> Tensor:
-        """(R, T), of a frozen model. A pack over the budget, which the policy computes in chunks, is split into smaller
-        packs."""
-        if len(part.tree) <= budget or not self.masters.takes_chunks:
-            return frozen.logprobs(part, temperature=temperature)[0]
-        result = torch.zeros_like(part.rows.weights)
-        for some in pack(part.rows, budget):
-            logprobs, _ = frozen.logprobs(some, temperature=temperature)
-            result[list(some.members), : logprobs.shape[1]] = logprobs
-        return result
-
     def _verdicts_of(self, teacher: MasterWeights, part: Pack, temperature: float, budget: int) -> dict[str, Any]:
-        """The fields of a batch that a teacher fills; otherwise as `_logprobs_of`."""
-        if (k := self.teacher_top_k) is None:
-            return {"teacher_logprobs": self._logprobs_of(teacher, part, temperature, budget)}
-        if len(part.tree) <= budget or not self.masters.takes_chunks:
-            logprobs, tokens, of_tokens = teacher.top_logprobs(part, k, temperature=temperature)
-            return {"teacher_logprobs": logprobs, "teacher_top": Top(tokens=tokens, logprobs=of_tokens)}
-        logprobs = torch.zeros_like(part.rows.weights)
-        tokens, of_tokens = (part.rows.tokens.new_zeros(*logprobs.shape, k, dtype=d) for d in (None, logprobs.dtype))
-        for some in pack(part.rows, budget):
-            found = teacher.top_logprobs(some, k, temperature=temperature)
-            for whole, values in zip((logprobs, tokens, of_tokens), found, strict=True):
-                whole[list(some.members), : values.shape[1]] = values
+        """The fields of a batch that a teacher fills."""
+        if self.teacher_top_k is None:
+            return {"teacher_logprobs": self._frozen(teacher, token_logprobs, part, temperature, budget)[0]}
+        logprobs, tokens, of_tokens = self._frozen(
+            teacher, token_top_logprobs, part, temperature, budget, top_k=self.teacher_top_k
+        )
         return {"teacher_logprobs": logprobs, "teacher_top": Top(tokens=tokens, logprobs=of_tokens)}
+
+    @torch.no_grad()
+    def _frozen(
+        self,
+        frozen: MasterWeights,
+        function: Callable[..., tuple[Tensor, ...]],
+        part: Pack,
+        temperature: float,
+        budget: int,
+        **options: int,
+    ) -> Sequence[Tensor]:
+        """What a frozen model computes of a pack, (R, T, ...) each. A pack over the budget, which the policy computes
+        in chunks, is split into smaller packs."""
+        if len(part.tree) <= budget or not self.masters.takes_chunks:
+            return frozen.run(function, part, temperature=temperature, **options)
+        whole: list[Tensor] = []
+        for some in pack(part.rows, budget):
+            values = frozen.run(function, some, temperature=temperature, **options)
+            whole = whole or [value.new_zeros(*part.rows.tokens.shape, *value.shape[2:]) for value in values]
+            for target, value in zip(whole, values, strict=True):
+                target[list(some.members), : value.shape[1]] = value
+        return whole
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

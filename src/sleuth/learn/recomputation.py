@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 from sleuth.host.threads import to_stderr
 from sleuth.kernels.allocator import free_memory
 from sleuth.kernels.card_pass import CardPass
-from sleuth.kernels.fused import is_on
-from sleuth.kernels.fused_layers import fused_forwards
+from sleuth.kernels.fused import fused_forwards, is_on
 from sleuth.learn.logprobs import head_of
 from sleuth.learn.prefix_tree import PrefixTree
 from sleuth.types import SleuthError

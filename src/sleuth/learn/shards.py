@@ -8,7 +8,7 @@ on ranks: it is emptied during an update and gathered again after it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -24,10 +24,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from sleuth.learn.attention import Observe
-from sleuth.learn.logprobs import PassFigures, TokenLoss, token_logprobs, token_loss, token_top_logprobs
 from sleuth.learn.master_weights import HALF, MasterWeights
-from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError
 
@@ -64,28 +61,14 @@ class Shards(MasterWeights):
         if not self._learns:  # a reference is read through its shards only
             self.set_aside()
 
-    def logprobs(self, part: Pack, *, temperature: float, observe: Observe | None = None) -> tuple[Tensor, Tensor]:
-        """`token_logprobs`; all ranks call it at the same time, each with its own pack. Nobody may `observe`: a loss of
-        the attention needs one process."""
-        assert observe is None
-        return self._forward(part, temperature)
-
-    def top_logprobs(self, part: Pack, top_k: int, *, temperature: float) -> tuple[Tensor, ...]:
-        """`token_top_logprobs`; all ranks call it at the same time, each with its own pack."""
-        return self._forward(part, temperature, top_k=top_k)
+    def run(self, function: Callable[..., tuple[Tensor, ...]], *arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        """As `MasterWeights`, with the weights gathered layer by layer."""
+        return self._forward(function, *arguments, **options)
 
     @property
     def takes_chunks(self) -> bool:
         """False: ranks gather and scatter weights in step, pass by pass."""
         return False
-
-    def add_gradients(
-        self, part: Pack, loss: TokenLoss, reference: Tensor | None, *, temperature: float, budget: int
-    ) -> PassFigures:
-        """As `MasterWeights`; all ranks call it at the same time, each with its own pack."""
-        share, logprobs, entropy = self._forward(part, temperature, loss, reference)
-        share.backward()
-        return PassFigures(loss=share.detach(), logprobs=logprobs, entropy=entropy, computed=len(part.tree))
 
     def set_aside(self) -> None:
         """Frees the memory of the whole model for an update."""
@@ -171,27 +154,17 @@ class Shards(MasterWeights):
 
 
 class _Forward(nn.Module):
-    """The root module for FSDP, whose forward returns log-probabilities of a pack or a loss of them. They use the head
-    without the model's own forward."""
+    """The root module for FSDP. Its forward calls a function of the model, which uses the head without the model's own
+    forward."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
 
     def forward(
-        self,
-        part: Pack,
-        temperature: float,
-        loss: TokenLoss | None = None,
-        reference: Tensor | None = None,
-        *,
-        top_k: int | None = None,
+        self, function: Callable[..., tuple[Tensor, ...]], *arguments: Any, **options: Any
     ) -> tuple[Tensor, ...]:
-        if top_k is not None:
-            return token_top_logprobs(self.model, part, top_k, temperature=temperature)
-        if loss is None:
-            return token_logprobs(self.model, part, temperature=temperature)
-        return token_loss(self.model, part, loss, reference, temperature=temperature)
+        return function(self.model, *arguments, **options)
 
 
 def _copy_on_meta(model: PreTrainedModel) -> PreTrainedModel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
@@ -15,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sleuth.own.functions import UserCodeError, UserFunction
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import prints_to_stderr
 
 THREADS = 64
 """Limit on the calls that run at the same time where each has an object of its own, as in environments."""
@@ -46,7 +45,6 @@ class Caller:
         self.function = function
         self.seconds = seconds
         self.delays_engine = delays_engine
-        self.at_once = at_once
         self._threads = _Threads(at_once)
 
     async def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -55,10 +53,8 @@ class Caller:
 
     async def run(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """The same for another callable of the user's, such as a method of an object that the function made."""
-        asynchronous = _is_asynchronous(call)
-        run = self._run_in_loop if asynchronous else self._run_in_thread
-        how = SIDE_BY_SIDE if asynchronous else f"up to {self.at_once} at a time" if self.at_once > 1 else ONE_BY_ONE
-        with timed(self.function.name, how), delaying_engine() if self.delays_engine else nullcontext():
+        run = self._run_in_loop if _is_asynchronous(call) else self._run_in_thread
+        with delaying_engine() if self.delays_engine else nullcontext():
             outcome = await run(call, arguments, keywords)
         if isinstance(outcome.error, UserCodeError):
             raise outcome.error
@@ -213,62 +209,3 @@ async def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
     if not answer.done() and loop in _LOOPS:
         _LOOPS.remove(loop)
     answer.cancel()
-
-
-# -- time --------------------------------------------------------------------------------------------------------------
-
-ONE_BY_ONE, SIDE_BY_SIDE = "one at a time", "side by side"
-SLOW_SECONDS, SLOW_SHARE = 1.0, 0.5
-"""Calls that take this long, and this share of a step, are worth a line."""
-
-
-@dataclass(slots=True)
-class _Clock:
-    """The seconds in which at least one call of a function was running, and how its calls are made."""
-
-    how: str = ""
-    running: int = 0
-    since: float = 0.0
-    seconds: float = 0.0
-
-    def tick(self) -> None:
-        """Adds the time since the last tick if a call was running."""
-        now = time.monotonic()
-        self.seconds += now - self.since if self.running else 0.0
-        self.since = now
-
-
-_CLOCKS: dict[str, _Clock] = {}
-_CLOCKS_LOCK = Lock()  # the steps of a prefetching run are played in a thread of their own
-
-
-@contextmanager
-def timed(name: str, how: str) -> Iterator[None]:
-    """Counts the time until this ends as that of a call of `name`."""
-    with _CLOCKS_LOCK:
-        clock = _CLOCKS.setdefault(name, _Clock())
-        clock.tick()
-        clock.how, clock.running = how, clock.running + 1
-    try:
-        yield
-    finally:
-        with _CLOCKS_LOCK:
-            clock.tick()
-            clock.running -= 1
-
-
-def slow_calls(seconds: float) -> dict[str, str]:
-    """A sentence for each of the user's functions that took most of the last `seconds`, by its name. Resets the
-    counts."""
-    with _CLOCKS_LOCK:
-        for clock in _CLOCKS.values():
-            clock.tick()
-        took = {name: (clock.seconds, clock.how) for name, clock in _CLOCKS.items()}
-        for clock in _CLOCKS.values():
-            clock.seconds = 0.0
-    return {
-        name: f"{name} ran for {of_it:.1f} of the {seconds:.1f} seconds; it is called {how}"
-        + ("" if how == SIDE_BY_SIDE else f", and would be called {SIDE_BY_SIDE} if it were async")
-        for name, (of_it, how) in took.items()
-        if of_it >= max(SLOW_SECONDS, SLOW_SHARE * seconds)
-    }

@@ -18,8 +18,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from sleuth.own.permission import CODE
-from sleuth.own.prints import prints_to_stderr
+from sleuth.own.permission import CODE, prints_to_stderr
 from sleuth.types import SleuthError
 
 SOURCE = ".py"

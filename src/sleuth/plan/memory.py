@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sleuth.engines.local.pages import PAGE
-from sleuth.kernels.card_pass import CARD_CHUNK_ROWS, FP32, CardPass
+from sleuth.kernels.card_pass import CARD_CHUNK_ROWS, FP32, PAGE, CardPass
 from sleuth.plan.shapes import ModelShape
 from sleuth.recipe.training import LoraRecipe
 

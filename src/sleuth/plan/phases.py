@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sleuth.answers.suites import SUITES
-from sleuth.engines.local.pages import PAGE
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, parse_share
+from sleuth.kernels.card_pass import PAGE
 from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe

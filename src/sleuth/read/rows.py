@@ -25,7 +25,7 @@ from sleuth.read.tokens import (
 )
 from sleuth.recipe import SupervisedRecipe
 from sleuth.retrieval.open_index import Index
-from sleuth.training.sft_rows import TrainedTexts
+from sleuth.training.sft import TrainedTexts
 from sleuth.types import Passage
 
 FIRST_CLOZES, LAST_CLOZES, CLOZES_FALL_UNTIL = 0.7, 0.2, 0.6

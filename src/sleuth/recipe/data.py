@@ -47,7 +47,7 @@ class DataFields(KindTable):
 
     feeds: ClassVar[Fed] = ("rows",)
     """What a stage makes of it: rows to imitate, episodes to play, or thoughts to measure."""
-    rows: ClassVar[str] = "sleuth.training.sft_rows"
+    rows: ClassVar[str] = "sleuth.training.sft"
     """The module that makes its rows for a stage, `training_rows`, and checks the stage for them, `require_texts`."""
     trainer: ClassVar[str] = "sleuth.training.sft"
     """The module whose `run(stage, context)` trains its rows."""

@@ -59,11 +59,6 @@ class PolicyTeacherRecipe(StrictModel):
     named: ClassVar[Mapping[str, str]] = {"model": "model"}
     model: str
     """Folder or hub id of a model with the same vocabulary, which is not trained. Ranks hold it in shards."""
-    url: str | None = None
-    """Address of a vLLM or SGLang server of this model, such as "http://10.0.0.2:30000", which is asked for the
-    log-probabilities of the episodes; only the tokenizer is then read here. An episode without an answer after three
-    attempts follows nobody; above `max_missing_fraction` of a step's guided episodes the run stops with an error.
-    Absent: the model is loaded here."""
     when: Literal["always", "wrong"] = "always"
     """Episodes that are guided: all, or only those that are not right (arXiv:2508.20324), while the reward trains all
     of them. The scorer of answers says whether one is right; without an `answer` reward, it has the highest score that
@@ -73,11 +68,6 @@ class PolicyTeacherRecipe(StrictModel):
     top_k: PositiveInt | None = None
     """Instead of the sampled token, the divergence over so many of the teacher's likeliest tokens in each place and one
     class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
-
-    @combination
-    def _can_be_asked(self) -> Iterator[str]:
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            yield f"url is {self.url!r}: expected http://HOST:PORT"
 
 
 class PoolRecipe(StrictModel):
@@ -122,10 +112,9 @@ class PoolRecipe(StrictModel):
         for url in self.urls or ():
             if not url.startswith(("http://", "https://")):
                 yield f"urls holds {url!r}: expected http://HOST:PORT"
-        if self.urls and len(set(self.urls)) < len(self.urls):
-            yield "urls names a server twice"
-        if self.cards and len(set(self.cards)) < len(self.cards):
-            yield "cards names a GPU twice"
+        for key in ("urls", "cards"):
+            if len(set(getattr(self, key) or ())) < len(getattr(self, key) or ()):
+                yield f"{key} names one twice"
         if not self.urls and self.launch is None:
             yield 'has no server: name those that run in urls, or set launch = "vllm"'
         if self.urls and self.launch is not None:
@@ -200,28 +189,30 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """How scores become a gradient."""
 
     @combination
-    def _policy_has_to_search(self) -> Iterator[str]:
-        if getattr(self.env, "retriever", None) == "gold":
+    def _env_fits(self) -> Iterator[str]:
+        env, asks = self.env, isinstance(self.data, QuestionsRecipe)
+        if getattr(env, "retriever", None) == "gold":
             yield 'env.retriever = "gold" is for evaluations: with it no query matters; set "index"'
-        if getattr(self.env, "closed_book", False):
+        if getattr(env, "closed_book", False):
             yield "env.closed_book = true is for evaluations: with it nothing is searched; remove it"
-
-    @combination
-    def _group_fits(self) -> Iterator[str]:
-        tokens = getattr(self.env, self.env.turn_key, None)
+        tokens = getattr(env, env.turn_key, None)
         if tokens is not None and tokens >= self.context:
-            yield f"env.{self.env.turn_key} = {tokens} leaves no room for a prompt in context = {self.context}"
-
-    @combination
-    def _data_fits_env(self) -> Iterator[str]:
-        thinks = self.env.plays == "thought"
-        if thinks and isinstance(self.data, QuestionsRecipe):
+            yield f"env.{env.turn_key} = {tokens} leaves no room for a prompt in context = {self.context}"
+        if asks and env.plays == "thought":
             yield 'data.kind is missing: env.kind = "thought" reads texts; set kind = "places" or "text"'
-        if not thinks and not isinstance(self.data, QuestionsRecipe):
-            yield f'data.kind = "{self.data.kind}" needs env.kind = "thought"; "{self.env.kind}" needs questions'
+        if not asks and env.plays != "thought":
+            yield f'data.kind = "{self.data.kind}" needs env.kind = "thought"; "{env.kind}" needs questions'
+        credits = family.tables("credits")
+        kind = next((table.own_kind() for table in credits if table.credited[0] == env.kind), None)
+        if self.credit is not None and kind is None:
+            parts = " or ".join(table.credited[1] for table in credits)
+            yield f'credit needs {parts}, and env.kind = "{env.kind}" has neither; remove it'
+        elif self.credit is not None and kind != self.credit.kind:
+            yield f'credit.kind = "{self.credit.kind}" has no effect with env.kind = "{env.kind}"; set "{kind}"'
+        yield from unfit_rewards(self.reward, env)
 
     @combination
-    def _gains_are_known_late(self) -> Iterator[str]:
+    def _rewards_fit(self) -> Iterator[str]:
         gains = scored_late(self.reward)
         if len(gains) > 1:
             yield 'reward has kind = "gain" twice; remove one of them'
@@ -230,44 +221,48 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "computed only after all episodes end; remove it"
             )
-
-    @combination
-    def _functions_have_their_own_figures(self) -> Iterator[str]:
         yield from clashing_figures(self.reward)
 
     @combination
-    def _servers_have_whole_weights(self) -> Iterator[str]:
+    def _updates_fit(self) -> Iterator[str]:
+        size, loss = self.prompts_per_update, self.loss
         if self.engine is not None and self.lora is not None:
             yield "lora needs the in-process engine; remove [stage.engine] or lora"
-
-    @combination
-    def _off_policy_is_corrected(self) -> Iterator[str]:
-        loss = self.loss
-        if (
-            self.engine is not None
-            and self.engine.max_policy_lag
-            and loss.old_logprobs == "learner"
-            and loss.tis_cap is None
-        ):
+        lag = self.engine.max_policy_lag if self.engine is not None else 0
+        if lag and loss.old_logprobs == "learner" and loss.tis_cap is None:
             yield (
                 'engine.max_policy_lag = 1 trains on samples of older weights, and loss.old_logprobs = "learner" '
                 'treats them as on-policy: set loss.old_logprobs = "sampler", or loss.tis_cap'
             )
-
-    @combination
-    def _updates_fit(self) -> Iterator[str]:
-        size = self.prompts_per_update
         if size is not None and size > self.prompts_per_step:
             yield (
                 f"prompts_per_update = {size} is more than the prompts_per_step = {self.prompts_per_step} of a step; "
                 "remove it, or set fewer"
             )
-        for key in self.repeats:
-            if self.loss.old_logprobs == "learner":
-                yield (
-                    f'{key} = {getattr(self, key)} needs loss.old_logprobs = "sampler": with "learner" every update '
-                    "would start from a ratio of 1 to itself, and no bound would act"
-                )
+        for key in self.repeats if loss.old_logprobs == "learner" else ():
+            yield (
+                f'{key} = {getattr(self, key)} needs loss.old_logprobs = "sampler": with "learner" every update would '
+                "start from a ratio of 1 to itself, and no bound would act"
+            )
+
+    @combination
+    def _something_is_learned(self) -> Iterator[str]:
+        teacher = self.teacher
+        if teacher is None:
+            if self.loss.advantage == "none" and self.credit is None and not self.loss.beta:
+                yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
+            return
+        if teacher.when == "wrong" and not any(reward.answer_scorer for reward in self.reward):
+            for reward in [reward for reward in self.reward if reward.highest is None][:1]:
+                yield f'teacher.when = "wrong": what a right episode scores is not known of a reward "{reward.kind}"'
+        whole = {"ratio": self.loss.ratio == "sequence", "function": self.loss.function is not None}
+        for key in (key for key, given in whole.items() if given and teacher.top_k is not None):
+            yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
+        if self.replace_no_signal:
+            yield (
+                f"replace_no_signal = {self.replace_no_signal} leaves out groups whose scores are all equal, and the "
+                "teacher is for those in which every answer is wrong; remove it"
+            )
 
     @property
     def repeats(self) -> tuple[str, ...]:
@@ -275,46 +270,6 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
         minibatches = self.prompts_per_update is not None and self.prompts_per_update < self.prompts_per_step
         several = {"updates_per_batch": self.updates_per_batch > 1, "prompts_per_update": minibatches}
         return tuple(key for key, given in several.items() if given)
-
-    @combination
-    def _something_is_learned(self) -> Iterator[str]:
-        teacher = self.teacher
-        if self.loss.advantage == "none" and teacher is None and self.credit is None and not self.loss.beta:
-            yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
-        if teacher is not None and teacher.when == "wrong":
-            unknown = [reward.kind for reward in self.reward if reward.highest is None]
-            if unknown and not any(reward.answer_scorer for reward in self.reward):
-                yield f'teacher.when = "wrong": what a right episode scores is not known of a reward "{unknown[0]}"'
-        if teacher is not None and teacher.top_k is not None:
-            whole = {"ratio": self.loss.ratio == "sequence", "function": self.loss.function is not None}
-            for key in (key for key, given in whole.items() if given):
-                yield f"teacher.top_k needs a loss that is a sum over tokens, and loss.{key} makes it none; remove one"
-        if teacher is not None and teacher.url is not None and self.sampling.temperature != 1:
-            yield (
-                f"sampling.temperature = {self.sampling.temperature:g} is not that of a teacher on a server, which "
-                "gives log-probabilities at 1; set 1, or remove teacher.url"
-            )
-        if teacher is not None and self.replace_no_signal:
-            yield (
-                f"replace_no_signal = {self.replace_no_signal} leaves out groups whose scores are all equal, and the "
-                "teacher is for those in which every answer is wrong; remove it"
-            )
-
-    @combination
-    def _credit_fits_env(self) -> Iterator[str]:
-        if self.credit is None:
-            return
-        credits = family.tables("credits")
-        kinds = {table.credited[0]: table.own_kind() for table in credits}
-        if (kind := kinds.get(self.env.kind)) is None:
-            parts = " or ".join(table.credited[1] for table in credits)
-            yield f'credit needs {parts}, and env.kind = "{self.env.kind}" has neither; remove it'
-        elif kind != self.credit.kind:
-            yield f'credit.kind = "{self.credit.kind}" has no effect with env.kind = "{self.env.kind}"; set "{kind}"'
-
-    @combination
-    def _rewards_fit_env(self) -> Iterator[str]:
-        yield from unfit_rewards(self.reward, self.env)
 
     @property
     def writes(self) -> Literal["answers", "thoughts"]:
@@ -342,8 +297,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @property
     def frozen_model(self) -> str | None:
-        """The teacher, unless it is in the memory of another machine, or of another process."""
-        return None if self.teacher is None or self.teacher.url is not None else self.teacher.model
+        return None if self.teacher is None else self.teacher.model
 
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         return prompts * (prompt + self.samples_per_prompt * response)

@@ -104,7 +104,7 @@ class LossRecipe(StrictModel):
                 )
 
     @combination
-    def _function_fits(self) -> Iterator[str]:
+    def _keys_fit(self) -> Iterator[str]:
         if self.parameters and self.function is None:
             yield "parameters have no effect without function, a loss of your own; remove them"
         if self.files and self.function is None:
@@ -112,8 +112,6 @@ class LossRecipe(StrictModel):
         if self.function is not None and self.policy_loss == "cispo":
             yield 'policy_loss = "cispo" has no effect with function, which replaces it; remove one of the two'
 
-    @combination
-    def _old_fits(self) -> Iterator[str]:
         if self.advantage == "best" and self.old_logprobs != "learner":
             yield 'old_logprobs = "sampler" has no effect with advantage = "best"; set old_logprobs = "learner"'
         if self.old_logprobs == "sampler" and self.tis_cap is not None:
@@ -126,8 +124,6 @@ class LossRecipe(StrictModel):
                         'it needs old_logprobs = "sampler"'
                     )
 
-    @combination
-    def _constant_fits(self) -> Iterator[str]:
         if self.normalise == "constant" and self.constant is None:
             yield 'constant is missing: normalise = "constant" divides by it'
         if self.normalise != "constant" and self.constant is not None:

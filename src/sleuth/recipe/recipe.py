@@ -154,20 +154,12 @@ class Recipe(StrictModel):
         return stage
 
     @combination
-    def _card_is_known(self) -> Iterator[str]:
+    def _keys_fit(self) -> Iterator[str]:
         if self.card is not None:
             try:
                 read_cards(self.card)
             except ValueError as error:
                 yield f"card = {json.dumps(self.card)}: {error}"
-
-    @combination
-    def _stages_fit(self) -> Iterator[str]:
-        for index, stage in enumerate(self.stage):
-            yield from stage.problems(self, index)
-
-    @combination
-    def _weights_fit(self) -> Iterator[str]:
         inits = [getattr(stage, "init", None) is not None for stage in self.stage]
         if not self.model and not inits[0]:
             yield "model is missing: name a folder or a hub id, or give the first stage an [stage.init] table"
@@ -176,8 +168,9 @@ class Recipe(StrictModel):
             yield f"stage.{index}.init would discard the weights of the stages before it; only the first stage may"
 
     @combination
-    def _offloading_has_effect(self) -> Iterator[str]:
+    def _stages_fit(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
+            yield from stage.problems(self, index)
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):
                 yield f'stage.{index}.cpu_offload = true has no effect with device = "cpu"; remove it'
 

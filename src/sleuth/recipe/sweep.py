@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal
@@ -167,17 +166,11 @@ def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) ->
     file, colon, name = reference.rpartition(":")
     if not colon or not file:
         raise SleuthError(f"{where}: stages = {reference!r}: should be RECIPE:NAME, such as careless.toml:pretraining")
-    load = partial(load_recipe, path.parent / file)
-    names = [stage.name for stage in load().stage]
-    if name not in names:
-        raise SleuthError(f"{where}: {path.parent / file} has no stage named {name}; it has {', '.join(names)}")
-    at = names.index(name)
-    changes = [text.replace(name, f"stage.{at}", 1) for text, stage_name in overrides.items() if stage_name == name]
-    try:
-        recipe = load(changes)
-        return recipe.stage[at], recipe.families
-    except SleuthError as error:  # name the key as the override did
-        raise SleuthError(*(line.replace(f"stage.{at}.", f"{name}.") for line in error.args)) from None
+    recipe = load_recipe(path.parent / file, [text for text, stage_name in overrides.items() if stage_name == name])
+    if (stage := next((stage for stage in recipe.stage if stage.name == name), None)) is None:
+        has = ", ".join(stage.name for stage in recipe.stage)
+        raise SleuthError(f"{where}: {path.parent / file} has no stage named {name}; it has {has}")
+    return stage, recipe.families
 
 
 def _stage_of(text: str) -> str | None:

@@ -47,6 +47,11 @@ class AlarmsRecipe(StrictModel):
     """Loss or gradient is NaN or infinite; "warn" skips that update."""
 
 
+OPTIMISATION = (
+    *("steps", "learning_rate", "embedding_learning_rate", "schedule", "warmup_steps"),
+    *("betas", "weight_decay", "max_grad_norm"),
+)
+"""The keys of the optimiser."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 LEAST_VOCABULARY = 300
@@ -241,17 +246,7 @@ class TrainingRecipe(StageFields):
 
     def optimisation(self) -> dict[str, Any]:
         """The optimiser's settings, as `sleuth.learn.optim.Optimisation` takes them."""
-        names = (
-            "steps",
-            "learning_rate",
-            "embedding_learning_rate",
-            "schedule",
-            "warmup_steps",
-            "betas",
-            "weight_decay",
-            "max_grad_norm",
-        )
-        return {"name": self.optimiser, **{name: getattr(self, name) for name in names}}
+        return {"name": self.optimiser, **{key: getattr(self, key) for key in OPTIMISATION}}
 
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is saved after `step` steps."""
@@ -278,7 +273,7 @@ class HeldOutFields(KindTable):
 class SupervisedRecipe(TrainingRecipe):
     """Next-token prediction on rows of text."""
 
-    runner: ClassVar[str] = "sleuth.training.sft_rows"
+    runner: ClassVar[str] = "sleuth.training.sft"
     kind: Literal["supervised"]
     name: Name = "supervised"
     """What the stage is called in the run folder."""

@@ -10,9 +10,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.host.connections import RequestFailedError, ask, ask_within, key_headers
+from sleuth.host.connections import Replica, Replicas, RequestFailedError, RetryBudget, ask, ask_within, key_headers
 from sleuth.host.escapes import replace_surrogates
-from sleuth.host.replicas import Replica, Replicas, RetryBudget
 from sleuth.retrieval.corpus import parse_contents
 from sleuth.retrieval.index_card import identity_of
 from sleuth.retrieval.query_batcher import QueryBatcher

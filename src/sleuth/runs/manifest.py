@@ -15,7 +15,7 @@ from typing import Any
 
 from sleuth import __version__
 from sleuth.host.atomic import write_text
-from sleuth.host.machine import machine
+from sleuth.host.hardware import machine
 from sleuth.host.model_path import require_file
 from sleuth.recipe import Recipe
 from sleuth.runs.chain import recorded, run_id

@@ -99,10 +99,6 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         ),
         StepFigure("guided_fraction", "Share of the episodes that follow a teacher."),
         StepFigure(
-            "teacher_missing_fraction",
-            "Share of guided trajectories on which a teacher on a server gave no verdict; null where none was guided.",
-        ),
-        StepFigure(
             "off_policy_fraction", "Share of sampled tokens that were written by older weights than the step's."
         ),
         StepFigure("old_logprobs", 'Where the ratio starts: "sampler" or "learner".'),

@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialect import Dialect, Tool
 from sleuth.episodes.calls import ERROR, CallRecord, EpisodeCalls, parsed
 from sleuth.episodes.frames import Frame
+from sleuth.episodes.function import env_code_in
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.mcp_server import ServerTool, ToolServerFailed, tool_server
-from sleuth.episodes.own_code import env_code_in
 from sleuth.episodes.setting import Setting, asked_with, template_of
 from sleuth.host.escapes import replace_surrogates
 from sleuth.own.calls import THREADS, Caller

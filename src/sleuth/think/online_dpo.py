@@ -37,7 +37,7 @@ from sleuth.think.pools import (
     signs_of,
 )
 from sleuth.think.preference_tables import OnlineDpoRecipe
-from sleuth.training.engines import local_engine_of, record_cache
+from sleuth.training.engines import local_engine, record_cache
 from sleuth.training.grpo import require_same_reward
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import model_to_train, policy_of, starting_weights, token_budget
@@ -82,7 +82,7 @@ class DPOTrainer(Trainer):
         self.reward_spec = reward_spec_of(stage.reward)
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
-        self.engine = local_engine_of(stage, self.model, self.tokenizer, context=window, folder=folder, ranks=ranks)
+        self.engine = local_engine(context, self.model, self.tokenizer, window)
         reference = starting_weights(context, self.model, saved) if stage.loss.kind == "dpo" else None
         self.policy = policy_of(stage, self.model, reference, ranks)
         self.budget = token_budget(context, saved)
@@ -110,7 +110,7 @@ class DPOTrainer(Trainer):
         started = time.monotonic()
         groups, choices = asyncio.run(self._pools(step))
         self.engine.sleep()
-        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
+        record_cache(self.context, self.engine)
         played = time.monotonic()
         self._require_enough(groups, choices)
         with releasing_cached_memory():

@@ -18,7 +18,7 @@ from sleuth.think.tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
 from sleuth.think.thought_figures import LogprobScorer, thought_figures
 from sleuth.think.thoughts import interleaved, require_apart, thought_documents
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.sft_rows import TrainedTexts
+from sleuth.training.sft import TrainedTexts
 from sleuth.training.stage_context import StageContext
 from sleuth.types import Document, Piece
 

@@ -1,9 +1,12 @@
-"""The engine that samples the episodes of a stage that trains."""
+"""The engines of a stage: in this process, or a pool of servers; and the check of such a pool before a run."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -12,13 +15,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import DiscoveredServer, discover_servers
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
+from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
 from sleuth.kernels.allocator import release_cached_memory
+from sleuth.learn.models import load_model, load_outline
 from sleuth.ranks import ALONE, Ranks
+from sleuth.recipe import Recipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
 from sleuth.render import find_eos_ids
-from sleuth.runs.run_folder import RunFolder
 from sleuth.training.servers import StartedServers
 from sleuth.training.stage_context import StageContext
 from sleuth.types import Engine, SleuthError
@@ -44,125 +48,58 @@ class TrainingEngine(Engine, Protocol):
         ...
 
 
-class PlayingStage(Protocol):
-    """A stage whose episodes an engine in this process samples."""
+def training_engine(
+    stage: GrpoRecipe, context: StageContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> tuple[TrainingEngine, list[DiscoveredServer]]:
+    """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
+    the recipe names another; and the pool's servers. Raises SleuthError if one of them cannot be used."""
+    pool, servers, folder, ranks = stage.engine, context.servers, context.folder, context.ranks
+    if pool is None:
+        return local_engine(context, model, tokenizer, stage.context), []
+    engine, discovered = _open_pool(
+        pool,
+        model,
+        tokenizer,
+        context=stage.context,
+        temperature=stage.sampling.temperature,
+        weights=folder.path / "weights",
+        say=folder.say,
+        started=ranks.broadcast(lambda: servers.of(pool, context.model, stage.context) if servers else None),
+        ranks=ranks,
+    )
+    if servers is not None:
+        servers.found(pool, discovered)
+    return engine, discovered
 
-    name: Any
-    slots: Any
-    cache_memory: Any
-    prompts_per_step: Any
-    samples_per_prompt: Any
 
-
-def local_engine_of(
-    stage: PlayingStage,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    context: int,
-    folder: RunFolder,
-    ranks: Ranks,
+def local_engine(
+    context: StageContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, longest: int
 ) -> LocalEngine:
-    """The engine in this process, for this rank's samples of a step. Its cache has as many pages as when the stage
-    began, if it did, on all ranks as many as rank 0 has room for."""
+    """The engine in this process, for this rank's samples of a step, of at most `longest` tokens. Its cache has as many
+    pages as when the stage began, if it did, on all ranks as many as rank 0 has room for."""
+    folder, ranks = context.folder, context.ranks
+    stage: Any = context.stage
     slots = max(1, min(stage.slots, -(-stage.prompts_per_step // ranks.world) * stage.samples_per_prompt))
 
     def pages() -> int:
-        limits = {"slots": slots, "context": context, "cache_memory": stage.cache_memory}
+        limits = {"slots": slots, "context": longest, "cache_memory": stage.cache_memory}
         recorded = folder.manifest.recorded("cache_pages", stage.name)
         return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
     engine = LocalEngine(
-        model, tokenizer, slots=slots, context=context, cache_pages=ranks.broadcast(pages), log=folder.say
+        model, tokenizer, slots=slots, context=longest, cache_pages=ranks.broadcast(pages), log=folder.say
     )
-    record_cache(stage.name, engine, folder, ranks)
+    record_cache(context, engine)
     return engine
 
 
-def record_cache(stage: str, engine: object, folder: RunFolder, ranks: Ranks) -> None:
+def record_cache(context: StageContext, engine: object) -> None:
     """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
-    if (
-        ranks.first
-        and isinstance(engine, LocalEngine)
-        and folder.manifest.recorded("cache_pages", stage) != engine.cache_pages
-    ):
-        folder.manifest.record("cache_pages", engine.cache_pages, stage=stage)
-
-
-def engine_of(
-    stage: GrpoRecipe,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    folder: RunFolder,
-    ranks: Ranks,
-    started: StartedServers | None = None,
-) -> tuple[TrainingEngine, list[DiscoveredServer]]:
-    """The engine in this process, or the recipe's pool, which loads its weights from the run's folder `weights` unless
-    the recipe names another; and the pool's servers. Raises SleuthError if one of them cannot be used."""
-    if stage.engine is not None:
-        return pool_engine_of(
-            stage.engine,
-            model,
-            tokenizer,
-            context=stage.context,
-            temperature=stage.sampling.temperature,
-            weights=folder.path / "weights",
-            say=folder.say,
-            started=started,
-            ranks=ranks,
-        )
-    return local_engine_of(stage, model, tokenizer, context=stage.context, folder=folder, ranks=ranks), []
-
-
-def pool_engine_of(
-    pool: PoolRecipe,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    context: int,
-    temperature: float,
-    weights: Path,
-    say: Callable[[str], None],
-    started: StartedServers | None = None,
-    ranks: Ranks = ALONE,
-) -> tuple[PoolEngine, list[DiscoveredServer]]:
-    """A recipe's pool for episodes of at most `context` tokens, sampled at a `temperature` with the log-probabilities
-    that training needs. It loads its weights from the folder `weights` unless the recipe names another. With it, its
-    servers. Raises SleuthError if one of them cannot be used.
-
-    `started` are the servers that the run has started for this pool, where the recipe names none that run already. The
-    first of several `ranks` asks the servers what they can do.
-    """
-    eos_ids = find_eos_ids(model.generation_config, tokenizer)
-    urls = started.urls if started is not None else pool.urls or ()
-    servers = list(started.discovered) if started is not None else []
-    servers = servers or ranks.broadcast(
-        lambda: discover_servers(
-            urls, tokenizer=tokenizer, eos_ids=eos_ids, context=context, temperature=temperature, log=say
-        )
-    )
-    limits = PoolLimits(
-        requests_at_once=pool.requests_at_once,
-        seconds=pool.seconds,
-        unavailable_timeout=pool.unavailable_timeout,
-        sleeps=pool.sleeps or (started is not None and started.sleeps),
-        max_policy_lag=pool.max_policy_lag,
-    )
-    engine = PoolEngine(
-        servers,
-        model,
-        tokenizer,
-        eos_ids=eos_ids,
-        context=context,
-        temperature=temperature,
-        limits=limits,
-        shared=(pool.weights or weights).resolve(),
-        log=say,
-        asleep=started is not None and started.asleep,
-        ranks=ranks,
-    )
-    return engine, servers
+    if not (context.ranks.first and isinstance(engine, LocalEngine)):
+        return
+    stage, manifest, pages = context.stage.name, context.folder.manifest, engine.cache_pages
+    if manifest.recorded("cache_pages", stage) != pages:
+        manifest.record("cache_pages", pages, stage=stage)
 
 
 def evaluation_pool(
@@ -176,8 +113,8 @@ def evaluation_pool(
     if pool is None:
         return None
     release_cached_memory()
-    open_pool = partial(
-        pool_engine_of,
+    work = partial(
+        _open_pool,
         pool,
         model,
         tokenizer,
@@ -187,7 +124,7 @@ def evaluation_pool(
         say=folder.say,
         started=servers.of(pool, context.model, longest) if servers is not None else None,
     )
-    engine, discovered = retried(open_pool, pool.unavailable_timeout if context.first_step else 0.0, folder.say)
+    engine, discovered = retried(work, pool.unavailable_timeout if context.first_step else 0.0, folder.say)
     if servers is not None:
         servers.found(pool, discovered)
     engine.publish(context.first_step)
@@ -208,3 +145,105 @@ def retried(work: Callable[[], Result], seconds: float, say: Callable[[str], Non
                 say(f"{error}; asking again for {deadline - now:.0f} seconds")
                 said = now
             time.sleep(RETRY_PAUSE)
+
+
+def _open_pool(
+    pool: PoolRecipe,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    context: int,
+    temperature: float,
+    weights: Path,
+    say: Callable[[str], None],
+    started: StartedServers | None = None,
+    ranks: Ranks = ALONE,
+) -> tuple[PoolEngine, list[DiscoveredServer]]:
+    """A recipe's pool for episodes of at most `context` tokens, and its servers: those that the run has `started`,
+    where the recipe names none that run already. The first of several `ranks` asks what they can do."""
+    eos_ids = find_eos_ids(model.generation_config, tokenizer)
+    urls = started.urls if started is not None else pool.urls or ()
+    probed = {"tokenizer": tokenizer, "eos_ids": eos_ids, "context": context, "temperature": temperature}
+    servers = list(started.discovered) if started is not None else []
+    servers = servers or ranks.broadcast(lambda: discover_servers(urls, **probed, log=say))
+    engine = PoolEngine(
+        servers,
+        model,
+        limits=PoolLimits(
+            requests_at_once=pool.requests_at_once,
+            seconds=pool.seconds,
+            unavailable_timeout=pool.unavailable_timeout,
+            sleeps=pool.sleeps or (started is not None and started.sleeps),
+            max_policy_lag=pool.max_policy_lag,
+        ),
+        shared=(pool.weights or weights).resolve(),
+        log=say,
+        asleep=started is not None and started.asleep,
+        ranks=ranks,
+        **probed,
+    )
+    return engine, servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedServer:
+    """A server as training would find it: `CheckedServer(url="http://127.0.0.1:8000", line="vLLM 0.32.0, ...",
+    ok=True, seconds=0.4)`. `seconds` is how long its checks took."""
+
+    url: str
+    line: str
+    ok: bool
+    seconds: float
+
+
+def pooled_stages(recipe: Recipe) -> list[int]:
+    """The indices of the stages with a pool of servers that run already."""
+    stages = recipe.stages_of(GrpoRecipe).items()
+    return [at for at, stage in stages if stage.engine is not None and stage.engine.urls]
+
+
+def check_pool(recipe: Recipe, index: int) -> list[CheckedServer]:
+    """Each server of a stage's pool, checked as training would. All are checked at once, so that one that hangs delays
+    no other."""
+    stage = recipe.stages_of(GrpoRecipe)[index]
+    assert stage.engine is not None
+    assert stage.engine.urls
+    outline = load_outline(recipe.model)
+
+    def check(url: str) -> CheckedServer:
+        started = time.monotonic()
+        try:
+            discovered = discover_server(url, tokenizer=outline.tokenizer, eos_ids=outline.eos_ids)
+            problems = discovered.problems(context=stage.context, temperature=stage.sampling.temperature)
+            line = "; ".join(problems) or str(discovered).removeprefix(f"{discovered.url}: ")
+        except SleuthError as error:
+            problems, line = [str(error)], str(error).removeprefix(f"engine.urls: {url}: ")
+        return CheckedServer(url=url, line=line, ok=not problems, seconds=time.monotonic() - started)
+
+    with ThreadPoolExecutor(len(stage.engine.urls)) as asking:
+        return list(asking.map(check, stage.engine.urls))
+
+
+def send_weights(recipe: Recipe, index: int) -> float:
+    """Sends the recipe's model to the servers, as the first step would, and compares what they sample with the model;
+    the seconds it took. Raises SleuthError if a server did not load the weights."""
+    stage = recipe.stages_of(GrpoRecipe)[index]
+    assert stage.engine is not None
+    model, tokenizer = load_model(recipe.model, dtype=recipe.dtype, device=recipe.device)
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as weights:
+        engine, _ = _open_pool(
+            stage.engine,
+            model,
+            tokenizer,
+            context=stage.context,
+            temperature=stage.sampling.temperature,
+            weights=Path(weights),
+            say=lines.append,
+        )
+        started = time.monotonic()
+        engine.publish(0)
+        seconds = time.monotonic() - started
+    if without := [line for line in lines if line.startswith("without")]:
+        raise SleuthError(without[0])
+    return seconds

@@ -22,15 +22,14 @@ from sleuth.answers.factory import (
     scorer_warnings,
 )
 from sleuth.data.questions import questions_hash
-from sleuth.engines.remote.served_teacher import ServedTeacher
-from sleuth.episodes.own_code import accepted_hash, all_sources, code_differences, own_code_in
+from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.allocator import release_cached_memory, releasing_cached_memory
-from sleuth.learn.batch import Advantages, Verdicts
+from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import group_advantages
 from sleuth.learn.models import require_teacher
 from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
@@ -41,7 +40,7 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import CARDS_FILE
-from sleuth.training.engines import engine_of, record_cache
+from sleuth.training.engines import record_cache, training_engine
 from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import (
@@ -50,13 +49,11 @@ from sleuth.training.learning import (
     model_to_train,
     policy_loss_of,
     policy_of,
-    require_same_teacher,
-    served_teacher_of,
     starting_weights,
     token_budget,
 )
 from sleuth.training.loop import Figures, Trainer, figures_of, train
-from sleuth.training.minibatches import ask_teacher, batches_of_step, guidance_of, update_on
+from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
 from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores, store_rollouts
 from sleuth.training.servers import program_of
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
@@ -86,8 +83,6 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     require_judges(stage.reward)
     if stage.teacher is not None:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
-        if inputs.stage_tokenizer is not None:
-            served_teacher_of(stage, inputs.stage_tokenizer)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if stage.engine is not None and stage.engine.launch is not None:
@@ -117,11 +112,8 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and stage.env.plays == "thought":
-        raise SleuthError(
-            f'env.kind = "thought": the gain of a thought is computed by one process, and not by {ranks.world} ranks; '
-            "train in one process"
-        )
+    if not ranks.alone and (why := stage.env.one_process):
+        raise SleuthError(f'env.kind = "{stage.env.kind}": {why}, and not by {ranks.world} ranks; train in one process')
 
 
 class GRPOTrainer(Trainer):
@@ -135,13 +127,7 @@ class GRPOTrainer(Trainer):
         read = stage.data.tasks(self.tokenizer)
         setting = stage.env.setting(self.tokenizer, read)
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
-        run_servers = context.servers
-        started = ranks.broadcast(
-            lambda: run_servers.of(stage.engine, context.model, stage.context) if run_servers else None
-        )
-        self.engine, servers = engine_of(stage, self.model, self.tokenizer, folder=folder, ranks=ranks, started=started)
-        if stage.engine is not None and run_servers is not None:
-            run_servers.found(stage.engine, servers)
+        self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
         self.worker = RolloutWorker(
             stage=stage,
             context=context,
@@ -155,12 +141,7 @@ class GRPOTrainer(Trainer):
         frozen = starting_weights(context, self.model, saved) if stage.keeps_first_weights else None
         self.policy_loss = policy_loss_of(stage)
         teacher, self.teacher_sha256 = None, None
-        self.served_teacher: ServedTeacher | None = None
-        if stage.teacher is not None and stage.teacher.url is not None:
-            self.served_teacher = ranks.broadcast(lambda: served_teacher_of(stage, self.tokenizer))
-            self.teacher_sha256 = f"served: {stage.teacher.model}"
-            require_same_teacher(stage.teacher.model, self.teacher_sha256, saved)
-        elif stage.teacher is not None:
+        if stage.teacher is not None:
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = token_budget(context, saved)
@@ -216,14 +197,13 @@ class GRPOTrainer(Trainer):
         played = self.worker.play(step)
         worked = time.process_time() - worked
         self.engine.sleep()
-        record_cache(self.stage.name, self.engine, self.context.folder, self.context.ranks)
+        record_cache(self.context, self.engine)
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
         require_enough_scores(groups, advantages, stage=self.stage)
-        verdicts, followed = self._verdicts(groups, advantages)
         with releasing_cached_memory():
-            update = self._update(groups, advantages, verdicts) | followed
+            update = self._update(groups, advantages)
         updated = time.monotonic()
         self.worker.wait()
         waited = time.monotonic() - updated
@@ -278,19 +258,12 @@ class GRPOTrainer(Trainer):
             figures |= more
         return groups, figures
 
-    def _verdicts(self, groups: Sequence[Group], advantages: Advantages) -> tuple[Verdicts | None, Figures]:
-        """Those of a teacher on a server, which the first rank asks."""
-        if (teacher := self.served_teacher) is None:
-            return None, {}
-        found, missing = self.context.ranks.broadcast(lambda: ask_teacher(teacher, groups, advantages, self.stage))
-        return found, {"teacher_missing_fraction": missing}
-
-    def _update(self, groups: Sequence[Group], advantages: Advantages, verdicts: Verdicts | None) -> Figures:
+    def _update(self, groups: Sequence[Group], advantages: Advantages) -> Figures:
         """The figures of an update; of none if no gradient is nonzero. Then the schedule waits too: a step of the
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
         passes = self.stage.updates_per_batch
-        if batches := batches_of_step(groups, advantages, self.stage, verdicts):
+        if batches := batches_of_step(groups, advantages, self.stage):
             figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
         if self.stage.repeats:
             figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0

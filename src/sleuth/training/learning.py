@@ -8,10 +8,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.served_teacher import ServedTeacher, find_teacher
 from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
 from sleuth.learn.master_weights import Holding, MasterWeights
-from sleuth.learn.models import load_frozen_teacher, load_model, load_outline, weights_sha256
+from sleuth.learn.models import load_frozen_teacher, load_model, weights_sha256
 from sleuth.learn.objective import FunctionLoss, PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
@@ -26,8 +25,6 @@ from sleuth.types import SleuthError
 
 SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
 """The keys of `[stage.loss]` that the policy loss has by the same names."""
-TEACHER_SECONDS = 300.0
-"""Timeout of an answer of a teacher on a server."""
 
 
 def load(context: StageContext, path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
@@ -74,17 +71,12 @@ def load_teacher(
     recipe, verified = context.recipe, not context.ranks.first
     teacher = load_frozen_teacher(path, tokenizer, dtype=recipe.dtype, device=recipe.device, verified=verified)
     sha256 = weights_sha256(teacher)
-    require_same_teacher(path, sha256, saved)
-    return teacher, sha256
-
-
-def require_same_teacher(path: str, name: str, saved: Saved | None) -> None:
-    """Raises SleuthError if `saved` began with another teacher than `name`, as its state calls it."""
-    if saved is not None and saved.state.get("teacher") != name:
+    if saved is not None and saved.state.get("teacher") != sha256:
         raise SleuthError(
             f"{path}: this teacher has other weights than the one that the stage began with; continue with that, or "
             "start a new run"
         )
+    return teacher, sha256
 
 
 def token_budget(context: StageContext, saved: Saved | None) -> TokenBudget:
@@ -113,23 +105,6 @@ def policy_of(
         teacher_top_k=stage.teacher.top_k if isinstance(stage, GrpoRecipe) and stage.teacher else None,
         gradient_checkpointing=stage.gradient_checkpointing,
         holding=_holding(ranks, offload=stage.cpu_offload),
-    )
-
-
-def served_teacher_of(stage: GrpoRecipe, tokenizer: PreTrainedTokenizerFast) -> ServedTeacher | None:
-    """The teacher on a server, if the stage has one. Raises SleuthError if it cannot be used."""
-    named = stage.teacher
-    if named is None or named.url is None:
-        return None
-    eos_ids = load_outline(named.model).eos_ids
-    return find_teacher(
-        named.url,
-        named.model,
-        tokenizer=tokenizer,
-        eos_ids=eos_ids,
-        context=stage.context,
-        top_k=named.top_k or 0,
-        seconds=TEACHER_SECONDS,
     )
 
 

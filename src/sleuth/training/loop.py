@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,7 +14,6 @@ from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.own.calls import slow_calls
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
@@ -75,7 +73,6 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     folder, ranks = context.folder, context.ranks
     rows = ranks.broadcast(lambda: _rows_until(context, begin))
     checkpoint, owed = saved.checkpoint if saved else None, False
-    said = set[str]()  # the functions of the user's that a line called slow
     with ProgressBar(stage.name, end, begin, silent=not ranks.first) as bar, folder.saying(bar.say):
         ranks.broadcast(lambda: _require_disk_space(stage, context, trainer))
         lines = [f"continuing at step {begin} of {end}", *trainer.continuing(saved.checkpoint)] if saved else None
@@ -83,16 +80,12 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
             folder.say(line)
         with StopRequest(folder.say) as request:
             for step in range(begin + 1, end + 1):
-                slow_calls(0.0)  # what was called before the step is not of it
-                began = time.monotonic()
                 figures = _of_first_rank(trainer.step(step), ranks)
-                slow = {name: line for name, line in slow_calls(time.monotonic() - began).items() if name not in said}
-                said |= slow.keys()
                 raised = _alarms(stage, [*rows, figures])
                 rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
                 folder.write_metrics(stage.name, context.first_step + step, rows[-1])
                 bar.advance(note=trainer.note(figures))
-                for line in (*trainer.remarks(step, figures), *(f"step {step}: {line}" for line in slow.values())):
+                for line in trainer.remarks(step, figures):
                     folder.say(line)
                 for name, sentence in raised.items():
                     folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")

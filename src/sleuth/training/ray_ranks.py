@@ -6,6 +6,7 @@ A rank runs the same program as under torchrun, with the same environment variab
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import shutil
@@ -13,7 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +24,9 @@ from types import FrameType
 from typing import Any
 
 from sleuth.own.permission import CODE
-from sleuth.runs.interruption import SAME_REQUEST_SECONDS, SIGNALS, Interrupted, handling
+from sleuth.runs.interruption import SAME_REQUEST_SECONDS, SIGNALS, Interrupted, forwarded_to, handling
 from sleuth.training.group import ON_CPU, ON_GPU, TIMEOUT
-from sleuth.training.ray_worker import Printed, Stopped, UserError, describe_failures, work_as_rank
-from sleuth.types import SleuthError
+from sleuth.types import RetrievalFailed, SleuthError, TransientError
 
 LOCAL = "local"
 """The address of a Ray that runs on this machine for one run only."""
@@ -33,6 +34,9 @@ STORE_BYTES = 128 * 2**20
 """Shared memory of a local Ray, which transfers little data."""
 CONNECT_SECONDS = 5.0
 POLL_SECONDS = 0.2
+Message = tuple[str, Any]
+"""What a rank sends to the launching process: text that rank 0 wrote to ("stdout" or "stderr", ...), an ("error", (its
+class, its line)) that a restart would not fix, or that it ("stopped", (a line, the number of the signal))."""
 LOCAL_ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on any system: bind to loopback only
@@ -151,18 +155,12 @@ def _trainer(ray: Any, work: Callable[[], None], cluster: RayCluster, messages: 
             self.failures += 1
             restart = f"the ranks are started again ({self.failures} of {cluster.restarts}), from the last checkpoint\n"
             lines = describe_failures(worker_exceptions) + (restart if self.failures <= cluster.restarts else "")
-            messages.put(Printed("stderr", lines))
+            messages.put(("stderr", lines))
 
-    gpus, signal = _gpus(ray, cluster), cluster.signal.absolute()
+    gpus, signal, code = _gpus(ray, cluster), cluster.signal.absolute(), replace(CODE)
     return TorchTrainer(
         work_as_rank,
-        train_loop_config={
-            "work": work,
-            "folder": os.getcwd(),
-            "messages": messages,
-            "signal": signal,
-            "code": replace(CODE),
-        },
+        train_loop_config={"work": work, "folder": os.getcwd(), "messages": messages, "signal": signal, "code": code},
         torch_config=TorchConfig(backend=ON_GPU if gpus else ON_CPU, timeout_s=int(TIMEOUT.total_seconds())),
         scaling_config=ScalingConfig(num_workers=cluster.ranks, use_gpu=gpus),
         run_config=RunConfig(
@@ -201,7 +199,7 @@ def _forward(file: Path, number: int, frame: FrameType | None) -> None:
 def _follow(fit: Callable[[], object], messages: Any) -> None:
     """Runs `fit` in a thread, so that this one gets Ctrl-C, and prints the messages that arrive meanwhile."""
     errors: list[BaseException] = []
-    stopped: Stopped | None = None
+    stopped: Interrupted | None = None
 
     def train() -> None:
         try:
@@ -213,17 +211,15 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
     training.start()
     while training.is_alive() or not messages.empty():
         try:
-            message = messages.get(timeout=POLL_SECONDS)
+            kind, content = messages.get(timeout=POLL_SECONDS)
         except Empty:
             continue
-        if isinstance(message, UserError):
-            raise message.kind(message.line)
-        if isinstance(message, Stopped):
-            stopped = message
-            continue
-        stream = sys.stdout if message.stream == "stdout" else sys.stderr
-        stream.write(message.text)
-        stream.flush()
+        if kind == "error":
+            raise content[0](content[1])
+        if kind == "stopped":
+            stopped = Interrupted(*content)
+        else:
+            print(content, end="", file=getattr(sys, kind), flush=True)
     if errors:
         from ray.train import WorkerGroupError
 
@@ -233,8 +229,92 @@ def _follow(fit: Callable[[], object], messages: Any) -> None:
             "last checkpoint"
         ) from errors[0]
     if stopped is not None:
-        raise Interrupted(stopped.line, stopped.number)
+        raise stopped
 
 
 def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def work_as_rank(config: dict[str, Any]) -> None:
+    """Runs `config["work"]` in `config["folder"]`; rank 0 forwards its output to the queue `config["messages"]`.
+    The number of a signal that the launching process got is in the file `config["signal"]`; `config["code"]` is what it
+    may run."""
+    messages, rank = config["messages"], int(os.environ["RANK"])
+    CODE.take(config["code"])
+    try:
+        _change_folder(config["folder"])
+        with forward_output(messages) if rank == 0 else nullcontext(), forwarded_to(config["signal"]):
+            config["work"]()
+    except Interrupted as stopped:  # the work is done as far as Ray is concerned
+        if rank == 0:
+            messages.put(("stopped", (str(stopped), stopped.number)))
+    except SleuthError as error:
+        if not isinstance(error, TransientError):
+            messages.put(("error", (type(error), str(error))))
+        raise
+
+
+def _change_folder(folder: str) -> None:
+    """Changes to the launcher's working folder, to which a recipe's paths are relative on every machine."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise SleuthError(
+            f"{folder}: {error.strerror} on {socket.gethostname()}; working folder, run, model and data must be at the "
+            "same paths on all machines"
+        ) from None
+
+
+@contextmanager
+def forward_output(messages: Any) -> Iterator[None]:
+    """In this context, printed text goes to the queue `messages`, line by line."""
+    with (
+        redirect_stdout(_QueueStream("stdout", messages)) as out,
+        redirect_stderr(_QueueStream("stderr", messages)) as err,
+    ):
+        try:
+            yield
+        finally:
+            out.flush()
+            err.flush()
+
+
+class _QueueStream(io.TextIOBase):
+    """A text stream whose lines go to a queue."""
+
+    encoding = "utf-8"
+
+    def __init__(self, stream: str, messages: Any) -> None:
+        self._stream = stream
+        self._messages = messages
+        self._buffer = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._buffer += text
+        if "\n" in text:
+            self.flush()
+        return len(text)
+
+    def flush(self) -> None:
+        if self._buffer:
+            self._messages.put((self._stream, self._buffer))
+            self._buffer = ""
+
+
+def describe_failures(errors: Mapping[int, Exception]) -> str:
+    """One line per failed rank with its reason; ranks that only lost others are left out if there is another reason."""
+    raised = {rank: getattr(error, "_base_exc", None) for rank, error in errors.items()}  # None: the process died
+    causes = {rank: error for rank, error in raised.items() if not isinstance(error, TransientError)} or raised
+    return "".join(f"rank {rank}: {_cause(causes[rank], errors[rank])}\n" for rank in sorted(causes))
+
+
+def _cause(raised: BaseException | None, error: Exception) -> str:
+    if raised is None:
+        return "its process is gone; it was killed, or its machine failed"
+    if isinstance(raised, SleuthError | RetrievalFailed | OSError):
+        return " ".join(str(raised).split())
+    return str(error).rstrip()  # with its traceback

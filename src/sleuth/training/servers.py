@@ -15,10 +15,9 @@ from pathlib import Path
 
 import torch
 
-from sleuth.engines.launch.command import Launch, is_cpu_build
-from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
-from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is_cpu_build, start_all
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, UnavailableError
+from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.host.memory import parse_share, total_host_memory
 from sleuth.learn.models import pick_device
 from sleuth.recipe import Recipe
@@ -136,9 +135,9 @@ class _Pool:
 
         async def sleep() -> None:
             for server in self.discovered:
-                client = HttpClient(server.server.url, seconds=SLEEP_SECONDS)
+                client = HttpClient(server.url, seconds=SLEEP_SECONDS)
                 with suppress(UnavailableError):  # it died, and comes back
-                    await server.control.sleep(client)
+                    await server.api.sleep(client)
 
         try:
             asyncio.run(sleep())

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.engines.local.cache import PagedCache, bytes_per_token, pages_within
+from sleuth.engines.local.cache import PagedCache, bytes_per_token, pages_of
+from sleuth.kernels.card_pass import PAGE
 
 STATM = Path("/proc/self/statm")
 
@@ -67,9 +68,10 @@ def test_the_bytes_of_a_token_are_those_of_its_keys_and_values(make_model):
 
 
 def test_the_cache_takes_its_budget_and_never_more_than_it_needs():
-    within = {"page_bytes": 1_000, "device": torch.device("cpu")}
-    assert pages_within("8KB", needed=100, **within) == 8
-    assert pages_within("1MB", needed=100, **within) == 100
-    assert pages_within(None, needed=100, **within) == 100
-    share = pages_within("1%", needed=10**12, **within)
-    assert pages_within("2%", needed=10**12, **within) == pytest.approx(2 * share, abs=2)
+    def pages(budget, slots=50, token_bytes=1_000 / PAGE):
+        """Of a context of two pages of 1,000 bytes."""
+        return pages_of(token_bytes, torch.device("cpu"), slots=slots, context=2 * PAGE, cache_memory=budget)
+
+    assert pages("8KB") == 8
+    assert pages("1MB") == pages(None) == 100
+    assert pages("2%", 10**12) == pytest.approx(2 * pages("1%", 10**12), abs=2)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import SlotTable
+from sleuth.kernels.card_pass import PAGE
 from sleuth.types import Sampling, SleuthError
 
 CONTEXT = 4 * PAGE

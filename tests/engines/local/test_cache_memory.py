@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.memory import resident_bytes
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import SlotTable
+from sleuth.kernels.card_pass import PAGE
 
 LAYERS, KV_HEADS, HEAD_SIZE = 2, 2, 128
 """Of Qwen2.5-3B, with fewer layers."""

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sleuth.engines.local import paged_attention
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention, tiles_of
-from sleuth.kernels import shared_spans
-from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.kernels.shared_spans import find_shared_spans
+from sleuth.kernels import decode_attention
+from sleuth.kernels.decode_attention import CompiledDecodeAttention, find_shared_spans
 
 CPU = torch.device("cpu")
 SLOTS, PAGE, PAGES_EACH = 10, 16, 10
@@ -94,7 +93,7 @@ def test_rows_attend_to_all_that_they_wrote_or_share_as_softmax_says(
     pages = page_table(draw)
     before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_spans, "SPAN_COST", cost)
+        patch.setattr(decode_attention, "SPAN_COST", cost)
         patch.setattr(paged_attention, "GATHERED_TOKENS", gathered)
         levels, starts = find_shared_spans(tokens, slots, lengths)
         torch.set_num_threads(threads)

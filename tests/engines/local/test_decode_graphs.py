@@ -17,8 +17,8 @@ from sleuth.engines.local import decode_graphs
 from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.decode_graphs import DecodeBuffers, bucket_of, decode_step
 from sleuth.engines.local.engine import HELD_STEPS, LocalEngine
-from sleuth.engines.local.pages import PAGE
 from sleuth.host.variables import GRAPHS_VARIABLE
+from sleuth.kernels.card_pass import PAGE
 from sleuth.types import Sampling, SleuthError
 
 

@@ -6,7 +6,7 @@ import gc
 import pytest
 import torch
 
-from sleuth.engines.local import decode_layers
+from sleuth.engines.local import cpu_layers
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import decode
 from sleuth.types import Sampling, SleuthError
@@ -57,9 +57,9 @@ def test_attention_that_only_decodes_has_the_bytes_of_the_models_own(
         swift.append(1)
         return rotate(*arguments)
 
-    rotate = decode_layers._rotate_and_write
+    rotate = cpu_layers._rotate_and_write
     with monkeypatch.context() as patch:
-        patch.setattr(decode_layers, "_rotate_and_write", noted)
+        patch.setattr(cpu_layers, "_rotate_and_write", noted)
         assert play() == written
     assert len(swift) > 40  # two layers of each forward without a prompt
     monkeypatch.setattr("sleuth.engines.local.engine.decode_forwards", lambda model: [])
@@ -70,7 +70,7 @@ def test_nothing_is_fused_also_where_the_learner_would(make_model, tokenizer, wo
     def refuse(*arguments, **options):
         raise AssertionError("fused")
 
-    monkeypatch.setattr("sleuth.kernels.fused_layers.on_card", lambda *tensors: True)
+    monkeypatch.setattr("sleuth.kernels.fused.on_card", lambda *tensors: True)
     monkeypatch.setattr("sleuth.kernels.fused.Fused.__call__", refuse)
     gather(episode(engine_of(make_model(), tokenizer), words(5), words(3), key=(0,)))
 

@@ -10,11 +10,11 @@ import torch
 from fake_card import HostWaits, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sleuth.engines.local import lookahead
+from sleuth.engines.local import slots
 from sleuth.engines.local.attention import Kernels
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.local.pages import PAGE
 from sleuth.engines.local.slots import UNKNOWN
+from sleuth.kernels.card_pass import PAGE
 from sleuth.types import Sampling
 
 
@@ -151,7 +151,7 @@ def test_on_a_card_the_host_reads_a_step_only_once_the_next_one_is_under_way(tok
             events.append("read")
             return np.zeros((2, self.count))
 
-    monkeypatch.setattr(lookahead, "Arrival", Arrival)
+    monkeypatch.setattr(slots, "Arrival", Arrival)
     use_kernel(monkeypatch, two_launches)
     use_sample_kernels(monkeypatch)
     with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sleuth.engines.local.pages import PageTable
+from sleuth.engines.local.cache import PageTable
 from sleuth.engines.local.slots import SlotTable
 
 

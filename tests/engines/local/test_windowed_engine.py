@@ -12,7 +12,7 @@ from windowed_models import FAMILIES, WINDOW, windowed_model
 from sleuth.engines.local import engine as local_engine
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.paged_attention import ChunkwiseAttention, GatheredAttention
-from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
+from sleuth.kernels.decode_attention import CompiledDecodeAttention
 from sleuth.types import Sampling
 
 PAGE = 16

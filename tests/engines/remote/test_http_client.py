@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 from emulator.model_server import free_url
 
+from sleuth.engines.remote.completions import make_raw_completion
 from sleuth.engines.remote.http_client import (
     HttpClient,
     HttpClientError,
@@ -19,7 +20,7 @@ from sleuth.engines.remote.http_client import (
     TimedOutError,
     UnavailableError,
 )
-from sleuth.engines.remote.wire import checked_tokens
+from sleuth.types import Sampling
 
 Talk = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -126,4 +127,4 @@ def test_an_answer_that_is_not_json_is_none(body: bytes) -> None:
 @pytest.mark.parametrize("told", [float("nan"), float("-inf"), None])
 def test_a_log_probability_that_is_not_finite_is_refused(told: float | None) -> None:
     with pytest.raises((ValueError, TypeError)):
-        checked_tokens([1, 2], [-0.5, told])
+        make_raw_completion([1, 2], [-0.5, told], Sampling(max_tokens=2), scaled=True, finish_reason="stop")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from emulator.model_server import ModelServer
 
-from sleuth.engines.remote.capabilities import discover_servers
+from sleuth.engines.remote.server import discover_servers
 from sleuth.learn.models import load_model
 from sleuth.render import find_eos_ids
 from sleuth.types import SleuthError
@@ -19,7 +19,7 @@ DEV_MODE = ("/weight_info", "/pause", "/collective_rpc", "/reset_prefix_cache", 
 @pytest.mark.parametrize(
     ("kind", "lacks", "problem"),
     [
-        ("vLLM", DEV_MODE, "does not name its weights, .* with VLLM_SERVER_DEV_MODE=1"),
+        ("vLLM", DEV_MODE, "has no /weight_info, .* with VLLM_SERVER_DEV_MODE=1"),
         ("vLLM", ("/collective_rpc",), "has no /collective_rpc, by which .* or a newer vLLM"),
         ("SGLang", ("/pause_generation",), "has no /pause_generation, by which .* start a newer SGLang"),
         ("SGLang", (), None),

@@ -23,14 +23,14 @@ from emulator.served import KINDS, EmulatedServer, emulated_server
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from sleuth.engines.launch.command import SGLANG_RESERVED
+from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote import pool as pool_module
 from sleuth.engines.remote import replica as replica_module
-from sleuth.engines.remote.capabilities import discover_server, discover_servers
 from sleuth.engines.remote.http_client import HttpClient, LostResponseError, ServerFailedError, UnavailableError
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.replica import EngineReplica
+from sleuth.engines.remote.server import discover_server, discover_servers
 from sleuth.engines.remote.weight_sync import WeightsDifferError, learner_logprobs
 from sleuth.types import Completion, Sampling, SleuthError
 
@@ -114,7 +114,7 @@ def sampled(words: Callable[..., list[int]], *, groups: int = 4, siblings: int =
 @contextmanager
 def away(replica: EngineReplica) -> Iterator[EngineReplica]:
     """Nobody is where the pool looks for this server."""
-    server = replica.discovered.server
+    server = replica.server
     url = server.url
     object.__setattr__(server, "url", free_url())
     yield replica
@@ -166,12 +166,7 @@ def test_log_probabilities_over_several_turns_are_the_learners(
 def test_whether_log_probabilities_are_scaled_is_probed(servers, learner, tokenizer, tmp_path, kind, raw) -> None:
     [server] = servers(kind, raw=raw)
     discovered = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
-    assert discovered.capabilities.logprobs == ("before temperature" if raw else "after temperature")
-    assert (discovered.capabilities.ids, discovered.capabilities.stop_text, discovered.capabilities.weights) == (
-        True,
-        True,
-        "default",
-    )
+    assert discovered.logprobs == ("before temperature" if raw else "after temperature")
     problems = discovered.problems(context=CONTEXT, temperature=0.7)
     assert [problem.partition(",")[0] for problem in problems] == (
         ["returns log-probabilities before temperature"] if raw else []
@@ -190,18 +185,18 @@ def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kin
     asked = {"tokenizer": tokenizer, "eos_ids": server.engine.eos_ids, "context": CONTEXT, "temperature": 1.0}
     with patch("sleuth.engines.remote.server.PROBE_SECONDS", 5.0):
         [found] = discover_servers([server.url], log=told.append, **asked)
-    assert found.capabilities.ids
+    assert found.url == server.url
     assert said in told[0]
 
 
 def test_a_server_that_hangs_before_a_run_is_said_at_once(servers, tokenizer, monkeypatch) -> None:
-    monkeypatch.setattr("sleuth.engines.remote.capabilities.STATE_SECONDS", 0.2)
+    monkeypatch.setattr("sleuth.engines.remote.server.STATE_SECONDS", 0.2)
     monkeypatch.setattr("sleuth.engines.remote.server.PROBE_SECONDS", 0.5)
     told: list[str] = []
     asked = {"tokenizer": tokenizer, "eos_ids": (), "context": CONTEXT, "temperature": 1.0}
-    with deaf() as url, pytest.raises(SleuthError, match="does not answer"):
+    with deaf() as url, pytest.raises(SleuthError, match=r"gave no answer within 0\.5 seconds"):
         discover_servers([url], log=told.append, **asked)
-    assert told == [f"pool: {url} accepts connections and answers nothing; it is given 60 s more"]
+    assert told == [f"pool: {url} accepts connections and answers nothing; it is given 0.5 s more"]
 
 
 def test_siblings_stay_together_and_groups_are_spread(servers, learner, tokenizer, words, tmp_path) -> None:
@@ -327,7 +322,7 @@ def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(
         async def in_vain(self: object, line: object, published: object) -> None:
             """Another run gives it its own at once."""
 
-        monkeypatch.setattr("sleuth.engines.remote.control.VllmControl.load", in_vain)
+        monkeypatch.setattr("sleuth.engines.remote.vllm.Vllm.load", in_vain)
         with pytest.raises(WeightsDifferError, match=r"would write with the weights 'theirs', .* is at '000001-"):
             asked(engine, sampled(words, groups=1, siblings=1))
 
@@ -567,7 +562,7 @@ def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(
     servers, learner, tokenizer, words, tmp_path
 ) -> None:
     with pool_of(servers("sglang"), learner, tokenizer, tmp_path, unavailable_timeout=1.0) as engine:
-        object.__setattr__(engine._replicas[0].discovered.server, "url", free_url())
+        object.__setattr__(engine._replicas[0].server, "url", free_url())
         started = time.monotonic()
         with pytest.raises(SleuthError, match=r"no server of the pool answered for 1 seconds \(http.*does not answer"):
             asked(engine, sampled(words, groups=1))
@@ -609,7 +604,7 @@ def test_a_pool_says_that_no_server_answers_until_one_does(
         async def ask() -> list[Completion]:
             with away(engine._replicas[0]) as replica:
                 if answers:
-                    object.__setattr__(replica.discovered.server, "url", hanging)
+                    object.__setattr__(replica.server, "url", hanging)
                 turns = [asyncio.create_task(engine.complete(*request)) for request in requests]
                 await asyncio.sleep(2.2)
             replica.client.url = replica.url
@@ -649,10 +644,10 @@ def test_a_pool_that_answers_and_ends_no_turn_is_said(
 def test_weights_that_no_server_takes_are_said_while_they_wait(
     servers, learner, tokenizer, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("sleuth.engines.remote.control.LOAD_SECONDS", 1.5)
+    monkeypatch.setattr("sleuth.engines.remote.vllm.LOAD_SECONDS", 1.5)
     with pool_of(servers("vllm"), learner, tokenizer, tmp_path) as engine, deaf() as hanging:
         with away(engine._replicas[0]) as replica:
-            object.__setattr__(replica.discovered.server, "url", hanging)
+            object.__setattr__(replica.server, "url", hanging)
             engine.publish(2)
         assert "pool: no server has answered for " in engine.said[-2]
         assert "without new weights" in engine.said[-1]
@@ -679,7 +674,7 @@ def test_completions_that_end_within_a_moment_share_a_query_for_the_label() -> N
         return await replica._fresh_label()
 
     async def run() -> int:
-        server: Any = SimpleNamespace(server=SimpleNamespace(url="http://127.0.0.1:9"))
+        server: Any = SimpleNamespace(url="http://127.0.0.1:9", api=None)
         health: Any = SimpleNamespace(in_flight=0)
         replica = Counting(server, health)
         replica.connect(requests_at_once=8, seconds=1.0)

@@ -18,12 +18,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.convert.merge import merge_shards
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import DiscoveredServer, discover_server
-from sleuth.engines.remote.control import VllmControl
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.published import Published
-from sleuth.engines.remote.served_teacher import ServedTeacher, Wanted
+from sleuth.engines.remote.server import DiscoveredServer, discover_server
+from sleuth.engines.remote.vllm import Vllm
 from sleuth.engines.remote.weight_sync import learner_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import decode, find_eos_ids, load_tokenizer
@@ -151,10 +150,8 @@ def is_generating(metrics: str) -> bool:
 
 
 def test_what_the_server_can_do_is_found(discovered: DiscoveredServer) -> None:
-    server, able = discovered.server, discovered.capabilities
-    assert (server.kind, server.version, server.context) == ("vLLM", "0.32.0", CONTEXT)
-    assert (able.ids, able.logprobs, able.stop_text) == (True, "before temperature", True)
-    assert able.weights is not None
+    assert (discovered.kind, discovered.version, discovered.context) == ("vLLM", "0.32.0", CONTEXT)
+    assert (discovered.logprobs, discovered.lacks) == ("before temperature", ())
 
 
 def test_what_training_cannot_use_is_refused(discovered: DiscoveredServer) -> None:
@@ -177,21 +174,6 @@ def test_log_probabilities_of_sampled_turns_are_the_learners(pool: PoolEngine, l
     requests = sampled()
     for (prompt, _), turn in zip(requests, asked(pool, requests), strict=True):
         assert turn.logprobs == pytest.approx(learner_logprobs(learner, prompt, turn.tokens, 1.0), abs=1e-4)
-
-
-def test_log_probabilities_of_given_tokens_are_the_models(
-    pool: PoolEngine, discovered: DiscoveredServer, learner
-) -> None:
-    teacher = ServedTeacher(discovered.server, top_k=5, seconds=60.0)
-    texts = [tuple(prompt) for prompt in prompts(8, 40)]
-    for tokens, verdict in zip(texts, teacher.verdicts([Wanted(tokens=text, first=9) for text in texts]), strict=True):
-        assert verdict is not None, teacher.failure
-        assert verdict.logprobs[:9] == (0.0,) * 9
-        assert verdict.logprobs[9:] == pytest.approx(learner_logprobs(learner, tokens[:9], tokens[9:], 1.0), abs=1e-4)
-        with torch.inference_mode():
-            expected = learner(torch.tensor([tokens])).logits[0].log_softmax(-1)[8:-1].topk(5)
-        for of_place, values in zip(verdict.top[9:], expected.values.tolist(), strict=True):
-            assert [logprob for _, logprob in of_place] == pytest.approx(values, abs=1e-4)
 
 
 def test_turns_have_seeds_of_their_own_and_can_be_repeated(pool: PoolEngine) -> None:
@@ -227,13 +209,13 @@ def test_new_weights_are_used_by_the_next_turns(pool: PoolEngine, base) -> None:
 def test_wrong_weights_under_the_right_name_are_detected(
     pool: PoolEngine, learner: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, load = pool._weight_sync.published, VllmControl.load
+    old, load = pool._weight_sync.published, Vllm.load
 
-    async def load_old(control: VllmControl, client: HttpClient, published: Published) -> None:
-        await load(control, client, old)
+    async def load_old(api: Vllm, client: HttpClient, published: Published) -> None:
+        await load(api, client, old)
         await client.post("/update_weight_version", {"new_version": published.label})
 
-    monkeypatch.setattr(VllmControl, "load", load_old)
+    monkeypatch.setattr(Vllm, "load", load_old)
     move(learner)
     with pytest.raises(SleuthError, match=r"says that it has the weights 000002-.* and writes with others"):
         pool.publish(2)

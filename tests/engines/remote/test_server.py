@@ -34,16 +34,9 @@ def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, vers
         version=version,
         model="/models/step-000100",
         context=context,
-        ids=True,
     )
-    assert str(place) == (f"{kind} {version} at {server.url} serves '/models/step-000100'; token ids in, token ids out")
+    assert str(place) == (f"{kind} {version} at {server.url} serves '/models/step-000100'")
     assert notes == ["the server's '/models/step-000100' is taken for step-000100 by the last part of its name"]
-
-
-def test_a_server_compatible_with_vllm_is_used_like_vllm(server: ModelServer) -> None:
-    server.owner, server.lacks = "somebody", ["/version"]
-    place, _ = find(server, "vLLM")
-    assert (place.kind, place.version) == ("OpenAI-like", None)
 
 
 def test_another_model_is_refused_with_what_would_be_right(server: ModelServer) -> None:
@@ -84,18 +77,18 @@ def test_a_server_with_another_vocabulary_is_refused(server: ModelServer) -> Non
 
 def test_a_server_without_tokenize_is_accepted(server: ModelServer) -> None:
     server.lacks = ["/tokenize"]
-    assert find(server, "vLLM")[0].ids
+    assert find(server, "vLLM")[0].kind == "vLLM"
 
 
-def test_text_without_ids_and_without_stop_strings_is_refused(server: ModelServer) -> None:
-    server.tells_ids, server.keeps_stops, server.owner = "", False, "somebody"
-    with pytest.raises(SleuthError, match="returns neither token ids nor stop strings"):
+def test_a_server_that_returns_text_alone_is_refused(server: ModelServer) -> None:
+    server.returns_ids = False
+    with pytest.raises(SleuthError, match="no token ids; serve the model with SGLang or vLLM"):
         find(server, "vLLM")
 
 
 def test_a_server_that_is_not_an_engine_is_refused(server: ModelServer) -> None:
     server.lacks = ["/v1/models"]
-    with pytest.raises(SleuthError, match=r"neither SGLang's /get_model_info nor vLLM's /v1/models is there"):
+    with pytest.raises(SleuthError, match=r"neither SGLang's /model_info nor vLLM's /v1/models is there"):
         find(server, "vLLM")
 
 

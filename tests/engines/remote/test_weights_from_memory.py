@@ -21,7 +21,6 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import is_on_card
 from sleuth.types import SleuthError
 
-SESSIONS = ("/begin_weight_update", "/end_weight_update")
 NOT_FOUND = JSONResponse({"detail": "Not Found"}, 404)
 
 
@@ -134,7 +133,6 @@ def require_equal(server: EmulatedServer, model: PreTrainedModel) -> None:
     [
         ((), False, None),
         ((), True, None),  # a run that was killed left it open
-        (SESSIONS, True, None),  # an older version
         (("/update_weights_from_tensor",), False, "(refused with 404: Not Found)"),
     ],
 )

@@ -24,8 +24,8 @@ from test_stages_on_ranks import assert_same_run
 from benchmarks.pooled_ranks import gradients
 from benchmarks.ranks_killed import ranks_of
 from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.capabilities import discover_server
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
+from sleuth.engines.remote.server import discover_server
 from sleuth.learn.models import load_model
 from sleuth.ranks import Ranks
 from sleuth.types import Completion, Sampling

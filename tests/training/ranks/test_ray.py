@@ -23,8 +23,7 @@ from sleuth.recipe import load_recipe
 from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted
 from sleuth.runs.run_folder import LAUNCHER, RunFolder, RunLock
 from sleuth.training import ray_ranks
-from sleuth.training.ray_ranks import RanksEndedError, RayCluster
-from sleuth.training.ray_worker import Printed, Stopped, UserError, describe_failures, forward_output
+from sleuth.training.ray_ranks import RanksEndedError, RayCluster, describe_failures, forward_output
 from sleuth.types import SleuthError, TransientError
 
 RAY = ("--ray", "local", "--ranks", "2")
@@ -195,16 +194,12 @@ def test_the_output_of_rank_0_arrives_line_by_line() -> None:
         print("grpo", "1/4")
         print("half", end="")
         print("error", file=sys.stderr)
-    told = [sent.get() for _ in range(sent.qsize())]
-    assert [(one.stream, one.text) for one in told] == [
-        ("stdout", "grpo 1/4\n"),
-        ("stderr", "error\n"),
-        ("stdout", "half"),
-    ]
+    lines = [sent.get() for _ in range(sent.qsize())]
+    assert lines == [("stdout", "grpo 1/4\n"), ("stderr", "error\n"), ("stdout", "half")]
 
 
 def test_a_user_error_of_a_rank_ends_the_run() -> None:
-    messages: Any = FakeQueue([Printed("stdout", "one\n"), UserError("rank 1: no such card")])
+    messages: Any = FakeQueue([("stdout", "one\n"), ("error", (SleuthError, "rank 1: no such card"))])
     with (
         redirect_stdout(io.StringIO()) as said,
         pytest.raises(SleuthError, match="rank 1: no such card"),
@@ -225,7 +220,7 @@ def test_the_first_signal_is_passed_on_and_the_second_ends_the_command(tmp_path:
 
 
 def test_ranks_that_saved_their_step_end_the_command_as_interrupted() -> None:
-    messages: Any = FakeQueue([Stopped("saved at step 2; the same command goes on", signal.SIGINT)])
+    messages: Any = FakeQueue([("stopped", ("saved at step 2; the same command goes on", signal.SIGINT))])
     with pytest.raises(Interrupted, match="saved at step 2") as ended:
         ray_ranks._follow(lambda: time.sleep(0.1), messages)
     assert ended.value.status == 130

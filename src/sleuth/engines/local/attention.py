@@ -16,17 +16,15 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import (
     ChunkwiseAttention,
     GatheredAttention,
     KernelAttention,
     PromptAttention,
 )
-from sleuth.engines.local.slots import PrefillChunk, SlotTable
+from sleuth.engines.local.slots import PrefillChunk, SlotTable, with_sampled
 from sleuth.kernels.compiled import is_compiled_for
-from sleuth.kernels.compiled_decode_attention import CompiledDecodeAttention
-from sleuth.kernels.shared_spans import find_shared_spans
+from sleuth.kernels.decode_attention import CompiledDecodeAttention, find_shared_spans
 from sleuth.kernels.transfers import sent
 from sleuth.types import SleuthError
 

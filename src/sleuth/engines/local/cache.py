@@ -1,4 +1,5 @@
-"""The KV cache: pages of keys and values of every layer, in a pool of limited size."""
+"""The KV cache: pages of keys and values of every layer, in a pool of limited size, and which of them hold the tokens
+of a slot (arXiv:2309.06180)."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from sleuth.engines.local.pages import PAGE
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
 from sleuth.kernels.allocator import release_cached_memory
+from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
 from sleuth.kernels.transfers import sent
 from sleuth.types import SleuthError
@@ -32,17 +33,6 @@ def head_size(config: PretrainedConfig) -> int:
     return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
 
 
-def pages_within(budget: str | None, *, needed: int, page_bytes: int, device: torch.device) -> int:
-    """How many pages of `page_bytes` the cache has: at most `needed`, and as many as fit into the `budget` ("8GB", or
-    "40%" of the device's memory), by default into a share of the free memory."""
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-    else:
-        free, total = free_host_memory(), total_host_memory()
-    limit = int(FREE_SHARE.get(device.type, 0.5) * free) if budget is None else parse_share(budget, total)
-    return min(needed, limit // page_bytes)
-
-
 def pages_of(
     token_bytes: int,
     device: torch.device,
@@ -52,14 +42,17 @@ def pages_of(
     cache_memory: str | None,
     recorded: int | None = None,
 ) -> int:
-    """The number of pages of the cache for such an engine, or `recorded`, where there are requests for so many. Raises
-    SleuthError if one sequence does not fit. `token_bytes` are the `bytes_per_token` of its model."""
+    """The number of pages of the cache for such an engine, where there are requests for so many: as many as fit into
+    `cache_memory` ("8GB", or "40%" of the device's memory), by default into a share of the free memory; or `recorded`.
+    Raises SleuthError if one sequence does not fit. `token_bytes` are the `bytes_per_token` of its model."""
     least = -(-context // PAGE)
     page_bytes = PAGE * token_bytes
-    if recorded is not None:
-        pages = min(recorded, slots * least)
-    else:
-        pages = pages_within(cache_memory, needed=slots * least, page_bytes=page_bytes, device=device)
+    if recorded is None:
+        on_card = device.type == "cuda"
+        free, total = torch.cuda.mem_get_info(device) if on_card else (free_host_memory(), total_host_memory())
+        share = int(FREE_SHARE.get(device.type, 0.5) * free)
+        recorded = (share if cache_memory is None else parse_share(cache_memory, total)) // page_bytes
+    pages = min(recorded, slots * least)
     if pages < least:
         budget = "the share of the free memory" if cache_memory is None else f'cache_memory = "{cache_memory}"'
         raise SleuthError(
@@ -67,6 +60,98 @@ def pages_of(
             f"context = {context}, which takes {shown(least * page_bytes)}; raise cache_memory or lower context"
         )
     return pages
+
+
+class PageTable:
+    """The pages of every slot: token p of a slot is in page `pages[slot, p // page_size]`, at `p % page_size`.
+
+    Slots share the pages of a common prefix by reference. A page that several slots hold is copied before one of them
+    writes to it; `take_copies` lists the copies that are due.
+    """
+
+    def __init__(self, *, slots: int, context: int, page_size: int, total: int) -> None:
+        self.page_size = page_size
+        self.total = total
+        self.pages = np.zeros((slots, -(-context // page_size)), dtype=np.int32)
+        self.held = np.zeros(slots, dtype=np.int64)  # pages of each slot
+        self._holders = np.zeros(total, dtype=np.int64)  # slots of each page
+        self._free = list(range(total - 1, -1, -1))  # the page that was freed last is taken first
+        self._copies: list[tuple[int, int]] = []
+
+    @property
+    def free(self) -> int:
+        """The number of pages that no slot holds."""
+        return len(self._free)
+
+    def needed(self, tokens: int) -> int:
+        """The number of pages that hold `tokens` tokens."""
+        return -(-tokens // self.page_size)
+
+    def held_by(self, slots: np.ndarray) -> int:
+        """The number of pages that the slots of a mask (slots) hold together."""
+        held = np.arange(self.pages.shape[1]) < self.held[slots, None]
+        return len(np.unique(self.pages[slots][held]))
+
+    def share(self, source: int, slot: int, tokens: int) -> None:
+        """Makes `slot` hold just the pages of the first `tokens` tokens of `source`, which may be the slot itself."""
+        count = self.needed(tokens)
+        kept = self.pages[source, :count].copy()
+        self._holders[kept] += 1
+        self.drop(slot)
+        self.pages[slot, :count] = kept
+        self.held[slot] = count
+
+    def drop(self, slot: int) -> None:
+        """Takes all pages from `slot`; those that no other slot holds are free."""
+        for page in self.pages[slot, : self.held[slot]][::-1].tolist():
+            self._release(page)
+        self.held[slot] = 0
+
+    def clear(self) -> None:
+        """Takes all pages from all slots, and forgets copies that are due."""
+        self.held.fill(0)
+        self._holders.fill(0)
+        self._free = list(range(self.total - 1, -1, -1))
+        self._copies.clear()
+
+    def extend(self, slot: int, tokens: int) -> None:
+        """Takes free pages until `slot` has room for `tokens` tokens. There must be enough."""
+        for at in range(int(self.held[slot]), self.needed(tokens)):
+            self.pages[slot, at] = self._take()
+            self.held[slot] = at + 1
+
+    def not_writable(self, slots: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The indices of the pairs whose slot needs a free page before it writes at its position: it has no page there,
+        or shares it."""
+        at = positions // self.page_size
+        missing = at >= self.held[slots]
+        return np.flatnonzero(missing | (self._holders[self.pages[slots, at]] > 1))
+
+    def make_writable(self, slot: int, position: int) -> None:
+        """Takes a free page for `position` of `slot`, a copy if the slot shares the one that it has there."""
+        at = position // self.page_size
+        if at >= self.held[slot]:
+            self.extend(slot, position + 1)
+        elif self._holders[page := int(self.pages[slot, at])] > 1:
+            self.pages[slot, at] = target = self._take()
+            self._release(page)
+            self._copies.append((page, target))
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """The copies due since the last call, (source page, target page), to be made in order before anything is
+        written."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._holders[page] = 1
+        return page
+
+    def _release(self, page: int) -> None:
+        self._holders[page] -= 1
+        if not self._holders[page]:
+            self._free.append(page)
 
 
 class PagedCache:

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.cache import PagedCache
-from sleuth.engines.local.lookahead import with_sampled
 from sleuth.engines.local.paged_attention import KernelAttention
-from sleuth.engines.local.pages import PAGE
-from sleuth.engines.local.slots import DecodeState, SlotTable
+from sleuth.engines.local.slots import DecodeState, SlotTable, with_sampled
 from sleuth.engines.sampling import draw_rows, raised
 from sleuth.kernels.allocator import line_of
-from sleuth.kernels.shared_spans import PART, pack_parts
+from sleuth.kernels.card_pass import PAGE
+from sleuth.kernels.decode_attention import PART, pack_parts
 from sleuth.kernels.transfers import send
 
 MOST_ROWS_OVER = 4

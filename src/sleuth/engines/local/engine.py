@@ -17,21 +17,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Kernels
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_of
+from sleuth.engines.local.cpu_layers import DecodeWeights, decode_forwards
 from sleuth.engines.local.decode_graphs import DecodeGraphs
-from sleuth.engines.local.decode_layers import decode_forwards
 from sleuth.engines.local.lean_forward import LeanForward
-from sleuth.engines.local.lookahead import PendingTokens, SampledTokens
 from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
-from sleuth.engines.local.pages import PAGE
-from sleuth.engines.local.slots import UNKNOWN, DecodeState, PrefillChunk, SlotTable
-from sleuth.engines.local.weights import DecodeWeights
-from sleuth.engines.request import Request, StreamRequest, max_new_tokens
+from sleuth.engines.local.slots import UNKNOWN, DecodeState, PendingTokens, PrefillChunk, SampledTokens, SlotTable
+from sleuth.engines.request import Request, StopTokens, StreamRequest, max_new_tokens
 from sleuth.engines.sampling import sample, sample_on_device, sampling_problem
-from sleuth.engines.stops import StopTokens
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
 from sleuth.host.variables import cuda_graphs
 from sleuth.kernels.allocator import is_out_of_memory, keep_freed_memory
+from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.compiled_layers import compiled_forwards
 from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import replaced_forwards
@@ -168,7 +165,7 @@ class LocalEngine:
             self._clear_cache()
 
     def figures(self) -> dict[str, float]:
-        """Engine metrics for the step: none."""
+        """No metrics of a step."""
         return {}
 
     # -- the cache ---------------------------------------------------------------------------------------------------
@@ -365,10 +362,8 @@ class LocalEngine:
             table.cached[chunk.slot] = chunk.stop
         if not len(slots):
             self._take_pending()
-        elif self._sampled is not None:
-            self._sample_ahead(self._sampled, slots, logits)
         else:
-            self._sample_tokens(slots, logits)
+            self._sample(slots, logits)
 
     def _decode_by_graph(self, slots: np.ndarray) -> bool:
         """Decodes a token of `slots` (B) and samples the next by a CUDA graph. Returns False if there is none."""
@@ -379,7 +374,6 @@ class LocalEngine:
             return False
         self.forwards += 1
         self._table.cached[slots] += 1
-        self._sampled.store(slots, tokens)
         self._expect_tokens(self._sampled, slots, tokens)
         return True
 
@@ -418,26 +412,22 @@ class LocalEngine:
         tokens = {"input_ids": batch.tokens[None], "position_ids": batch.positions[None]}
         return self.model(**tokens, use_cache=False, batch=batch, **options).logits[0]
 
-    def _sample_tokens(self, slots: np.ndarray, logits: torch.Tensor) -> None:
-        """Samples a token for each of `slots` (B) from its `logits` (B, V); updates requests that may have ended."""
+    def _sample(self, slots: np.ndarray, logits: torch.Tensor) -> None:
+        """Samples a token for each of `slots` (B) from its `logits` (B, V). With lookahead the tokens stay on the
+        device for the next step, and the host reads those of the last step, while this one runs."""
         decode_state, positions = self._decode_state, self._table.length[slots]
         settings = decode_state.temperatures[slots], decode_state.draws[slots, positions]
-        tokens, logprobs = sample(logits, *settings)
-        self._table.append(slots, tokens)
-        self._take_tokens(slots, positions, tokens, logprobs)
-
-    def _sample_ahead(self, sampled: SampledTokens, slots: np.ndarray, logits: torch.Tensor) -> None:
-        """As `_sample_tokens`, but the tokens stay on the device for the next step. The host reads those of the last
-        step, while this one runs."""
-        decode_state, positions = self._decode_state, self._table.length[slots]
-        settings = decode_state.temperatures[slots], decode_state.draws[slots, positions]
-        tokens = sample_on_device(logits, *settings)
-        sampled.store(slots, tokens)
-        self._expect_tokens(sampled, slots, tokens)
+        if self._sampled is None:
+            tokens, logprobs = sample(logits, *settings)
+            self._table.append(slots, tokens)
+            self._take_tokens(slots, positions, tokens, logprobs)
+        else:
+            self._expect_tokens(self._sampled, slots, sample_on_device(logits, *settings))
 
     def _expect_tokens(self, sampled: SampledTokens, slots: np.ndarray, tokens: torch.Tensor) -> None:
         """Continues `slots` (B) by the `tokens` (2, B), unknown as they are, and takes those of the step before."""
         table, positions = self._table, self._table.length[slots]
+        sampled.store(slots, tokens)
         requests = [self._running[slot] for slot in slots.tolist()]
         before = sampled.wait_for(tokens, slots, positions, requests)
         table.append(slots, np.full(len(slots), UNKNOWN))

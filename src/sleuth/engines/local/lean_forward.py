@@ -23,9 +23,9 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from sleuth.engines.local.attention import Batch
-from sleuth.engines.local.pages import PAGE
 from sleuth.kernels import lean_layers
-from sleuth.kernels.allocator import line_of
+from sleuth.kernels.allocator import kernel_problem
+from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.compiled_layers import SILU
 from sleuth.kernels.matmul import joined
 
@@ -108,11 +108,8 @@ def can_be_lean(model: PreTrainedModel) -> bool:
     kinds = {type(module) for module in model.modules()}
     is_plain = all(kind.__module__.partition(".")[0] in ("torch", "transformers", "peft") for kind in kinds)
     blocks = [module for module in model.modules() if hasattr(module, "act_fn")]
-    return is_plain and all(type(block.act_fn) in SILU for block in blocks) and len(_dtypes(model)) == 1
-
-
-def _dtypes(model: nn.Module) -> set[torch.dtype]:
-    return {weight.dtype for weight in model.parameters()}
+    dtypes = {weight.dtype for weight in model.parameters()}
+    return is_plain and all(type(block.act_fn) in SILU for block in blocks) and len(dtypes) == 1
 
 
 class LeanForward:
@@ -200,11 +197,10 @@ def _problem(
         query = kernels.rotate_and_write(product, *angles, norms, 1e-6, pages, positions, keys, values)
         return [hidden, after, kernels.swish_product(gates), query, keys, values]
 
-    try:
+    def error() -> float:
         from sleuth.kernels import layer_kernels
 
         pairs = zip(computed(layer_kernels), computed(lean_layers), strict=True)
-        off = max(((ours - plain).norm() / plain.norm()).item() for ours, plain in pairs)
-    except Exception as error:  # any: a compiler and a driver have errors of their own
-        return line_of(error)
-    return None if off < lean_layers.TOLERANCE else f"their output is off by {off:.3g}"
+        return max(((ours - plain).norm() / plain.norm()).item() for ours, plain in pairs)
+
+    return kernel_problem(device, error, lean_layers.TOLERANCE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from sleuth.engines.local.pages import PAGE
-from sleuth.kernels.allocator import line_of
-from sleuth.kernels.shared_spans import pack_parts
+from sleuth.kernels.allocator import kernel_problem
+from sleuth.kernels.card_pass import PAGE
+from sleuth.kernels.decode_attention import pack_parts
 from sleuth.kernels.transfers import sent
 
 GATHERED_TOKENS = 2**19
@@ -55,7 +54,7 @@ class GatheredAttention:
         order = np.argsort(-lengths, kind="stable")
         self.order, self.inverse = (sent(index, device) for index in (order, np.argsort(order)))
         self.groups = [
-            _RowGroup.of(pages[rows], starts[rows], lengths[rows], page_size, device)
+            _padded(pages[rows], starts[rows], lengths[rows], page_size, device)
             for rows in _groups(order, lengths, page_size)
         ]
 
@@ -65,8 +64,15 @@ class GatheredAttention:
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query."""
-        queries = query.index_select(0, self.order).split([group.rows for group in self.groups])
-        parts = [group.attend(one, keys, values, scale) for one, group in zip(queries, self.groups, strict=True)]
+        queries = query.index_select(0, self.order).split([len(bias) for _, bias in self.groups])
+        parts = []
+        for one, (pages, bias) in zip(queries, self.groups, strict=True):
+            own_keys, own_values = (
+                read_pages(tensor, pages).unflatten(1, (len(one), -1)) for tensor in (keys, values)
+            )  # (kv_heads, rows, L, D)
+            scores = one.transpose(0, 1) @ own_keys.transpose(-1, -2)  # (kv_heads, rows, sharing, L)
+            shares = (scores.float().mul_(scale) + bias).softmax(dim=-1)
+            parts.append((shares.to(values.dtype) @ own_values).transpose(0, 1))
         return torch.cat(parts).index_select(0, self.inverse)
 
 
@@ -80,33 +86,15 @@ def _groups(order: np.ndarray, lengths: np.ndarray, page_size: int) -> Iterator[
         first = stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RowGroup:
-    """`rows` rows whose `pages` (rows * n) are gathered at once; `bias` (rows, 1, n * page_size) hides the padding."""
-
-    rows: int
-    pages: Tensor
-    bias: Tensor
-
-    @staticmethod
-    def of(
-        pages: np.ndarray, starts: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device
-    ) -> _RowGroup:
-        count = -(-int(lengths.max()) // page_size)
-        at = np.arange(count * page_size)
-        hidden = (at < starts[:, None]) | (at >= lengths[:, None])
-        return _RowGroup(
-            rows=len(lengths),
-            pages=sent(pages[:, :count].reshape(-1), device),
-            bias=sent(np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None], device),
-        )
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-        """`query` (rows, kv_heads, sharing, D) -> as query."""
-        keys, values = (read_pages(tensor, self.pages).unflatten(1, (self.rows, -1)) for tensor in (keys, values))
-        scores = query.transpose(0, 1) @ keys.transpose(-1, -2)  # (kv_heads, rows, sharing, L)
-        shares = (scores.float().mul_(scale) + self.bias).softmax(dim=-1)
-        return (shares.to(values.dtype) @ values).transpose(0, 1)
+def _padded(
+    pages: np.ndarray, starts: np.ndarray, lengths: np.ndarray, page_size: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The pages (rows * n) of rows that are gathered at once, and what hides the padding (rows, 1, n * page_size)."""
+    count = -(-int(lengths.max()) // page_size)
+    at = np.arange(count * page_size)
+    hidden = (at < starts[:, None]) | (at >= lengths[:, None])
+    bias = np.where(hidden, -np.inf, 0.0).astype(np.float32)[:, None]
+    return sent(pages[:, :count].reshape(-1), device), sent(bias, device)
 
 
 class KernelAttention:
@@ -133,7 +121,7 @@ class KernelAttention:
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query; fills
         `output`, if given."""
-        from sleuth.kernels.decode_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
+        from sleuth.kernels.attention_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
 
         return attend_by_pages(query, keys, values, self.table, self.jobs, scale, self.window, output)
 
@@ -247,7 +235,7 @@ class PromptAttention:
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]
         -> as query; fills `output`, if given."""
-        from sleuth.kernels.prefill_kernels import attend_to_prompts, tile_tokens  # needs Triton
+        from sleuth.kernels.attention_kernels import attend_to_prompts, tile_tokens  # needs Triton
 
         pages, *_, device = self._made_of
         if self._packed is None:
@@ -278,40 +266,38 @@ def tiles_of(starts: np.ndarray, stops: np.ndarray, count: int) -> np.ndarray:
 def decode_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
     """Why `KernelAttention` cannot be used for heads of `size` numbers; None if it works: four sequences, of which two
     share pages, are computed and compared with `GatheredAttention`."""
-    if device.type != "cuda":
-        return "it needs a card"
-    lengths = np.array([1, PAGE + 4, 10 * PAGE, 7 * PAGE + 1])
-    pages = np.random.default_rng(0).permutation(40).astype(np.int32).reshape(4, 10)
-    pages[3, :5] = pages[2, :5]
-    generator = torch.Generator(device).manual_seed(0)
-    keys, values = torch.randn(2, 2, 40, PAGE, size, device=device, dtype=dtype, generator=generator)
-    query = torch.randn(4, 2, 2, size, device=device, dtype=dtype, generator=generator)
-    expected = GatheredAttention(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
-    try:
-        output = KernelAttention.of(pages, lengths, PAGE, device).attend(query, keys, values, size**-0.5)
-    except Exception as error:  # any: a compiler and a driver have errors of their own
-        return line_of(error)
-    return _difference(output, expected)
+
+    def error() -> float:
+        lengths = np.array([1, PAGE + 4, 10 * PAGE, 7 * PAGE + 1])
+        pages = np.random.default_rng(0).permutation(40).astype(np.int32).reshape(4, 10)
+        pages[3, :5] = pages[2, :5]
+        numbers = _drawn_heads(4, 40, size, device, dtype)
+        expected = GatheredAttention(pages, lengths, PAGE, device).attend(*numbers, size**-0.5)
+        output = KernelAttention.of(pages, lengths, PAGE, device).attend(*numbers, size**-0.5)
+        return (output - expected).abs().max().item()
+
+    return kernel_problem(device, error, KERNEL_TOLERANCE)
 
 
 @cache
 def prefill_problem(device: torch.device, dtype: torch.dtype, size: int) -> str | None:
     """Why `PromptAttention` cannot be used for heads of `size` numbers; None if it works: two small sequences are
     computed and compared with `ChunkwiseAttention`."""
-    if device.type != "cuda":
-        return "it needs a card"
+
+    def error() -> float:
+        pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([PAGE + 4, 5])
+        numbers = _drawn_heads(PAGE + 6, 4, size, device, dtype)
+        expected = ChunkwiseAttention(pages, starts, stops, PAGE, device).attend(*numbers, size**-0.5)
+        output = PromptAttention(pages, starts, stops, PAGE, device).attend(*numbers, size**-0.5)
+        return (output - expected).abs().max().item()
+
+    return kernel_problem(device, error, KERNEL_TOLERANCE)
+
+
+def _drawn_heads(
+    tokens: int, pages: int, size: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries of so many tokens, and keys and values in so many pages."""
     generator = torch.Generator(device).manual_seed(0)
-    keys, values = torch.randn(2, 2, 4, PAGE, size, device=device, dtype=dtype, generator=generator)
-    pages, starts, stops = np.array([[2, 0], [3, 1]], dtype=np.int32), np.array([3, 0]), np.array([PAGE + 4, 5])
-    query = torch.randn(PAGE + 6, 2, 2, size, device=device, dtype=dtype, generator=generator)
-    expected = ChunkwiseAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
-    try:
-        output = PromptAttention(pages, starts, stops, PAGE, device).attend(query, keys, values, size**-0.5)
-    except Exception as error:  # any: a compiler and a driver have errors of their own
-        return line_of(error)
-    return _difference(output, expected)
-
-
-def _difference(output: Tensor, expected: Tensor) -> str | None:
-    error = (output - expected).abs().max().item()
-    return None if error < KERNEL_TOLERANCE else f"its output is off by {error:.3g}"
+    keys, values = torch.randn(2, 2, pages, PAGE, size, device=device, dtype=dtype, generator=generator)
+    return torch.randn(tokens, 2, 2, size, device=device, dtype=dtype, generator=generator), keys, values

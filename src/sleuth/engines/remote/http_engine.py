@@ -1,20 +1,17 @@
-"""An engine on one server that serves the checkpoint (SGLang, vLLM, or one compatible with it), for evaluation."""
+"""An engine on one server that serves the checkpoint, for evaluation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import completion_from_text, read_completion
+from sleuth.engines.remote.completions import MALFORMED, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.remote.wire import MALFORMED, RawCompletion
-from sleuth.engines.request import max_new_tokens
-from sleuth.render import IncrementalDecoder
+from sleuth.engines.request import max_new_tokens, whole_chunk
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue
@@ -24,9 +21,8 @@ PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before another attempt
 class HttpEngine:
     """Continues token sequences on `server`, at most `requests_at_once` concurrently.
 
-    Token ids are sent and, where the server returns them, received; where it returns only text, ids are encoded from it
-    and there are no log-probabilities. A request is retried only if the server was unreachable or refused it before
-    starting; any other failure is a SleuthError that names the server.
+    A request is retried only if the server was unreachable or refused it before starting; any other failure is a
+    SleuthError that names the server.
     """
 
     def __init__(
@@ -47,16 +43,8 @@ class HttpEngine:
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        """Continue `tokens`, in a chunk for each token, once the server has sampled all of them. Closing the iterator
-        early cancels the request, also on the server."""
-        whole = await self.complete(tokens, sampling)
-        decoder, told = IncrementalDecoder(self.tokenizer, tokens), 0
-        for at, token in enumerate(whole.tokens[:-1]):
-            text = decoder.push(token)
-            told += len(text)
-            yield Chunk(tokens=(token,), logprobs=whole.logprobs and (whole.logprobs[at],), text=text, stop=None)
-        logprobs = whole.logprobs and whole.logprobs[-1:]
-        yield Chunk(tokens=whole.tokens[-1:], logprobs=logprobs, text=whole.text[told:], stop=whole.stop)
+        """Continue `tokens`, in one chunk. Closing the iterator early cancels the request, also on the server."""
+        yield whole_chunk(await self.complete(tokens, sampling))
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop."""
@@ -65,18 +53,16 @@ class HttpEngine:
             return Completion(tokens=(), logprobs=(), text="", stop="length")
         async with self._semaphore:
             raw = await self._request(tokens, sampling, limit)
-        if raw.tokens is None:
-            return completion_from_text(raw, sampling, self.tokenizer)
         try:
             return read_completion(raw, tokens, sampling, limit=limit, tokenizer=self.tokenizer, eos_ids=self.eos_ids)
         except ValueError as error:
             raise self._error(str(error)) from None
 
     async def _request(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
-        wire = self.server.wire
-        answer = await self._post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
+        api = self.server.api
+        answer = await self._post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
         try:
-            raw = wire.read(answer, sampling)
+            raw = api.read(answer, sampling)
         except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
         self._weights = self._weights or raw.weights
@@ -101,11 +87,3 @@ class HttpEngine:
 
     def _error(self, problem: str) -> SleuthError:
         return SleuthError(f"--engine {self.server.url}: {problem}")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Its connections close with the event loop."""

@@ -8,19 +8,18 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequ
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.capabilities import DiscoveredServer
-from sleuth.engines.remote.completions import read_completion
+from sleuth.engines.remote.completions import Aborted, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
 from sleuth.engines.remote.replica import EngineReplica, LoadOutcome
+from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.engines.remote.weight_sync import WeightSync
-from sleuth.engines.remote.wire import Aborted, RawCompletion
-from sleuth.engines.request import max_new_tokens
-from sleuth.host.replicas import Replicas
+from sleuth.engines.remote.weight_transfer import Transfer
+from sleuth.engines.request import max_new_tokens, whole_chunk
+from sleuth.host.connections import Replicas
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -97,10 +96,8 @@ class PoolEngine:
             ranks=ranks,
             from_memory=from_memory(servers, model, limits) if ranks.alone else None,
         )
-        self._health = Replicas([discovered.server.url for discovered in servers])
-        self._replicas = [
-            EngineReplica(discovered, health) for discovered, health in zip(servers, self._health.members, strict=True)
-        ]
+        self._health = Replicas([server.url for server in servers])
+        self._replicas = [EngineReplica(*pair) for pair in zip(servers, self._health.members, strict=True)]
         for replica in self._replicas:
             replica.asleep = asleep
         first = ranks.share(len(servers)).start  # of equally busy servers, each rank prefers another
@@ -118,14 +115,7 @@ class PoolEngine:
 
     async def stream(self, tokens: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue `tokens`, in one chunk."""
-        whole = await self.complete(tokens, sampling)
-        yield Chunk(
-            tokens=whole.tokens,
-            logprobs=whole.logprobs,
-            text=whole.text,
-            stop=whole.stop,
-            policy_version=whole.policy_version,
-        )
+        yield whole_chunk(await self.complete(tokens, sampling))
 
     async def complete(self, tokens: Sequence[int], sampling: Sampling) -> Completion:
         """Continue `tokens` until a stop. Raises SleuthError if no server does so in time."""
@@ -316,25 +306,20 @@ class PoolEngine:
         return max(1, share.stop - share.start)
 
 
-def from_memory(
-    servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits
-) -> Literal["shared", "broadcast"] | None:
+def from_memory(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
     """How servers take weights without a folder, which only those of a card can. They load, also when they come back,
     while the learner rests: those that share its card always, others unless the policy lags."""
     if not is_on_card(model):
         return None
     if limits.sleeps:
-        return "shared" if all(map(_is_of_this_machine, servers)) else None
-    takes = all(server.capabilities.broadcast for server in servers)
-    return "broadcast" if takes and not limits.max_policy_lag else None
+        here = all(urlsplit(server.url).hostname in ("127.0.0.1", "localhost", "::1") for server in servers)
+        return "from memory" if here else None
+    takes = all(server.broadcast for server in servers)
+    return "by broadcast" if takes and not limits.max_policy_lag else None
 
 
 def is_on_card(model: PreTrainedModel) -> bool:
     return model.device.type == "cuda"
-
-
-def _is_of_this_machine(discovered: DiscoveredServer) -> bool:
-    return urlsplit(discovered.server.url).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 def _pause(refusals: int) -> float:

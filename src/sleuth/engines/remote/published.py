@@ -14,9 +14,13 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from sleuth.engines.remote.http_client import HttpClientError
 from sleuth.host.atomic import replacing_folder
 from sleuth.types import SleuthError
 
+INITIAL_WEIGHTS = "default"
+"""Both servers' name for the weights that they started with: one that returns it has been restarted."""
+LOAD_SECONDS = 600.0  # timeout for loading weights; a shared folder may be slow
 CARD = "weights.json"
 KEPT_VERSIONS = 2
 """Versions kept in the folder: the newest, and the one that a slow server may still be reading."""
@@ -24,6 +28,14 @@ KEPT_VERSIONS = 2
 LABEL_DIGITS = 12  # of the checksum
 HASHED_BYTES = 2**26
 """Bytes of a tensor that one core hashes at a time."""
+
+
+class NotLoadedError(HttpClientError):
+    """The server could not load the weights; the message is the server's own."""
+
+
+class EndedError(HttpClientError):
+    """The server stopped answering while it took weights from memory, which may have ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sleuth.engines.remote.capabilities import DiscoveredServer
+from sleuth.engines.remote.completions import MALFORMED, Aborted, RawCompletion
 from sleuth.engines.remote.http_client import (
     HttpClient,
     HttpClientError,
@@ -15,8 +15,8 @@ from sleuth.engines.remote.http_client import (
     ServerFailedError,
 )
 from sleuth.engines.remote.published import same_weights
-from sleuth.engines.remote.wire import MALFORMED, Aborted, RawCompletion
-from sleuth.host.replicas import Replica
+from sleuth.engines.remote.server import DiscoveredServer
+from sleuth.host.connections import Replica
 from sleuth.types import Sampling, SleuthError
 
 GATHERING_SECONDS = 0.02
@@ -45,8 +45,9 @@ class EngineReplica:
     publish because it had the weights of another client.
     """
 
-    def __init__(self, discovered: DiscoveredServer, health: Replica) -> None:
-        self.discovered = discovered
+    def __init__(self, server: DiscoveredServer, health: Replica) -> None:
+        self.server = server
+        self.api = server.api
         self.health = health
         self.may_have_restarted = True
         self.load_finished = True
@@ -78,7 +79,7 @@ class EngineReplica:
 
     @property
     def url(self) -> str:
-        return self.discovered.server.url
+        return self.server.url
 
     @property
     def is_same_process(self) -> bool:
@@ -90,14 +91,14 @@ class EngineReplica:
     ) -> tuple[RawCompletion, str | None]:
         """A turn and the label of the weights that generated it. Raises HttpClientError or Aborted if it failed or if
         weights were loaded meanwhile, SleuthError for a malformed answer."""
-        wire, loads, before = self.discovered.wire, self.loads, self.label
+        api, loads, before = self.api, self.loads, self.label
         self._in_progress += 1
         try:
-            answer = await self.client.post(wire.path, wire.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
+            answer = await self.client.post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
             if answer is None:
                 raise LostResponseError("answered with something that is not JSON")
-            raw = wire.read(answer, sampling)
-            label = raw.weights if self.discovered.control.labels_completions else await self._fresh_label()
+            raw = api.read(answer, sampling)
+            label = raw.weights if api.labels_completions else await self._fresh_label()
             reloaded = label is not None and label != before and same_weights(label, before)  # by another rank
             if self.loads != loads or reloaded:  # the label says nothing about the weights that generated
                 raise LostResponseError("was given weights while it generated")
@@ -127,7 +128,7 @@ class EngineReplica:
     async def weights(self) -> str:
         """The label of its weights. Raises HttpClientError if it returns none."""
         try:
-            return await self.discovered.control.weights(self.client)
+            return await self.api.weights(self.client)
         except MALFORMED as error:
             raise LostResponseError(f"does not name its weights ({type(error).__name__}: {error})") from None
 

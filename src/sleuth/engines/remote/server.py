@@ -1,67 +1,116 @@
-"""Detects the kind of server at a URL by its endpoints, never by comparing versions."""
+"""Detects the server at a URL by its endpoints, and what it can do by generating with it, never by its version."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import CompletionsWire
-from sleuth.engines.remote.http_client import refusal
-from sleuth.engines.remote.sglang import SglangWire
-from sleuth.engines.remote.wire import MALFORMED, RawCompletion, Wire
-from sleuth.host.connections import Answer, RequestFailedError, ask_within, key_headers
+from sleuth.engines.remote.completions import MALFORMED, RawCompletion
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    RefusedError,
+    ServerFailedError,
+    TimedOutError,
+)
+from sleuth.engines.remote.sglang import Sglang
+from sleuth.engines.remote.vllm import Vllm
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
 PROBE_SECONDS = 60.0  # the first request after a start may be slow
-MODEL_INFO = ("/model_info", "/get_model_info")  # SGLang's, newer and older
-VERSION_PATHS = {"SGLang": ("/server_info", "/get_server_info"), "vLLM": ("/version",)}
-LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
-"""Where vLLM tells that it waits, in a word, and what ends that."""
+STATE_SECONDS = 8.0
+"""For a server to say whether it is paused, which needs no engine."""
 PROBE_TEXT = "Question: who wrote 1 <answer> in 1859?\n"
 PROBE_TOKENS = 8
+LOW_TEMPERATURE = 0.05  # the likeliest token is drawn, and its probability after temperature is nearly 1
+MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after temperature cannot be distinguished
 
-Kind = Literal["SGLang", "vLLM", "OpenAI-like"]
+LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
+"""Where vLLM tells that it waits, in a word, and what ends that."""
+REMEDIES = {
+    "--engine": ("the checkpoint", "say --served-as NAME if it is the same model under that name"),
+    "teacher.url:": ("teacher.model", "serve it under that name (--served-model-name) if it is the same model"),
+}
+"""What names the model beside an option that names a server, and what to do if the server's name differs."""
+
+APIS: dict[str, type[Sglang | Vllm]] = {"SGLang": Sglang, "vLLM": Vllm}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server that serves the checkpoint.
 
-    `model` is its name on the server, `context` the longest sequence (None if unknown), and `ids` whether the server
-    returns the token ids that it sampled. `Server(url="http://127.0.0.1:30000", kind="SGLang", version="0.5.9",
-    model="runs/mine/checkpoints/step-000100", context=4096, ids=True)`.
+    `model` is its name on the server, `context` the longest sequence (None if unknown).
+    `Server(url="http://127.0.0.1:30000", kind="SGLang", version="0.5.23", model="runs/mine/checkpoints/step-000100",
+    context=4096)`.
     """
 
     url: str
-    kind: Kind
+    kind: Literal["SGLang", "vLLM"]
     version: str | None
     model: str
     context: int | None
-    ids: bool
 
     @property
-    def wire(self) -> Wire:
-        """Its completion API."""
-        return SglangWire() if self.kind == "SGLang" else CompletionsWire(self.model)
+    def api(self) -> Sglang | Vllm:
+        """What is sent to it, and how its answers are read."""
+        return APIS[self.kind](self.model)
+
+    @property
+    def name(self) -> str:
+        """Its kind, with the version."""
+        return f"{self.kind} {self.version}" if self.version else self.kind
 
     def __str__(self) -> str:
-        version = f" {self.version}" if self.version else ""
-        back = "token ids out" if self.ids else "text out: token ids and their counts are encoded from its text"
-        return f"{self.kind}{version} at {self.url} serves {self.model!r}; token ids in, {back}"
+        return f"{self.name} at {self.url} serves {self.model!r}"
 
     def as_json(self) -> dict[str, Any]:
-        """For a result file."""
-        return asdict(self) | {"ids": "sampled" if self.ids else "encoded from text"}
+        """For a result file or a manifest."""
+        return asdict(self)
 
 
-SAY_NAME = "say --served-as NAME if it is the same model under that name"
-"""What helps where a verb has that option."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveredServer(Server):
+    """A server of a pool. Its `logprobs` are those before or after temperature, `lacks` are endpoints that training
+    needs and it does not have, and with `broadcast` it takes weights from other cards."""
+
+    logprobs: Literal["before temperature", "after temperature"]
+    lacks: tuple[str, ...] = ()
+    broadcast: bool = False
+
+    @property
+    def api(self) -> Sglang | Vllm:
+        """As for every server."""
+        return APIS[self.kind](self.model, scaled=self.logprobs == "after temperature")
+
+    def __str__(self) -> str:
+        named = "named with each completion" if self.api.labels_completions else "named on request"
+        return f"{self.url}: {self.name}, token ids in and out, log-probabilities {self.logprobs}, weights {named}"
+
+    def problems(self, *, context: int, temperature: float) -> list[str]:
+        """Why the server cannot be used for training, each with the remedy; empty if it can."""
+        problems = []
+        if self.logprobs == "before temperature" and temperature != 1.0:
+            problems.append(
+                f"returns log-probabilities before temperature, and sampling.temperature = {temperature:g}; start vLLM "
+                "with --logprobs-mode processed_logprobs, SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
+            )
+        if self.lacks:
+            missing = ", ".join(self.lacks)
+            problems.append(f"has no {missing}, by which weights are loaded and named; start {self.api.remedy}")
+        if self.context is not None and self.context < context:
+            hint = " (SGLang fills all but 6 tokens of its own)" if self.kind == "SGLang" else ""
+            problems.append(
+                f"takes {self.context} tokens, and context = {context}; start it with a longer context{hint}"
+            )
+        return problems
 
 
 def find_server(
@@ -71,63 +120,129 @@ def find_server(
     served_as: str | None,
     tokenizer: PreTrainedTokenizerFast,
     eos_ids: Collection[int],
+    option: str = "--engine",
 ) -> tuple[Server, list[str]]:
-    """The server at `url`, if it serves `checkpoint` (None: any model, as for training), and notes for the user.
+    """The server at `url`, which an `option` names, if it serves `checkpoint` (None: any model), and notes for the
+    user.
 
     The served name must be the checkpoint's, or `served_as` if given. If the server can tokenize, it must agree with
     `tokenizer`, and it must be able to continue a prompt. Raises SleuthError if nothing answers, if it is not such a
     server, or if it serves another model.
     """
-    base = url.rstrip("/").removesuffix("/v1").rstrip("/")
+    server, notes, _ = asyncio.run(_Probe(url, tokenizer, eos_ids, option).find(checkpoint, served_as))
+    return server, notes
+
+
+def discover_server(url: str, *, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]) -> DiscoveredServer:
+    """The server at `url` for a pool, whatever it serves. Raises SleuthError if it does not generate."""
+    return asyncio.run(_Probe(url, tokenizer, eos_ids, "engine.urls:").discover())
+
+
+def discover_servers(
+    urls: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    eos_ids: Collection[int],
+    context: int,
+    temperature: float,
+    log: Callable[[str], None],
+) -> list[DiscoveredServer]:
+    """All servers of a pool, each logged once found. One that a killed run left paused or asleep is woken first: the
+    servers of a pool are the run's own. Raises SleuthError for the first that training cannot use."""
+    servers = []
+    for url in urls:
+        left = asyncio.run(_wake(url))
+        if left == "hanging":
+            log(f"pool: {url} accepts connections and answers nothing; it is given {PROBE_SECONDS:g} s more")
+        elif left:
+            log(f"pool: {url} was left {left}, as by a run that was killed while it loaded weights: woken")
+        server = discover_server(url, tokenizer=tokenizer, eos_ids=eos_ids)
+        log(f"pool: {server}")
+        for problem in server.problems(context=context, temperature=temperature):
+            raise SleuthError(f"engine.urls: {server.url}: {problem}")
+        servers.append(server)
+    return servers
+
+
+async def _wake(url: str) -> str:
+    """Ends a pause or sleep, in which a server generates nothing; returns which it was, "hanging" for a server that
+    answers nothing at all, and "" otherwise. SGLang reports none and always continues. What cannot be reached is
+    left to `discover_server` to name."""
+    client = HttpClient(_base(url), seconds=PROBE_SECONDS)
     try:
-        return _Probe(base, tokenizer, eos_ids).find(checkpoint, served_as)
-    except RequestFailedError as error:
-        reason = str(error) or type(error).__name__
-        raise SleuthError(f"--engine {base}: does not answer ({reason}); start SGLang or vLLM there first") from None
+        for path, left, remedy in LEFT:
+            with suppress(RefusedError):  # it has no such path
+                answer = await client.get(path, seconds=STATE_SECONDS)
+                if isinstance(answer, dict) and answer.get(path.removeprefix("/")):
+                    await client.post(remedy)
+                    return left
+        with suppress(RefusedError):
+            await client.post("/continue_generation", {})
+    except TimedOutError:
+        return "hanging"
+    except (HttpClientError, ValueError):  # of an address that is no URL
+        pass
+    return ""
 
 
 class _Probe:
-    """Requests that identify a server."""
+    """Requests that identify a server, and generate a few tokens with it."""
 
-    def __init__(self, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int]) -> None:
-        self._url = url
-        self._tokenizer = tokenizer
+    def __init__(self, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int], option: str) -> None:
+        self._client = HttpClient(_base(url), seconds=PROBE_SECONDS)
+        self._prompt = encode(tokenizer, PROBE_TEXT)
         self._eos_ids = eos_ids
+        self._option = option
 
-    def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str]]:
-        info = next((found for path in MODEL_INFO if (found := self._get(path)) and "model_path" in found), None)
-        cards = [card for card in (self._get("/v1/models") or {}).get("data") or () if isinstance(card, dict)]
-        if info is None and not cards:
+    async def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str], RawCompletion]:
+        """The server, notes, and a greedy completion."""
+        info = await self._get("/model_info")  # SGLang's
+        cards = [card for card in (await self._get("/v1/models")).get("data") or () if isinstance(card, dict)]
+        if "model_path" not in info and not cards:
             raise self._error(
-                "neither SGLang's /get_model_info nor vLLM's /v1/models is there; name the URL of such a server"
+                "neither SGLang's /model_info nor vLLM's /v1/models is there; name the URL of such a server"
             )
-        card, notes = self._matching_card(cards or [{}], info or {}, checkpoint, served_as)
-        vllm = any(card.get("owned_by") == "vllm" for card in cards)
-        kind: Kind = "SGLang" if info is not None else "vLLM" if vllm else "OpenAI-like"
+        card, notes = self._matching_card(cards or [{}], info, checkpoint, served_as)
+        kind = "SGLang" if "model_path" in info else "vLLM"
+        details = await self._get(APIS[kind].details)
+        version = details.get("version")
+        longest = (card.get("max_model_len"), details.get("max_req_input_len"))  # SGLang's: 6 less than its context
         server = Server(
-            url=self._url,
+            url=self._client.url,
             kind=kind,
-            version=self._version(kind),
-            model=str(card.get("id") or (info or {})["model_path"]),
-            context=self._context(kind, card),
-            ids=True,
+            version=version if isinstance(version, str) else None,
+            model=str(card.get("id") or info["model_path"]),
+            context=min((tokens for tokens in longest if type(tokens) is int), default=None),
         )
         for path, state, remedy in LEFT if kind == "vLLM" else ():
-            if (self._get(path) or {}).get(path.removeprefix("/")):
+            if (await self._get(path)).get(path.removeprefix("/")):
                 raise self._error(
                     f"is {state} and generates nothing: a run is giving it weights, or ended while it did; wake it "
                     f"with POST {remedy}, or train with it, which does"
                 )
-        self._check_vocabulary(server)
-        raw = self._generate(server)
-        if raw.tokens is not None:
-            return server, notes
-        if not self._keeps_stops(server, raw.text):
-            raise self._error(
-                "returns neither token ids nor stop strings, so the end of a turn cannot be detected; "
-                "serve the checkpoint with SGLang or vLLM"
-            )
-        return replace(server, ids=False), notes
+        await self._check_vocabulary(server)
+        return server, notes, await self._generate(server.api, temperature=0.0)
+
+    async def discover(self) -> DiscoveredServer:
+        """Both servers return greedy log-probabilities at temperature 1. Those of the same tokens at a low temperature
+        are equal if before temperature, and nearly 0 if after."""
+        server, _, greedy = await self.find(None, None)
+        api = server.api
+        cool = await self._generate(replace(api, scaled=True), temperature=LOW_TEMPERATURE)
+        plain = tempered = 0.0
+        pairs = zip(greedy.tokens, cool.tokens, greedy.logprobs or (), cool.logprobs or (), strict=False)
+        for one, other, before, after in pairs:
+            if one != other:
+                break
+            plain, tempered = plain + before, tempered + after
+        # A model that is too certain to distinguish them: assume the server's default.
+        scaled = tempered > plain / 2 if -plain >= MIN_LOGPROB_GAP else api.scaled
+        return DiscoveredServer(
+            **asdict(server),
+            logprobs="after temperature" if scaled else "before temperature",
+            lacks=tuple([path for path in api.needed if await self._is_missing(path)]),
+            broadcast=await api.takes_broadcast(self._client),
+        )
 
     def _matching_card(
         self, cards: Sequence[dict[str, Any]], info: dict[str, Any], checkpoint: str | None, served_as: str | None
@@ -142,66 +257,58 @@ class _Probe:
         served = ", ".join(repr(name) for card in cards for name in list(_names(card, info))[:1])
         if served_as is not None:
             raise self._error(f"serves {served}, and nothing as {served_as!r}; give --served-as one of these names")
-        raise self._error(
-            f"serves {served}, and the checkpoint is {checkpoint}; start the server with that, or {SAY_NAME}"
-        )
+        what, remedy = REMEDIES[self._option]
+        raise self._error(f"serves {served}, and {what} is {checkpoint}; start the server with that, or {remedy}")
 
-    def _check_vocabulary(self, server: Server) -> None:
+    async def _check_vocabulary(self, server: Server) -> None:
         """Compares the server's tokens of a text with the checkpoint's, if it has `/tokenize`."""
         body = {"model": server.model, "prompt": PROBE_TEXT, "add_special_tokens": False}
-        response = self._ask("POST", "/tokenize", body)
-        if response.status != HTTPStatus.OK:
-            return
-        theirs = _dictionary(response).get("tokens")
-        ours = encode(self._tokenizer, PROBE_TEXT)
-        if isinstance(theirs, list) and theirs != ours:
+        theirs = (await self._ask(self._client.post("/tokenize", body))).get("tokens")
+        if isinstance(theirs, list) and theirs != self._prompt:
             raise self._error(
                 f"its tokenizer is not the checkpoint's: {PROBE_TEXT.strip()!r} is {str(theirs)[:60]} there and "
-                f"{str(ours)[:60]} here; serve the checkpoint with its own tokenizer"
+                f"{str(self._prompt)[:60]} here; serve the checkpoint with its own tokenizer"
             )
 
-    def _generate(self, server: Server, stops: tuple[str, ...] = ()) -> RawCompletion:
-        sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=0.0, stops=stops)
-        prompt = encode(self._tokenizer, PROBE_TEXT)
-        body = server.wire.body(prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
-        response = self._ask("POST", server.wire.path, body)
-        if response.status != HTTPStatus.OK:
-            raise self._error(f"{server.wire.path} {refusal(response.status, response.body)}")
+    async def _generate(self, api: Sglang | Vllm, *, temperature: float) -> RawCompletion:
+        sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=temperature)
+        body = api.body(self._prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
         try:
-            return server.wire.read(response.json(), sampling)
+            return api.read(await self._client.post(api.path, body), sampling)
+        except HttpClientError as error:
+            raise self._error(f"{api.path} {error}") from None
         except MALFORMED as error:
             raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
 
-    def _keeps_stops(self, server: Server, text: str) -> bool:
-        """Whether a stop string stays in the text: `text`, generated before, gives a stop that will occur again."""
-        stop = text.strip()[:1]
-        return bool(stop) and stop in self._generate(server, (stop,)).text
-
-    def _context(self, kind: Kind, card: dict[str, Any]) -> int | None:
-        """The longest sequence that the server completes. SGLang refuses prompts from `max_req_input_len` on, 6 less
-        than its context."""
-        longest = [card.get("max_model_len")]
-        if kind == "SGLang":
-            longest += [(self._get(path) or {}).get("max_req_input_len") for path in VERSION_PATHS[kind]]
-        return min((tokens for tokens in longest if type(tokens) is int), default=None)
-
-    def _version(self, kind: Kind) -> str | None:
-        answer = (found.get("version") for path in VERSION_PATHS.get(kind, ()) if (found := self._get(path)))
-        return next((version for version in answer if isinstance(version, str)), None)
-
-    def _get(self, path: str) -> dict[str, Any] | None:
-        response = self._ask("GET", path)
-        return (_dictionary(response) or None) if response.status == HTTPStatus.OK else None
-
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Answer:
-        """Raises RequestFailedError."""
+    async def _is_missing(self, path: str) -> bool:
+        """Whether nothing is at `path`. What only takes POST refuses GET with 405, and nothing happens."""
         try:
-            return ask_within(PROBE_SECONDS, method, self._url + path, body=body, headers=key_headers())
-        except (TimeoutError, ValueError) as error:
-            raise RequestFailedError(str(error)) from None
+            await self._client.get(path)
+        except RefusedError as error:
+            return error.is_missing
+        except HttpClientError:
+            pass
+        return False
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        return await self._ask(self._client.get(path))
+
+    async def _ask(self, request: Coroutine[Any, Any, Any]) -> dict[str, Any]:
+        """The answer to a request; empty if the server refuses it. Raises SleuthError if it does not answer."""
+        try:
+            answer = await request
+        except (RefusedError, ServerFailedError):
+            return {}
+        except (HttpClientError, ValueError) as error:
+            raise self._error(f"{error}; start SGLang or vLLM there first") from None
+        return answer if isinstance(answer, dict) else {}
 
     def _error(self, problem: str) -> SleuthError:
-        return SleuthError(f"--engine {self._url}: {problem}")
+        return SleuthError(f"{self._option} {self._client.url}: {problem}")
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _names(card: dict[str, Any], info: dict[str, Any]) -> Iterator[str]:
@@ -222,11 +329,3 @@ def _name_notes(name: str, checkpoint: str) -> list[str]:
     if name == checkpoint or Path(name).exists():
         return []
     return [f"the server's {name!r} is taken for {checkpoint} by the last part of its name"]
-
-
-def _dictionary(response: Answer) -> dict[str, Any]:
-    try:
-        answer = response.json()
-    except (ValueError, RecursionError):
-        return {}
-    return answer if isinstance(answer, dict) else {}

@@ -1,70 +1,155 @@
-"""SGLang's native API: token ids in, token ids and log-probabilities out.
+"""SGLang's HTTP API: turns and log-probabilities by token ids, weights, and sleep.
 
-Facts, read in SGLang's repository in November 2026 (docs/basic_usage/sampling_params.md at 0a0dd3590799 and, below
-python/sglang/srt, sampling/sampling_params.py at 00c17cafcb9e, entrypoints/http_server.py at 0025436eab05 and
-managers/detokenizer_manager.py at 000935bdda57):
+Facts, read in SGLang in November 2026 (docs/basic_usage/sampling_params.md and, below python/sglang/srt,
+sampling/sampling_params.py, entrypoints/http_server.py, managers/detokenizer_manager.py), seen with 0.5.23 on a CPU:
 
-- `POST /generate` takes `input_ids`, `sampling_params` and `return_logprob`. `meta_info.output_token_logprobs` is then
-  a list of [log-probability, token id, text or null], one for each sampled token; `meta_info.finish_reason` is an
-  object whose `type` is stop, length or abort.
-- What a request leaves out is taken from the model's generation config (`--sampling-defaults model`, the default).
-- The stop string is cut off the text, and the end token with it, unless `no_stop_trim`.
-- At temperature 0 it takes the likeliest token and reports log-probabilities at temperature 1.
+- `POST /generate` with `return_logprob`: `meta_info.output_token_logprobs` has [log-probability, token id, text
+  or null], one for each sampled token; `meta_info.finish_reason` is an object whose `type` is stop, length or abort. An
+  aborted request returns, with status 200, what it had sampled.
+- Log-probabilities are those after temperature, unless `SGLANG_RETURN_ORIGINAL_LOGPROB` is set; at temperature 0, where
+  it takes the likeliest token, those at temperature 1.
 - `sampling_seed` is meant for `--enable-deterministic-inference`; elsewhere a draw cannot be repeated.
-
-SGLang 0.5.23, run on a CPU, did all of this. An aborted request returns, with status 200, what it had sampled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sleuth.engines.remote.wire import (
+from transformers import PreTrainedModel
+
+from sleuth.engines.remote.completions import (
     Aborted,
     Body,
     RawCompletion,
-    are_sampling_logprobs,
-    checked_tokens,
+    make_raw_completion,
     sampling_parameters,
 )
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    LostResponseError,
+    RefusedError,
+    ServerFailedError,
+)
+from sleuth.engines.remote.published import LOAD_SECONDS, EndedError, NotLoadedError, Published
+from sleuth.engines.remote.weight_transfer import Transfer, shared_weights
 from sleuth.engines.sampling import request_seed
 from sleuth.types import Sampling
 
+FLUSH_SECONDS = 10  # how long it may wait for its scheduler to let go of the last request
+ONE_CARD = {"device": "cuda", "tp_size": 1, "pp_size": 1, "dp_size": 1}
+"""What `/server_info` says of a server on one card."""
+
 
 @dataclass(frozen=True, slots=True)
-class SglangWire:
-    """`POST /generate`. `scaled`: log-probabilities after temperature (no `SGLANG_RETURN_ORIGINAL_LOGPROB`)."""
+class Sglang:
+    """The API for the served model `model`. `scaled`: log-probabilities are those after temperature. To sleep, it needs
+    `--enable-memory-saver`. What each method does is said at `Vllm`."""
 
+    model: str
     scaled: bool = True
-    path: str = "/generate"
+
+    path = "/generate"
+    details = "/server_info"
+    labels_completions = True
+    needed = ("/pause_generation", "/update_weights_from_disk", "/continue_generation")
+    remedy = "a newer SGLang (0.5.23 has them)"
 
     def body(self, prompt: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]) -> Body:
-        """See `Wire`."""
-        params: dict[str, Any] = {
-            "max_new_tokens": limit,
-            **sampling_parameters(sampling, eos_ids),
-            "no_stop_trim": True,
-        }
+        """A request to continue `prompt`."""
+        params = {"max_new_tokens": limit, **sampling_parameters(sampling, eos_ids), "no_stop_trim": True}
         if sampling.temperature:
             params["sampling_seed"] = request_seed(sampling.key)
         return {"input_ids": list(prompt), "sampling_params": params, "return_logprob": True}
 
     def read(self, answer: dict[str, Any], sampling: Sampling) -> RawCompletion:
-        """See `Wire`."""
+        """The parsed answer."""
         info = answer["meta_info"]
-        finish_reason = info["finish_reason"]
-        if finish_reason["type"] == "abort":
-            raise Aborted(f"it gave up: {finish_reason.get('message') or 'without a reason'}")
-        sampled = info["output_token_logprobs"]
-        kept = [entry[0] for entry in sampled] if are_sampling_logprobs(sampling, scaled=self.scaled) else None
-        tokens, logprobs = checked_tokens([entry[1] for entry in sampled], kept)
-        weights = info.get("weight_version")
-        return RawCompletion(
-            tokens=tokens,
-            logprobs=logprobs,
-            text=str(answer["text"]),
-            finish_reason=str(finish_reason["type"]),
+        reason, weights = info["finish_reason"], info.get("weight_version")
+        if reason["type"] == "abort":
+            raise Aborted(f"it gave up: {reason.get('message') or 'without a reason'}")
+        logprobs, tokens = ([entry[at] for entry in info["output_token_logprobs"]] for at in (0, 1))
+        return make_raw_completion(
+            tokens,
+            logprobs,
+            sampling,
+            scaled=self.scaled,
+            finish_reason=reason["type"],
             weights=None if weights is None else str(weights),
         )
+
+    async def weights(self, client: HttpClient) -> str:
+        """The label of the weights."""
+        return str((await client.get("/model_info"))["weight_version"])
+
+    async def load(self, client: HttpClient, published: Published) -> None:
+        """Loads weights from their folder."""
+        body = {"model_path": str(published.path), "weight_version": published.label, "flush_cache": False}
+        await client.post("/pause_generation", {})
+        try:
+            await client.post("/update_weights_from_disk", body, seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError) as error:
+            with suppress(HttpClientError):
+                await client.post("/continue_generation", {})  # with its old weights, to which it has gone back
+            raise NotLoadedError(f"could not load {published.path}: {error}") from None
+        await self._resume(client)
+
+    async def receive(self, client: HttpClient, published: Published, model: PreTrainedModel, by: Transfer) -> None:
+        """Takes weights from memory. The handles of a card's memory would end a server that cannot read them."""
+        info = await client.get(self.details)
+        found = {name: info.get(name) for name in ONE_CARD} if isinstance(info, dict) else {}
+        if found != ONE_CARD:
+            has, wanted = (", ".join(f"{name} {value}" for name, value in of.items()) for of in (found, ONE_CARD))
+            raise NotLoadedError(f"takes no weights {by} (it has {has or None}, not {wanted})")
+        await client.post("/pause_generation", {})
+        try:
+            with shared_weights(model) as shared:
+                tensors = shared.serialized_named_tensors()
+                await self._update(client, {"serialized_named_tensors": tensors, "weight_version": published.label})
+        except (RefusedError, ServerFailedError) as error:
+            raise NotLoadedError(f"takes no weights {by} ({error})") from None
+        except LostResponseError as error:
+            raise EndedError(f"{error}, while it took weights {by}") from None
+        await self._resume(client)
+
+    async def takes_broadcast(self, client: HttpClient) -> bool:
+        """It does not."""
+        return False
+
+    async def sleep(self, client: HttpClient) -> None:
+        """Releases the card's memory."""
+        await client.post("/release_memory_occupation", {})
+
+    async def reserve(self, client: HttpClient) -> None:
+        """Allocates memory for the weights."""
+        await client.post("/resume_memory_occupation", {"tags": ["weights"]})
+
+    async def wake(self, client: HttpClient) -> None:
+        """Allocates the rest of the memory."""
+        await client.post("/resume_memory_occupation", {"tags": ["kv_cache"]})
+
+    async def _update(self, client: HttpClient, body: Body) -> None:
+        """An update in a session of its own, after ending one that a killed run left open."""
+        try:
+            await client.post("/begin_weight_update", {})
+        except RefusedError:
+            await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+            await client.post("/begin_weight_update", {})
+        try:
+            await client.post("/update_weights_from_tensor", body | {"flush_cache": False}, seconds=LOAD_SECONDS)
+        except (RefusedError, ServerFailedError):
+            with suppress(HttpClientError):
+                await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+            raise
+        await client.post("/end_weight_update", {}, seconds=LOAD_SECONDS)
+
+    async def _resume(self, client: HttpClient) -> None:
+        """Ends a load: drops what old weights cached, and continues."""
+        try:
+            await client.post("/flush_cache", params={"timeout": str(FLUSH_SECONDS)}, seconds=LOAD_SECONDS)
+        except RefusedError as error:  # requests are under way; for an update of weights that is a failed load
+            raise ServerFailedError(f"keeps what old weights cached: POST /flush_cache {error}") from None
+        await client.post("/continue_generation", {})

@@ -11,18 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
-from typing import Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.control import INITIAL_WEIGHTS, EndedError, NotLoadedError, VllmControl
+from sleuth.engines.remote.completions import Aborted
 from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
-from sleuth.engines.remote.published import Published, publish, published_in_memory, same_weights
+from sleuth.engines.remote.published import (
+    INITIAL_WEIGHTS,
+    EndedError,
+    NotLoadedError,
+    Published,
+    publish,
+    published_in_memory,
+    same_weights,
+)
 from sleuth.engines.remote.replica import EngineReplica
 from sleuth.engines.remote.server import PROBE_TEXT
-from sleuth.engines.remote.shared_memory import shared_weights
-from sleuth.engines.remote.wire import Aborted
+from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -40,8 +46,8 @@ class WeightSync:
     """Loads the weights of `model` on servers through the folder `shared`. `reloaded` counts servers that had lost them
     and got them again.
 
-    With `from_memory` servers take them from the learner's memory, if they can: "shared" on its own device, "broadcast"
-    on others. The learner must not change them while servers load, which they also do when they come back.
+    With `from_memory` servers take them from the learner's memory, if they can. The learner must not change them while
+    servers load, which they also do when they come back.
 
     Of several `ranks`, which must all see the folder, the first one publishes, and each reloads a server that it finds
     without the weights. A reload has a label of its own, so that the turns of other ranks during it are discarded."""
@@ -56,7 +62,7 @@ class WeightSync:
         temperature: float,
         log: Callable[[str], None],
         ranks: Ranks = ALONE,
-        from_memory: Literal["shared", "broadcast"] | None = None,
+        from_memory: Transfer | None = None,
     ) -> None:
         self.reloaded = 0
         self._model = model
@@ -66,7 +72,7 @@ class WeightSync:
         self._temperature = temperature
         self._log = log
         self._ranks = ranks
-        self._from_memory = from_memory
+        self._from_memory: Transfer | None = from_memory
         self._written = False
         self._published: Published | None = None
 
@@ -100,7 +106,7 @@ class WeightSync:
         """Has a server release its memory."""
         try:
             replica.asleep = True
-            await replica.discovered.control.sleep(replica.client)
+            await replica.api.sleep(replica.client)
         except RefusedError as error:
             raise SleuthError(
                 f"{replica.url}: cannot sleep ({error}); start it so that it can (docs/how-to/pool.md)"
@@ -131,7 +137,7 @@ class WeightSync:
         one generated with foreign weights."""
         if label is not None and same_weights(label, self.published.label):
             return
-        if label == INITIAL_WEIGHTS or not replica.discovered.control.labels_completions:
+        if label == INITIAL_WEIGHTS or not replica.api.labels_completions:
             raise LostResponseError(f"has restarted: its weights are {label!r}")
         raise self._foreign_weights(replica, "wrote", label)
 
@@ -170,16 +176,16 @@ class WeightSync:
     async def _load(self, replica: EngineReplica, reload: str = "") -> None:
         """Loads the weights and wakes the server. After a failure it may be paused or half asleep under its new label,
         so `load_finished` stays False."""
-        control, published = replica.discovered.control, replace(self.published, reload=reload)
+        api, published = replica.api, replace(self.published, reload=reload)
         replica.load_finished = False
         replica.loads += 1
         try:
             if replica.asleep:
-                await control.reserve(replica.client)
+                await api.reserve(replica.client)
             if not await self._loaded_from_memory(replica, published):
-                await control.load(replica.client, published)
+                await api.load(replica.client, published)
             if replica.asleep:
-                await control.wake(replica.client)
+                await api.wake(replica.client)
         except NotLoadedError as error:
             raise SleuthError(
                 f"{replica.url}: {error}; every server must see the folder engine.weights under this very path"
@@ -191,7 +197,7 @@ class WeightSync:
         HttpClientError if it does not answer; if the weights may have ended it, it will get the folder."""
         if self._from_memory:
             try:
-                await self._hand_over(replica, published)
+                await replica.api.receive(replica.client, published, self._model, self._from_memory)
             except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
                 self._from_memory = None
@@ -204,15 +210,6 @@ class WeightSync:
             self._written = True
         return False
 
-    async def _hand_over(self, replica: EngineReplica, published: Published) -> None:
-        control = replica.discovered.control
-        if self._from_memory == "broadcast":
-            assert isinstance(control, VllmControl)  # no other kind has the capability
-            await control.receive_broadcast(replica.client, published, self._model)
-        else:
-            with shared_weights(self._model) as shared:
-                await control.receive(replica.client, published, shared)
-
     async def _check_weights(self, replica: EngineReplica) -> None:
         """Compares the log-probabilities of a short completion with the learner's. Raises SleuthError if they differ
         by too much for equal weights."""
@@ -222,7 +219,7 @@ class WeightSync:
         self.require_current_weights(replica, label)
         ours = learner_logprobs(self._model, prompt, raw.tokens or (), temperature)
         gap = fmean(abs(one - other) for one, other in zip(ours, raw.logprobs or (), strict=True))
-        allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.discovered.server
+        allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.server
         if not gap <= allowed:
             tied = server.kind == "vLLM" and self._model.config.tie_word_embeddings
             raise SleuthError(

