@@ -3,8 +3,8 @@
 256 episodes search twice each, at moments drawn from 20 seconds, the second time not before their first answer. The
 index is FILE, 1,000,000 made-up vectors of 768 numbers around 1,000 centres (written first if it is missing; memory-
 mapped). `apart` searches as versions up to 0.3 did: each round of the event loop is a batch of its own, and faiss
-scans once for each query. `merged` is `QueryBatcher` over `FlatSearch`. Queries are encoded beforehand. Both run in one
-process, one after the other, for a minute at most; a scan is a pass over the whole file.
+scans once for each query. `merged` is `QueryBatcher` over `VectorSearch`. Queries are encoded beforehand. Both run in
+one process, one after the other, for a minute at most; a scan is a pass over the whole file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import numpy as np
 
 from sleuth.retrieval.dense import QUERY_BATCH
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.scanning import FlatSearch
-from sleuth.retrieval.vectors import FlatWriter, mapped_rows, open_vectors
+from sleuth.retrieval.vectors import FlatWriter, VectorSearch, mapped_rows, open_vectors
 from sleuth.types import Passage
 
 EPISODES, SEARCHES, SECONDS, K = 256, 2, 20.0, 3
@@ -43,7 +42,7 @@ def main() -> None:
         write_vectors(options.file, options.rows)
     index, rows = open_vectors(options.file), mapped_rows(options.file)
     queries = drawn(rows, EPISODES * SEARCHES)
-    flat = FlatSearch(index, rows)
+    flat = VectorSearch(index, rows)
     scans = {"apart": 0, "merged": 0}
 
     def apart(vectors: np.ndarray) -> Sequence[Sequence[tuple[int, float]]]:

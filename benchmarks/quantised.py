@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from sleuth.retrieval.quantising import Storage, quantise
-from sleuth.retrieval.scanning import VectorSearch, open_search
-from sleuth.retrieval.vectors import FlatWriter, load_faiss
+from sleuth.retrieval.vectors import FlatWriter, VectorSearch, load_faiss, open_search
 
 WIDTH, DIRECTIONS, CENTRES = 768, 64, 10_000
 SPREAD, MOVED, NOISE = 0.5, 0.25, 0.02

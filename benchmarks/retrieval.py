@@ -23,8 +23,7 @@ import uvloop
 
 from benchmarks.served import served
 from sleuth.data.questions import load_questions
-from sleuth.retrieval.bm25 import Bm25
-from sleuth.retrieval.bm25_writer import analyser
+from sleuth.retrieval.bm25 import Bm25, analyser
 
 CLIENTS, K = 32, 3
 WARM_UP = 300  # questions; not timed

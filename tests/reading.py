@@ -9,7 +9,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.models import load_model
 from sleuth.render import Renderer, encode
 from sleuth.retrieval.bm25 import Bm25
-from sleuth.search.world_thoughts import DIALECT, goal, results
+from sleuth.search.world import DIALECT, goal, results
 from sleuth.types import Passage, Piece, Sampling
 from sleuth.world.facts import make_world
 from sleuth.world.library import Article, Library

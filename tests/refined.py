@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from sleuth.cite.citation_reward import CitationReward
+from sleuth.cite.citation_reward import CitationRecipe, CitationReward
 from sleuth.cite.dialect import REFINERS
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Action, Episode, Evidence, Group, Passage, Score, Segment, StatedClaim, Task, Trajectory
@@ -50,9 +50,14 @@ def refined(
     return Episode(task=task, sample=0, trajectories=(trajectory,))
 
 
+def citation_reward(mode: str = "answer_only", **table: object) -> CitationReward:
+    """The reward of a recipe with these keys, by the lexical judge."""
+    return CitationReward(REFINERS[mode], LexicalJudge(), CitationRecipe.model_validate({"kind": "citation"} | table))
+
+
 def scored(*episodes: Episode, reward: CitationReward | None = None) -> list[Score]:
     """By our recommended reward and the lexical judge, unless another is given."""
-    reward = reward or CitationReward(REFINERS["answer_only"], LexicalJudge())
+    reward = reward or citation_reward()
     return asyncio.run(reward(Group(task=episodes[0].task, episodes=episodes)))
 
 

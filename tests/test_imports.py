@@ -35,7 +35,7 @@ that another one names. Lines may go and never come."""
 FLOORS = 14
 """The longest chain of imports from room to room; it falls with the rooms."""
 LIGHT = ("types", "dialect", "family", "recipe", "own", "report", "retrieval", "judges", "data", "answers")
-HEAVY = {"on_cards", "excerpts", "kept_tokens", "factory"}  # loaded where they are used, and only there
+HEAVY = {"excerpts", "factory"}  # loaded where they are used, and only there
 LAYER = {room: layer for layer, rooms in enumerate(LAYERS) for room in rooms}
 
 

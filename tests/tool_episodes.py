@@ -11,7 +11,7 @@ from sleuth.answers.answer import AnswerReward
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.rollout import Rollout
-from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.dialects import TOOLS_TEXT
 from sleuth.search.tools import AnyTool, ToolEnv
 from sleuth.types import EpisodeKey, Group, Task
 

@@ -6,7 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
-from sleuth.read.tables import ReadingRecipe
+from sleuth.read.texts import ReadingRecipe
 from sleuth.recipe import load_recipe
 
 TOWNS = ("Tarn", "Kolm", "Belport", "Ostrava", "Lund", "Vesper", "Harrow", "Mirador")

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from sleuth.data.questions import first_problems
 from sleuth.data.rows import Row, read_rows
-from sleuth.read.tables import ReadingRecipe
-from sleuth.read.texts import read_passages, read_reading_questions
+from sleuth.read.texts import ReadingRecipe, read_passages, read_reading_questions
 from sleuth.recipe import SupervisedRecipe, load_recipe
 from sleuth.recipe.shipped import shipped
 from sleuth.types import Passage, SleuthError

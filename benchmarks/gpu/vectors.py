@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.gpu.card import timed
 from benchmarks.gpu.checks import Check
-from sleuth.retrieval.on_cards import VectorsOnCards
+from sleuth.retrieval.vectors import VectorsOnCards
 
 WIDTH, QUERIES, BEST = 768, 128, 11
 SCORE_ERROR = 1e-5  # of float32; TF32 would be a hundred times as far off

@@ -27,6 +27,7 @@ Part = Literal[
     "texts",
     "layouts",
     "skills",
+    "outcomes",
 ]
 """What a family may bring: the tables of a recipe that are chosen by their `kind`, and other things by their name."""
 
@@ -69,6 +70,9 @@ class Family:
     """Layouts of rows that are read besides ours, from `sleuth.data.layouts`."""
     skills: Mapping[str, str] = field(default_factory=dict)
     """What a judge may be asked: a function each, which makes the questions of its exam from true and spoiled texts."""
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    """By an entry that only its records of answers have: a function of such a record, its mode of
+    `sleuth.answers.failures`."""
     figures: tuple[str, ...] = ()
     """Tuples of rows of the table of figures, as `module:name`."""
     verbs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

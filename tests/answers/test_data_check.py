@@ -1,4 +1,4 @@
-"""All that is wrong with questions is counted; the first few are told."""
+"""`sleuth check data` and `sleuth check texts`: all findings, in the report and in print."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
+from verb import sleuth
 
 from sleuth.answers.data_check import MAX_EXAMPLES, Findings, check_data
 from sleuth.types import SleuthError
@@ -53,14 +52,6 @@ def test_every_malformed_row_is_counted_and_the_first_few_are_told(tmp_path: Pat
         f"{path}:6: `golden_answers` should be a string, found list",
     )
     assert len(found.malformed.first) == MAX_EXAMPLES
-
-
-def test_malformed_parquet_rows_are_told_by_their_number(tmp_path: Path) -> None:
-    rows = [row("a"), row("b", golden_answers=[]), row("c")]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "q.parquet")
-    found = check_data(tmp_path / "q.parquet")
-    assert (found.rows, found.malformed.count) == (3, 1)
-    assert found.malformed.first[0].startswith(f"{tmp_path / 'q.parquet'}:2: `golden_answers` is empty")
 
 
 def test_damage_ends_the_reading_and_is_malformed(tmp_path: Path) -> None:
@@ -121,3 +112,70 @@ def test_the_real_questions_are_sound_and_train_and_test_do_not_overlap() -> Non
     newer = check_data(REAL_DATA / "questions_nq_efficientqa_dev.jsonl")
     assert newer.empty_answers.count == 1  # a comma
     assert check_data(REAL_DATA / "strategyqa_train.jsonl.gz").repeated_questions.count == 1
+
+
+def test_sound_texts_are_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", *({"id": f"d{at}", "text": f"Text {at}.", "source": "w"} for at in range(6)))
+    result = sleuth("check", "texts", path)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        f"{path}: 6 documents, 42 characters",
+        "          6  w",
+        "by part: sft 1, rl 5, held_out 0",
+        "malformed rows: 0",
+        "ids that an earlier row has: 0",
+        "texts that an earlier row has, which a run skips: 0",
+    ]
+
+
+def test_malformed_texts_end_with_status_2_after_all_that_was_found(tmp_path: Path) -> None:
+    good = {"id": "a", "text": "One.", "cut": 2, "thoughts": [{"at": 1, "text": "So."}]}
+    path = written(tmp_path / "t.jsonl", good, {"id": "b", "text": ""}, {"id": "a", "text": "One. "})
+    other = written(tmp_path / "o.jsonl", {"id": "x", "text": " One."})
+    result = sleuth("check", "texts", path, "--against", other)
+    assert result.exit_code == 2
+    for line in (
+        "with a place where their ending begins: 1",
+        "thoughts: 1",
+        "malformed rows: 1",
+        f"  {path}:2: `text` is empty",
+        f"  {path}:3: id 'a' repeats that of {path}:1",
+        f"  {path}:3: the text of 'a' repeats that of {path}:1",
+        f"texts that {other} has too: 2",
+    ):
+        assert line in result.stdout.splitlines()
+    assert result.stderr.startswith(f"error: {path}: of 3 rows, malformed: 1, with a repeated id: 1; ")
+    found = json.loads(sleuth("check", "texts", path, "--json").stdout)
+    assert (found["ok"], found["rows"], found["parts"], found["overlap"]) == (
+        False,
+        3,
+        {"sft": 2, "rl": 0, "held_out": 0},
+        None,
+    )
+
+
+def test_plain_text_and_a_folder_of_texts_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("To be.")
+    assert sleuth("check", "texts", tmp_path / "a.txt").stdout.startswith(
+        f"{tmp_path / 'a.txt'}: 1 documents, 6 characters"
+    )
+    assert sleuth("check", "texts", tmp_path).stdout.startswith(f"{tmp_path}: 1 documents")
+
+
+def test_texts_that_a_teacher_changed_are_listed(tmp_path: Path) -> None:
+    same = {"id": "a", "raw_text": "Rain falls. Go.", "augmented_text": "Rain falls.<think>wet</think> Go."}
+    other = {"id": "b", "raw_text": "Snow falls. Go.", "augmented_text": "Snow fell.<think>cold</think> Go."}
+    path = written(tmp_path / "t.jsonl", same, other)
+    result = sleuth("check", "texts", path)
+    assert result.exit_code == 0
+    for line in (
+        "thoughts: 1",
+        "texts whose copy with thoughts differs from them, so that a run skips it: 1",
+        f"  {path}:2: `augmented_text` without its thoughts is not the text of 'b'",
+    ):
+        assert line in result.stdout.splitlines()
+
+
+def test_texts_that_do_not_exist_are_one_line(tmp_path: Path) -> None:
+    result = sleuth("check", "texts", tmp_path / "nowhere.txt")
+    assert (result.exit_code, result.stderr) == (2, f"error: {tmp_path / 'nowhere.txt'}: no such file or folder\n")

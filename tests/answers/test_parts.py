@@ -1,20 +1,24 @@
-"""What may be paid for beside the answer, each measured on episodes made by hand."""
+"""What may be paid for an answer, each measured on episodes made by hand; and several rewards as one."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from answered_episodes import episode_of, looked_up, results, score_of
+from answered_episodes import Part, episode_of, looked_up, results, score_of
 
 from sleuth import family
-from sleuth.answers.factory import answer_scorer_of, reward_of, reward_spec_of
-from sleuth.answers.search_results import appears_in, passages_with
+from sleuth.answers.answer import AnswerReward, passages_with
+from sleuth.answers.factory import TotalReward, answer_scorer_of, eval_reward_of, reward_of, reward_spec_of
+from sleuth.answers.match import appears_in
+from sleuth.answers.scorers import SCORERS
 from sleuth.answers.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe
 from sleuth.dialect import DIALECTS
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe.rewards import RewardInputs
-from sleuth.types import Action, Episode, Passage, Reward
+from sleuth.types import Action, Credit, Episode, Group, Passage, Reward, Score, Task, Trajectory
 
 DIALECT = DIALECTS["sleuth"]
 NOBODY = JudgePool(Path("unused"))
@@ -149,3 +153,106 @@ def test_the_reward_spec_names_the_version_of_everything_that_is_paid_for() -> N
         ("format", "format", 1, 0.5),
     ]
     assert spec.hash != reward_spec_of([AnswerRewardRecipe(kind="answer"), recipes[1]]).hash
+
+
+TASK = Task(id="q", question="?", golden_answers=("x",))
+GROUP = Group(
+    task=TASK,
+    episodes=tuple(Episode(task=TASK, sample=i, trajectories=(Trajectory(segments=()),)) for i in range(2)),
+)
+
+
+@dataclass
+class Fixed:
+    scores: list[Score]
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return self.scores
+
+
+def test_rewards_add_up_episode_by_episode_with_all_their_parts() -> None:
+    first = Fixed(
+        [Score(value=1.0, parts={"em": 1.0}, note="correct"), Score(value=0.0, parts={"em": 0.0}, note="wrong")]
+    )
+    second = Fixed([Score(value=0.25, parts={"format": 0.25}), Score(value=0.5, parts={"format": 0.5})])
+    one, two = asyncio.run(TotalReward([first, second], [1.0, 1.0])(GROUP))
+    assert (one.value, one.parts, one.note) == (1.25, {"em": 1.0, "format": 0.25}, "correct")
+    assert (two.value, two.note) == (0.5, "wrong")
+
+
+def test_a_note_of_the_user_and_ours_are_both_kept() -> None:
+    first = Fixed([Score(value=1.0, note="correct")] * 2)
+    second = Fixed([Score(value=0.5, notes={"brevity": "long"}), Score(value=None, note="no", notes={"brevity": "no"})])
+    one, two = asyncio.run(TotalReward([first, second], [1.0, 1.0])(GROUP))
+    assert (one.note, one.notes) == ("correct", {"brevity": "long"})
+    assert (two.note, two.notes) == ("no", {"brevity": "no"})
+
+
+def test_a_sum_with_a_missing_part_is_missing_and_says_why() -> None:
+    first = Fixed([Score(value=1.0, note="correct")] * 2)
+    second = Fixed([Score(value=None, note="judge timed out"), Score(value=0.5)])
+    one, two = asyncio.run(TotalReward([first, second], [1.0, 1.0])(GROUP))
+    assert (one.value, one.note) == (None, "judge timed out")
+    assert two.value == 1.5
+
+
+def test_weights_multiply_what_is_summed_and_leave_the_parts_as_they_are() -> None:
+    first = Fixed([Score(value=1.0, parts={"em": 1.0}, note="correct")] * 2)
+    second = Fixed([Score(value=0.5, parts={"format": 0.5})] * 2)
+    one, _ = asyncio.run(TotalReward([second, first], [0.2, 2.0])(GROUP))
+    assert (one.value, one.parts, one.note) == (2.1, {"format": 0.5, "em": 1.0}, "correct")
+
+
+def test_what_is_paid_to_single_tokens_has_the_weight_of_its_reward() -> None:
+    first = Fixed([Score(value=1.0, credits=(Credit(segment=1, value=1.0, begin=2, end=4),)), Score(value=1.0)])
+    second = Fixed([Score(value=0.0, credits=(Credit(segment=3, value=2.0),)), Score(value=0.0)])
+    one, two = asyncio.run(TotalReward([first, second], [2.0, 0.5])(GROUP))
+    assert one.credits == (Credit(segment=1, value=2.0, begin=2, end=4), Credit(segment=3, value=1.0))
+    assert two.credits == ()
+
+
+READING = DIALECTS["reading"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "turn", "parts"),
+    [
+        ("sleuth", " Paris</answer>", {"em": 1.0, "correct": 1.0, "well_formed": 1.0}),
+        ("sleuth", " Rome</answer>", {"em": 0.0, "wrong": 1.0, "well_formed": 1.0}),
+        ("sleuth", " Paris</answer> so", {"em": 0.0, "malformed": 1.0, "well_formed": 0.0}),
+        (
+            "reading",
+            " Paris [, on]</answer>",
+            {"em": 1.0, "correct": 1.0, "cites": 0.0, "cited_holds_answer": 0.0, "well_formed": 1.0},
+        ),
+    ],
+)
+def test_an_answer_whose_tag_the_environment_opened_is_read(dialect: str, turn: str, parts: dict[str, float]) -> None:
+    episode = episode_of(("env", "<answer>"), ("policy", turn))
+    assert score_of(eval_reward_of("strict", DIALECTS[dialect], None), episode).parts == parts
+
+
+def test_only_a_tag_that_the_environment_wrote_by_itself_opens_an_answer() -> None:
+    for before in ("Question: which <answer>", "<answer> ", ""):
+        score = score_of(AnswerReward(READING), episode_of(("env", before), ("policy", " Paris</answer>")))
+        assert score.note == "malformed"
+    later = episode_of(("policy", "<search> x</search>"), ("env", "<answer>"), ("policy", " Paris</answer>"))
+    assert score_of(AnswerReward(READING), later).note == "malformed"
+
+
+def test_published_scorers_read_an_opened_answer_too() -> None:
+    episode = episode_of(("env", "<answer>"), ("policy", " Paris</answer>"))
+    score = score_of(AnswerReward(DIALECTS["verl"], scorer=SCORERS["verl"]), episode)
+    assert score.parts == {"em": 1.0, "correct": 1.0, "score_verl": 1.0}
+
+
+def test_a_reader_is_well_formed_without_thoughts() -> None:
+    reward = eval_reward_of("strict", READING, None)
+    searching: list[Part] = [
+        ("policy", "<search> x</search>"),
+        ("env", "<passage> X | x</information><question> x"),
+    ]
+    plain = episode_of(*searching, ("policy", "<answer> Paris [ it is.]</answer>"))
+    assert score_of(reward, plain).parts["well_formed"] == 1.0
+    thinking = episode_of(("policy", "<think>b</think><answer> Paris [ it is.]</answer>"))
+    assert score_of(reward, thinking).parts["well_formed"] == 0.0

@@ -11,6 +11,7 @@ import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
 from typer.testing import CliRunner, Result
 
+from sleuth.cite.annotate_rubrics import spoiled
 from sleuth.cli.app import app
 from sleuth.data.questions import load_questions
 from sleuth.types import Rubric
@@ -238,3 +239,14 @@ def test_wrong_inputs_are_one_line(data: Path, server: ChatServer) -> None:
     assert data.read_text() == before
     data.write_text(before.replace('"answer"', '"reply"'))
     assert "no row has an `answer`" in annotated(data, server).stderr
+
+
+def test_every_way_of_spoiling_leaves_ids_alone_and_changes_what_is_said() -> None:
+    assert spoiled("<snippet id=a1>Ada Voss was born in Tarn in 1874.</snippet>", "Celia wrote it.") == {
+        "another": "Celia wrote it.",
+        "half": "<snippet id=a1>Ada Voss was",
+        "denied": "<snippet id=a1>Ada Voss was not born in Tarn in 1874.</snippet>",
+        "numbers_changed": "<snippet id=a1>Ada Voss was born in Tarn in 4107.</snippet>",
+    }
+    assert spoiled("Tarn.", "") == {}  # ways that change nothing or leave nothing
+    assert spoiled("Ada Voss of Tarn.", "Ada Voss of Tarn.").keys() == {"half"}

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from sleuth.cite.citation_gain import CitationCredit, citation_gains
 from sleuth.cite.claims import tag_spans
 from sleuth.cite.env import RefineSetting, refine_setting
-from sleuth.cite.rewards import CitationGainRecipe
-from sleuth.cite.tables import RefineEnvRecipe
+from sleuth.cite.tables import CitationGainRecipe, RefineEnvRecipe
 from sleuth.cli.app import app
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session

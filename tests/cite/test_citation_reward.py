@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from refined import BORN, refined, score_of, scored, value_of
+from refined import BORN, citation_reward, refined, score_of, scored, value_of
 
 from sleuth.cite.citation_reward import CitationReward
-from sleuth.cite.dialect import REFINERS
-from sleuth.cite.evidence import abstains
-from sleuth.cite.measure import RewardSum
+from sleuth.cite.claims import abstains
 from sleuth.dialect import DIALECTS
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import Action, Episode, Group, Passage, Segment, Task, Trajectory
@@ -93,21 +91,15 @@ def test_an_answer_that_was_cut_off_or_stands_among_other_words_is_not_paid() ->
 def test_a_thought_is_well_formed_where_it_belongs_and_nowhere_else() -> None:
     thought = refined(BORN, before="<think>a1 tells it.</think>\n")
     for mode, plain, behind_thought in (("answer_only", 1.0, 0.0), ("thinking", 0.0, 1.0)):
-        reward = CitationReward(REFINERS[mode], LexicalJudge())
-        one, other = scored(refined(BORN), thought, reward=reward)
+        one, other = scored(refined(BORN), thought, reward=citation_reward(mode))
         assert (one.parts["well_formed"], other.parts["well_formed"]) == (plain, behind_thought)
 
 
 def test_the_sum_and_the_formula_are_the_recipes_own() -> None:
-    additive = RewardSum(
-        name="additive", citation_weight=0.2, format_gate=False, padding_penalty=0.0, verification_reward=10.0
-    )
-    published = CitationReward(REFINERS["answer_only"], LexicalJudge(), additive, formula="dr_tulu")
-    both = refined("<snippet id=a1,b2>Ada Voss was born in Tarn.</snippet>")
-    [score] = scored(both, reward=published)
-    assert score.value == pytest.approx(10 * (1.0 + 0.2 * 1.0))
-    [strict] = scored(both, reward=CitationReward(REFINERS["answer_only"], LexicalJudge(), additive))
-    assert strict.value == pytest.approx(10 * (1.0 + 0.2 * 2 / 3))
+    both, table = refined("<snippet id=a1,b2>Ada Voss was born in Tarn.</snippet>"), {"verification_reward": 10.0}
+    for formula, citation in (("dr_tulu", 1.0), ("f1", 2 / 3)):
+        [score] = scored(both, reward=citation_reward(sum="additive", formula=formula, **table))
+        assert score.value == pytest.approx(10 * (1.0 + 0.2 * citation))
 
 
 def test_without_a_golden_answer_citations_are_all_there_is_to_pay_for() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from verb import sleuth
 
 from sleuth.answers.scorers import SCORERS
-from sleuth.cite.hostile import ATTACKS, CASES, HONEST, Paid, blocks_of, paid_by_judged_rewards, paid_by_scorer
+from sleuth.cite.hostile import ATTACKS, CASES, HONEST, Paid, paid_by_judged_rewards, paid_by_scorer
 from sleuth.judges.judge_prompts import question_of
 from sleuth.types import Case, Pair, Sheet
 
@@ -19,6 +20,21 @@ STATED = [case.stated for case in CASES if case.statement]
 @pytest.fixture(scope="module")
 def judged() -> dict[str, Paid]:
     return asyncio.run(paid_by_judged_rewards())
+
+
+BLOCK = re.compile(r"<(?P<name>[a-z]+)-(?P<code>[0-9a-f]{8})>\n(?P<text>.*?)\n</(?P=name)-(?P=code)>\n", re.DOTALL)
+CONTROL = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
+
+
+def blocks_of(message: str) -> list[tuple[str, str]] | None:
+    """(name, text) of the blocks of a judge's message; None if there is anything beside them, or a control token."""
+    found, at = [], 0
+    while at < len(message):
+        if (block := BLOCK.match(message, at)) is None:
+            return None
+        found.append((block["name"], block["text"]))
+        at = block.end()
+    return None if CONTROL.search(message) else found
 
 
 def test_there_are_at_least_twenty_attacks() -> None:
@@ -38,7 +54,7 @@ def test_the_strict_scorer_pays_no_attack_anything() -> None:
     assert [name for name, value in paid.items() if value] == [HONEST]
 
 
-@pytest.mark.parametrize("name", ["citation", "rubric", "rubric_prompt"])
+@pytest.mark.parametrize("name", ["citation", "rubric"])
 def test_no_judged_reward_pays_an_attack_as_much_as_an_honest_answer(judged: dict[str, Paid], name: str) -> None:
     paid = dict(judged[name])
     assert paid.pop(HONEST) == 1.0
@@ -50,7 +66,7 @@ def test_what_says_nothing_that_was_asked_for_is_paid_nothing(judged: dict[str, 
         *("empty", "blank", "question_repeated", "denied", "yes_and_no", "and", "unknown", "word_correct", "pattern"),
         *("judge_told", "judge_flattered", "verdict_written", "turn_forged", "block_forged", "control_tokens"),
     )
-    assert [name for name in says_nothing if judged["rubric"][name] or judged["rubric_prompt"][name]] == []
+    assert [name for name in says_nothing if judged["rubric"][name]] == []
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -86,7 +102,7 @@ def test_one_command_prints_the_figures() -> None:
     assert result.exit_code == 0
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["attack"] for row in rows] == [HONEST, *ATTACKS]
-    assert all(list(row["paid"]) == [*SCORERS, "citation", "rubric", "rubric_prompt"] for row in rows)
+    assert all(list(row["paid"]) == [*SCORERS, "citation", "rubric"] for row in rows)
     assert "None of" in sleuth("check", "scorer", "--attacks").stdout
 
 

@@ -13,8 +13,8 @@ from chat_server import MODEL, ChatServer, part, says, scored
 from refined import BORN, refined
 
 from sleuth.answers.factory import require_judges, reward_of, reward_spec_of
+from sleuth.cite.citation_reward import CitationRecipe
 from sleuth.cite.dialect import REFINERS
-from sleuth.cite.rewards import CitationRecipe
 from sleuth.judges.factory import JudgePool
 from sleuth.types import Group, Score, SleuthError
 

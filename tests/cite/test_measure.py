@@ -1,12 +1,15 @@
-"""Recall, precision and F1 of citations, computed by hand."""
+"""Recall, precision and F1 of citations, computed by hand; and an answer against an exact table of claims."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from sleuth.cite.claims import CitedAnswer, tagged
-from sleuth.cite.measure import MAX_SHEET, Citations, EvidenceTexts, measure, sheets_of
-from sleuth.types import Case
+import pytest
+from refined import refined, scored
+
+from sleuth.cite.claims import CitedAnswer, EvidenceTexts, tagged
+from sleuth.cite.measure import MAX_SHEET, Citations, measure, measure_against_table, sheets_of
+from sleuth.types import Case, StatedClaim
 
 EVIDENCE = {"a": "A", "b": "B", "c": "C"}
 """Each text is its own name, so that a case reads `("x", "A\\n\\nB")`."""
@@ -16,45 +19,51 @@ def cases_of(answer: CitedAnswer, evidence: EvidenceTexts) -> list[Case]:
     return [case for sheet in sheets_of(answer, evidence) for case in sheet.cases]
 
 
-def figures(answer: CitedAnswer, said: dict[tuple[str, str], float]) -> Citations:
+def figures(answer: str, said: dict[tuple[str, str], float]) -> Citations:
     """What is not said is not supported."""
-    support = {case: said.get((case.claim, case.evidence), 0.0) for case in cases_of(answer, EVIDENCE)}
-    return measure(answer, EVIDENCE, support)
+    cited = tagged(answer)
+    support = {case: said.get((case.claim, case.evidence), 0.0) for case in cases_of(cited, EVIDENCE)}
+    return measure(cited, EVIDENCE, support)
 
 
-def test_a_claim_with_its_one_source_is_perfect() -> None:
-    found = figures(tagged("<snippet id=a>x</snippet>"), {("x", "A"): 1.0})
-    assert (found.recall, found.precision, found.f1, found.valid_ids, found.published) == (1.0, 1.0, 1.0, 1.0, 1.0)
+BOTH = "<snippet id=a,b>x</snippet>"
 
 
-def test_recall_is_the_mean_over_claims_of_what_all_citations_together_support() -> None:
-    answer = tagged("<snippet id=a,b>x</snippet><snippet id=c>y</snippet><snippet id=c>z</snippet>")
-    found = figures(answer, {("x", "A\n\nB"): 1.0, ("y", "C"): 0.5})
-    assert found.recall == (1.0 + 0.5 + 0.0) / 3
-
-
-def test_a_citation_that_adds_nothing_is_not_precise() -> None:
-    answer = tagged("<snippet id=a,b>x</snippet>")
-    found = figures(answer, {("x", "A\n\nB"): 1.0, ("x", "A"): 1.0})
-    assert (found.recall, found.precision) == (1.0, 0.5)
-    assert found.f1 == pytest.approx(2 * 0.5 / 1.5)
-
-
-def test_citations_that_only_together_support_are_both_precise() -> None:
-    found = figures(tagged("<snippet id=a,b>x</snippet>"), {("x", "A\n\nB"): 1.0})
-    assert (found.recall, found.precision) == (1.0, 1.0)
-
-
-def test_citations_of_which_each_would_do_are_both_precise() -> None:
-    said = {("x", "A\n\nB"): 1.0, ("x", "A"): 1.0, ("x", "B"): 1.0}
-    assert figures(tagged("<snippet id=a,b>x</snippet>"), said).precision == 1.0
-
-
-def test_what_supports_no_claim_is_not_precise() -> None:
-    answer = tagged("<snippet id=a>x</snippet><snippet id=b,c>y</snippet>")
-    found = figures(answer, {("x", "A"): 1.0})
-    assert found.precision == 1 / 3
-    assert found.precision_concatenated == 1 / 2
+@pytest.mark.parametrize(
+    ("answer", "said", "expected"),
+    [
+        (
+            "<snippet id=a>x</snippet>",
+            {("x", "A"): 1.0},
+            {"recall": 1.0, "precision": 1.0, "f1": 1.0, "valid_ids": 1.0, "published": 1.0},
+        ),
+        (
+            f"{BOTH}<snippet id=c>y</snippet><snippet id=c>z</snippet>",  # the mean over claims
+            {("x", "A\n\nB"): 1.0, ("y", "C"): 0.5},
+            {"recall": (1.0 + 0.5 + 0.0) / 3},
+        ),
+        # a citation that adds nothing; two that only together support; two of which each would do
+        (BOTH, {("x", "A\n\nB"): 1.0, ("x", "A"): 1.0}, {"recall": 1.0, "precision": 0.5, "f1": 2 * 0.5 / 1.5}),
+        (BOTH, {("x", "A\n\nB"): 1.0}, {"recall": 1.0, "precision": 1.0}),
+        (BOTH, {("x", "A\n\nB"): 1.0, ("x", "A"): 1.0, ("x", "B"): 1.0}, {"precision": 1.0}),
+        (
+            "<snippet id=a>x</snippet><snippet id=b,c>y</snippet>",  # what supports no claim
+            {("x", "A"): 1.0},
+            {"precision": 1 / 3, "precision_concatenated": 1 / 2},
+        ),
+        # an id that does not exist
+        ("<snippet id=a,zz>x</snippet>", {("x", "A"): 1.0}, {"recall": 1.0, "precision": 0.5, "valid_ids": 0.5}),
+        ("<snippet id=zz>x</snippet>", {}, {"recall": 0.0, "precision": 0.0, "f1": 0.0, "valid_ids": 0.0}),
+        (
+            "<snippet id=a,zz>x</snippet><snippet id=b>y</snippet>",  # DR Tulu's: 0.6 F1 + 0.4 valid ids
+            {("x", "A"): 0.5},
+            {"published": 0.6 * (2 * 0.5 * 1.0 / 1.5 + 0.0) / 2 + 0.4 * 2 / 3},
+        ),
+    ],
+)
+def test_figures_by_hand(answer: str, said: dict[tuple[str, str], float], expected: dict[str, Any]) -> None:
+    found = figures(answer, said)
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
 
 
 def test_ten_citations_where_one_would_do_cost_precision_and_not_the_concatenated_one() -> None:
@@ -65,32 +74,9 @@ def test_ten_citations_where_one_would_do_cost_precision_and_not_the_concatenate
     assert (found.recall, found.precision, found.precision_concatenated) == (1.0, 0.1, 1.0)
 
 
-def test_an_id_that_does_not_exist_costs_precision_and_validity() -> None:
-    found = figures(tagged("<snippet id=a,zz>x</snippet>"), {("x", "A"): 1.0})
-    assert (found.recall, found.precision, found.valid_ids) == (1.0, 0.5, 0.5)
-    nothing = figures(tagged("<snippet id=zz>x</snippet>"), {})
-    assert (nothing.recall, nothing.precision, nothing.f1, nothing.valid_ids) == (0.0, 0.0, 0.0, 0.0)
-
-
-def test_the_published_score_is_six_tenths_f1_with_concatenated_precision_and_four_tenths_valid_ids() -> None:
-    answer = tagged("<snippet id=a,zz>x</snippet><snippet id=b>y</snippet>")
-    found = figures(answer, {("x", "A"): 0.5})
-    of_x = 2 * 0.5 * 1.0 / 1.5
-    assert found.published == pytest.approx(0.6 * (of_x + 0.0) / 2 + 0.4 * 2 / 3)
-
-
 def test_an_answer_without_claims_has_zeros_and_asks_nothing() -> None:
-    answer = tagged("Nothing of note.")
-    assert cases_of(answer, EVIDENCE) == []
-    found = measure(answer, EVIDENCE, {})
-    assert (found.claims, found.recall, found.precision, found.f1, found.valid_ids, found.published) == (
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    )
+    assert cases_of(tagged("Nothing of note."), EVIDENCE) == []
+    assert figures("Nothing of note.", {}) == Citations()
 
 
 def test_each_claim_is_asked_together_alone_and_left_out_and_nothing_twice() -> None:
@@ -109,17 +95,54 @@ def test_an_answer_that_cites_too_much_for_one_sheet_has_several() -> None:
     many = {f"s{n:02}": f"T{n:02}" for n in range(10)}
     sheets = sheets_of(tagged(f"<snippet id={','.join(many)}>x</snippet>"), many)
     assert [len(sheet.entries) for sheet in sheets] == [MAX_SHEET, 1 + 2 * 10 - MAX_SHEET]
+    alone, all_but_one = (
+        ([text] for text in many.values()),
+        ([t for t in many.values() if t != o] for o in many.values()),
+    )
     assert {case for sheet in sheets for case in sheet.cases} == {
-        Case(claim="x", evidence="\n\n".join(texts))
-        for texts in (
-            [*many.values()],
-            *([text] for text in many.values()),
-            *([other for other in many.values() if other != text] for text in many.values()),
-        )
+        Case(claim="x", evidence="\n\n".join(texts)) for texts in ([*many.values()], *alone, *all_but_one)
     }
 
 
 def test_the_order_of_ids_changes_nothing() -> None:
     said = {("x", "A\n\nB\n\nC"): 1.0, ("x", "A\n\nB"): 1.0, ("x", "B"): 1.0}
-    orders = ("a,b,c", "c,b,a", "b,c,a")
-    assert len({figures(tagged(f"<snippet id={order}>x</snippet>"), said).f1 for order in orders}) == 1
+    assert len({figures(f"<snippet id={order}>x</snippet>", said).f1 for order in ("a,b,c", "c,b,a", "b,c,a")}) == 1
+
+
+TABLE = (
+    StatedClaim(claim="Ada Voss wrote The Silent Harbor.", snippets=("a", "c"), asked=True),
+    StatedClaim(claim="Ada Voss was born in Tarn.", snippets=("b",), asked=True),
+    StatedClaim(claim="Ada Voss was born in 1874.", snippets=("b",), asked=False),
+)
+WROTE = "<snippet id=a> Ada Voss wrote The Silent Harbor.</snippet>"
+BORN = "<snippet id=b> Ada Voss was born in Tarn.</snippet>"
+
+
+@pytest.mark.parametrize(
+    ("answer", "precision", "recall", "off_query"),
+    [
+        *((f"{WROTE.replace('=a', ids)} {BORN}", 1.0, 1.0, 0.0) for ids in ("=a", "=c", "=a,c")),
+        (WROTE, 1.0, 0.5, 0.0),
+        (f"{WROTE} {BORN.replace('=b', '=b,a')}", 2 / 3, 1.0, 0.0),  # a snippet too many
+        (f"{WROTE} {BORN.replace('=b', '=a')}", 0.5, 0.5, 0.0),  # the wrong one
+        (f"{WROTE} {BORN.replace('=b', '=z')}", 0.5, 0.5, 0.0),  # one that does not exist
+        (f"{WROTE} {BORN.replace('Tarn', 'Velde')}", 0.5, 0.5, 0.0),  # what no snippet states
+        (f"{WROTE} {BORN.replace('Tarn', '1874')}", 0.5, 0.5, 0.5),  # what one states and nobody asked
+        ("Ada Voss was born in Tarn.", 0.0, 0.0, 0.0),  # without a source
+        ("The tool output does not answer this.", 0.0, 0.0, 0.0),
+    ],
+)
+def test_each_fault_costs_what_it_should(answer: str, precision: float, recall: float, off_query: float) -> None:
+    found = measure_against_table(tagged(answer), TABLE)
+    assert [found[name] for name in ("claim_precision", "claim_recall", "off_query")] == [precision, recall, off_query]
+
+
+def test_the_table_is_told_beside_the_reward_and_never_paid() -> None:
+    snippets = {"a": "The Silent Harbor was written by Ada Voss.", "b": "Ada Voss was born in Tarn in 1874."}
+    [with_table] = scored(refined(f"{WROTE} {BORN}", snippets=snippets, stated=TABLE))
+    [without] = scored(refined(f"{WROTE} {BORN}", snippets=snippets))
+    assert with_table.value == without.value
+    assert with_table.parts["claim_f1"] == 1.0
+    assert "claim_f1" not in without.parts
+    [unanswerable] = scored(refined(BORN, snippets=snippets, stated=TABLE, answerable=False, golden=()))
+    assert "claim_f1" not in unanswerable.parts

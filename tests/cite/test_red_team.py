@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sleuth.answers.factory import reward_of
+from sleuth.cite.citation_reward import CitationRecipe
+from sleuth.cite.hostile import TRICKS
 from sleuth.cite.red_team import TASKS, Attack, attack
-from sleuth.cite.rewards import CitationRecipe
 from sleuth.cite.tables import RefineEnvRecipe
-from sleuth.cite.tricks import TRICKS
 from sleuth.data.questions import load_questions
 from sleuth.judges.factory import JudgePool
 from sleuth.types import Group, Score, Task
@@ -60,21 +60,20 @@ def test_our_reward_pays_no_trick_as_much_as_honest_answers(tasks: list[Task], m
     found = attacked(tasks, mode)
     assert found.questions == TASKS
     assert found.rewards.keys() == TRICKS.keys()
-    assert found.winners == []
-    assert found.honest is not None
-    assert found.honest > 0.8
+    assert found.figures()["tricks_won"] == []
+    assert found.figures()["honest_paid"] > 0.8
     assert "and none is paid as much as an honest answer" in found.line()
 
 
 def test_a_published_sum_pays_some_and_the_line_names_them(tasks: list[Task]) -> None:
     found = attacked(tasks, sum="additive", formula="dr_tulu")
-    assert {"filler", "repetition", "ids_stuffed", "right_id_last"} <= set(found.winners)
+    assert {"filler", "repetition", "ids_stuffed", "right_id_last"} <= set(found.figures()["tricks_won"])
     assert "ids_stuffed" in found.line()
 
 
 def test_rows_without_an_honest_answer_cannot_be_attacked(tasks: list[Task]) -> None:
     found = attacked([replace(task, reference="") for task in tasks[:3]])
-    assert (found.questions, found.winners, found.honest) == (0, [], None)
+    assert (found.questions, found.figures()) == (0, {"honest_paid": None, "tricks_won": []})
     assert "no question has an honest answer" in found.line()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.cite.rewards import CitationRecipe
+from sleuth.cite.citation_reward import CitationRecipe
 from sleuth.cli.pipeline import require_inputs
 from sleuth.data.questions import load_questions
 from sleuth.episodes.protocol import ProtocolCard

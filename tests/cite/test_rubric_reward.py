@@ -9,7 +9,16 @@ from dataclasses import replace
 import pytest
 
 from sleuth.cite.dialect import REFINERS
-from sleuth.cite.rubric_reward import REFINER, STATIC, Criteria, RubricReward
+from sleuth.cite.rubric_reward import (
+    AGGREGATIONS,
+    REFINER,
+    Graded,
+    RubricRecipe,
+    RubricReward,
+    absolute_weights,
+    mean_flipped,
+    positive_weights,
+)
 from sleuth.dialect import DIALECTS
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.types import (
@@ -19,6 +28,7 @@ from sleuth.types import (
     Episode,
     Evidence,
     Group,
+    Judge,
     Passage,
     Rubric,
     Score,
@@ -37,6 +47,7 @@ EVIDENCE = Evidence(
 TASK = Task(id="q", question="Where was Ada Voss born?", golden_answers=(), evidence=EVIDENCE, rubrics=(TOWN, SEA))
 ABSTAINS = "The tool output does not answer this."
 BORN = "<snippet id=a1>Ada Voss was born in Tarn.</snippet>"
+HTTP = {"kind": "http", "urls": ["http://127.0.0.1:1"], "model": "never asked"}
 
 
 class Told:
@@ -73,8 +84,9 @@ def scored(reward: RubricReward, *episodes: Episode) -> list[Score]:
     return asyncio.run(reward(Group(task=episodes[0].task, episodes=episodes)))
 
 
-def reward_by(judge: Told, criteria: Criteria | None = None, **told: object) -> RubricReward:
-    return RubricReward(REFINERS["answer_only"], criteria or Criteria(), judge, **told)  # type: ignore[arg-type]
+def reward_by(judge: Judge | None, sheet_judge: Told | None = None, **table: object) -> RubricReward:
+    recipe = RubricRecipe.model_validate({"kind": "rubric", "judge": HTTP, **table})
+    return RubricReward(REFINERS["answer_only"], judge, recipe, sheet_judge=sheet_judge)
 
 
 def says_so(criterion: str, answer: str) -> float:
@@ -115,9 +127,7 @@ def test_a_searcher_is_judged_by_the_passages_that_it_was_shown() -> None:
         actions=(found, Action(kind="answer", text="Tarn")),
     )
     task = replace(TASK, evidence=None)
-    [score] = scored(
-        RubricReward(DIALECTS["sleuth"], Criteria(), judge), Episode(task=task, sample=0, trajectories=(searched,))
-    )
+    [score] = scored(RubricReward(DIALECTS["sleuth"], judge), Episode(task=task, sample=0, trajectories=(searched,)))
     assert score.value == 1.0
     assert judge.asked[0].evidence == (
         "[1.1] Ada Voss was born in Tarn in\n\n[1] Ada Voss was born in Tarn in"  # cut as it was shown
@@ -127,7 +137,7 @@ def test_a_searcher_is_judged_by_the_passages_that_it_was_shown() -> None:
 @pytest.mark.parametrize("answer", [None, "", "  ", "<snippet id=a1></snippet>", "<snippet id=a1>...</snippet>"])
 def test_no_answer_is_worth_nothing_by_any_aggregation_and_nobody_is_asked(answer: str | None) -> None:
     judge = Told(lambda criterion, answer: 0.0)
-    for aggregation in ("mean_flipped", "positive_weights", "absolute_weights"):
+    for aggregation in AGGREGATIONS:
         [score] = scored(reward_by(judge, aggregation=aggregation), episode(answer))
         assert score.value == 0.0
         assert score.note in ("no_answer", "malformed")
@@ -155,7 +165,7 @@ def test_an_episode_that_failed_without_its_policys_fault_is_missing() -> None:
 
 def test_static_criteria_are_told_by_their_names_behind_the_tasks_own() -> None:
     judge = Told(lambda criterion, answer: 1.0)
-    [score] = scored(reward_by(judge, Criteria(static=REFINER)), episode(BORN))
+    [score] = scored(reward_by(judge, static="refiner"), episode(BORN))
     assert [case.criterion for case in judge.asked] == [
         TOWN.description,
         SEA.description,
@@ -164,31 +174,26 @@ def test_static_criteria_are_told_by_their_names_behind_the_tasks_own() -> None:
     assert score.value == 2 / 5  # two wanted, three flipped
     assert score.parts["citation_discipline"] == score.parts["off_query_padding"] == 1.0
     assert "birthplace" not in score.parts
-    [alone] = scored(reward_by(Told(lambda c, a: 1.0), Criteria(own=False, static=REFINER)), episode(BORN))
+    [alone] = scored(reward_by(Told(lambda c, a: 1.0), own=False, static="refiner"), episode(BORN))
     assert alone.value == pytest.approx(1 / 3)
-    assert STATIC["none"] == ()
 
 
 def test_all_criteria_in_one_call_are_worth_the_same() -> None:
     judge = Told(says_so)
     apart = scored(reward_by(judge), episode("Tarn, by the sea."), episode(BORN))
-    reward = RubricReward(REFINERS["answer_only"], Criteria(), sheet_judge=judge)
-    assert scored(reward, episode("Tarn, by the sea."), episode(BORN)) == apart
+    assert scored(reward_by(None, judge), episode("Tarn, by the sea."), episode(BORN)) == apart
     assert [sheet.criteria for sheet in judge.sheets] == [(TOWN.description, SEA.description)] * 2
 
 
 def test_a_sheet_without_verdicts_is_judged_criterion_by_criterion_where_there_is_a_judge_for_that() -> None:
     apart = scored(reward_by(Told(says_so)), episode(BORN))
     for judge, expected in ((Told(says_so), apart[0].value), (None, None)):
-        reward = RubricReward(
-            REFINERS["answer_only"], Criteria(), judge, sheet_judge=Told(lambda criterion, answer: None)
-        )
-        [score] = scored(reward, episode(BORN))
+        [score] = scored(reward_by(judge, Told(lambda criterion, answer: None)), episode(BORN))
         assert score.value == expected
 
 
 def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> None:
-    reward = RubricReward(REFINERS["answer_only"], Criteria(), LexicalJudge())
+    reward = reward_by(LexicalJudge())
     task = replace(
         TASK, rubrics=(TOWN, Rubric(title="Namesake", description="Ada Voss was born in Velde.", wanted=False))
     )
@@ -196,3 +201,27 @@ def test_the_lexical_judge_reads_a_criterion_as_a_statement_of_the_answer() -> N
         reward, episode(BORN, task), episode("<snippet id=a1>Ada Voss was born in Velde.</snippet>", task)
     )
     assert (right.value, wrong.value) == (1.0, 0.0)
+
+
+MIXED: Graded = [(True, 1.0), (True, 0.5), (False, 0.5), (False, 0.0)]
+BAD: Graded = [(True, 0.0), (False, 1.0), (False, 1.0)]
+SILENT: Graded = [(True, 0.0), (False, 0.0), (False, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("graded", "answers", "flipped", "positive", "absolute"),
+    [
+        ([(True, 1.0), (False, 0.0)], True, 1.0, 1.0, 0.5),  # a perfect answer
+        (MIXED, True, (1 + 0.5 + 0.5 + 1) / 4, (1 + 0.5 - 0.5 - 0) / 2, (1 + 0.5 - 0.5 - 0) / 4),
+        (BAD, True, 0.0, -2.0, -2 / 3),
+        ([(False, 1.0)], True, 0.0, -1.0, -1.0),  # no positive weight: over 1
+        (SILENT, True, 2 / 3, 0.0, 0.0),
+        (SILENT, False, 0.0, 0.0, 0.0),  # what does not answer is not paid for the faults it lacks
+        ([(True, 0.5), (False, 0.0)], False, 0.25, 0.5, 0.25),  # what is wanted counts all the same
+    ],
+)
+def test_every_aggregation_by_hand(
+    graded: Graded, answers: bool, flipped: float, positive: float, absolute: float
+) -> None:
+    found = [aggregate(graded, answers) for aggregate in (mean_flipped, positive_weights, absolute_weights)]
+    assert found == pytest.approx([flipped, positive, absolute])

@@ -15,8 +15,8 @@ from chat_server import MODEL, Answer, ChatServer, part, preferred, says, scored
 from typer.testing import CliRunner, Result
 
 from sleuth import family
-from sleuth.answers.exam_paper import exam_paper
 from sleuth.cli.app import app
+from sleuth.evaluation.judge_exam import exam_paper
 
 PEOPLE = 8
 KEY = AnswerKey(exam_paper(PEOPLE, [*family.kinds("skills")]))

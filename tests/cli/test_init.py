@@ -231,7 +231,7 @@ FILES = {
     [
         ("--corpus nope --questions asked.csv", "nope: no such file"),
         ("--corpus texts --questions nope.csv", "nope.csv: no such file"),
-        ("--corpus x.docx --questions asked.csv", "x.docx: unknown kind of file; its name should end in .txt, .md"),
+        ("--corpus x.docx --questions asked.csv", "x.docx: unknown kind of file; its name should end in one of"),
         ("--corpus texts --questions x.docx", "x.docx: unknown format; the name should end in .jsonl"),
         ("--corpus deep --questions asked.csv", "deep: nothing to read in this folder: no file in it ends in .txt"),
         ("--corpus texts --questions plain.csv", "plain.csv: in all 2 rows: no `golden_answers`; expected a list"),

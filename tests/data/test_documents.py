@@ -90,14 +90,6 @@ def test_a_folder_on_the_hub_is_downloaded_file_by_file_as_it_is_read(
     assert next(documents).id == "b.jsonl:1"
 
 
-def test_a_text_that_is_there_twice_is_read_once_and_counted(tmp_path: Path) -> None:
-    rows = [{"id": "a", "text": "Same text."}, {"id": "b", "text": "Same\n text. "}, {"id": "c", "text": "Other."}]
-    skipped: list[int] = []
-    found = read_documents(written(tmp_path / "t.jsonl", *rows), lambda: skipped.append(1))
-    assert [document.id for document in found] == ["a", "c"]
-    assert len(skipped) == 1
-
-
 def test_every_origin_is_for_one_thing_and_the_shares_are_kept() -> None:
     counts = Counter(part_of(f"origin {number}") for number in range(20_000))
     for part, share in PARTS.items():
@@ -136,11 +128,6 @@ def test_a_copy_with_other_white_space_cannot_be_cut_where_the_text_is() -> None
     row = {"raw_text": "Rain falls. Go.", "augmented_text": "Rain  falls.<think>so wet</think> Go.", "cut": 11}
     document = document_of(row, "t:1")
     assert (document.text[: document.cut], document.thoughts, document.altered) == ("Rain falls.", (), True)
-
-
-def test_thoughts_by_themselves_go_before_those_in_a_copy() -> None:
-    row = {"raw_text": "Rain falls. Go.", "augmented_text": "Rain fell.", "thoughts": [{"at": 11, "text": "wet"}]}
-    assert document_of(row, "t:1").thoughts == (Thought(at=11, text="wet"),)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sleuth.data.questions import questions_hash
 from sleuth.recipe import TextRecipe
 from sleuth.render import Renderer, decode, load_tokenizer
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
-from sleuth.types import Document, Episode, Group, Piece, SleuthError, Task, Trajectory
+from sleuth.types import Document, Episode, Group, SleuthError, Trajectory
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = load_tokenizer(str(ROOT / "models" / "tiny-base"))
@@ -102,15 +102,6 @@ def test_prefix_and_suffix_are_neighbours_and_no_character_is_cut(text: str, bef
         at = text.index(together, at) + len(together)
 
 
-def test_a_piece_with_its_own_tokens_keeps_them() -> None:
-    [window] = list(continuations(document(" in" * 9), recipe(), RENDERER))
-    piece = Piece(text=window.prefix.text, author="source", tokens=window.prefix.tokens)
-    asked = [Piece(text="in", author="template"), piece, Piece(text="in", author="template")]
-    assert RENDERER.render(piece) == window.prefix
-    assert window.prefix in RENDERER.render_all(asked)
-    assert RENDERER.render(Piece(text=" in in", tokens=(7, 8, 9), budget=2)).tokens == (7, 8)
-
-
 def test_a_text_task_is_hashed_whole_and_survives_a_file_of_rollouts(tmp_path: Path) -> None:
     text = {"id": "d", "text": " in" * 12}
     one, other = (
@@ -127,17 +118,3 @@ def test_a_text_task_is_hashed_whole_and_survives_a_file_of_rollouts(tmp_path: P
 def test_counts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="least_tokens = 8 is less than prefix_tokens \\+ suffix_tokens = 9"):
         recipe(least_tokens=8)
-
-
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
-def test_real_texts_of_two_parts_share_no_document() -> None:
-    asked = {"prefix_tokens": 96, "suffix_tokens": 32, "limit": 40}
-    parts: dict[str, list[Task]] = {
-        part: excerpts_of(recipe(REAL_DATA / "midtrain_text.jsonl.gz", part=part, **asked), TOKENIZER).tasks
-        for part in ("sft", "rl", "held_out")
-    }
-    texts = [task.question for tasks in parts.values() for task in tasks]
-    assert len(texts) == 120
-    assert len(set(texts)) == len(texts)
-    ids = [task.continuation.document for tasks in parts.values() for task in tasks if task.continuation]
-    assert len(set(ids)) == len(ids)

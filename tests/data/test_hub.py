@@ -78,18 +78,6 @@ def test_questions_are_read_from_the_hub_at_the_commit_whose_size_was_said(
     assert capsys.readouterr().err == "hf://owner/sets/nq/test.jsonl: 2.5 MB to download\n"
 
 
-def test_what_lies_in_the_cache_is_said_to_be_downloaded_by_nobody(hub: FolderHub) -> None:
-    hub.cached, said = True, []
-    local_file(Path("hf://owner/sets@v2/nq/test.jsonl"), said.append)
-    assert said == []
-    assert hub.asked[0] == ("nq/test.jsonl", "v2", True)
-
-
-def test_a_local_path_asks_the_hub_nothing(hub: FolderHub, tmp_path: Path) -> None:
-    assert local_file(tmp_path / "q.jsonl") == tmp_path / "q.jsonl"
-    assert hub.asked == []
-
-
 def test_a_suite_on_the_hub_fetches_the_splits_it_asks_and_no_other_file(hub: FolderHub) -> None:
     suite = load_suite(Path("hf://owner/sets"))
     assert [(one.name, one.split) for one in suite.sets] == [("nq", "test"), ("hotpotqa", "dev")]

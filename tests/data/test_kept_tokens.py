@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sleuth.data import kept_tokens
-from sleuth.data.excerpts import excerpts_of
-from sleuth.data.kept_tokens import folder_of_tokens, read_tokens, remove_oldest, write_tokens
+from sleuth.data import excerpts
+from sleuth.data.excerpts import excerpts_of, read_tokens, remove_oldest, tokens_folder, write_tokens
 from sleuth.recipe.data import TextRecipe
 from sleuth.render import Renderer, load_tokenizer
 from sleuth.types import Task
@@ -25,7 +24,7 @@ def encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     render = Renderer.render
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept_tokens, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(excerpts, "WORTH_SECONDS", 0.0)
     monkeypatch.setattr(Renderer, "render", lambda self, piece: texts.append(piece.text) or render(self, piece))
     return texts
 
@@ -51,7 +50,7 @@ def test_a_second_start_encodes_only_texts_that_are_new(encoded: list[str], tmp_
 
 def test_a_damaged_file_is_encoded_again_and_replaced(encoded: list[str], tmp_path: Path) -> None:
     first = read(tmp_path / "t.jsonl", ONE)
-    [file] = folder_of_tokens().iterdir()
+    [file] = tokens_folder().iterdir()
     whole = file.read_bytes()
     tokens = np.array(next(iter(read_tokens(file).values()))).tobytes()
     at = whole.index(tokens)

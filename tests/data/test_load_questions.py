@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from sleuth.data.questions import load_questions, questions_hash, task_from_row
@@ -37,13 +35,6 @@ def test_a_row_becomes_a_task(tmp_path: Path) -> None:
     ]
 
 
-def test_gold_ids_type_and_source_may_be_absent_or_null(tmp_path: Path) -> None:
-    rows = ROW, ROW | {"id": "q8", "gold_ids": None, "type": None, "data_source": None}
-    bare, null = load_questions(written(tmp_path / "q.jsonl", *rows))
-    assert dataclasses.replace(null, id="q7") == bare
-    assert (bare.gold_passages, bare.kind, bare.source) == ((), "", "")
-
-
 def test_the_criteria_of_a_question_are_read_and_hashed() -> None:
     task = task_from_row(
         ROW | {"rubrics": {"positive_rubrics": [{"title": "Place", "description": "Names Tarn."}]}}, "f"
@@ -55,11 +46,6 @@ def test_the_criteria_of_a_question_are_read_and_hashed() -> None:
 @pytest.mark.parametrize("answers", ["Tarn", ["Tarn"], np.array(["Tarn"], dtype=object), np.array(["Tarn"])])
 def test_answers_may_be_a_list_an_array_or_a_bare_string(answers: object) -> None:
     assert task_from_row(ROW | {"golden_answers": answers}, "f:1").golden_answers == ("Tarn",)
-
-
-def test_parquet_and_jsonl_give_equal_tasks(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([ROW]), tmp_path / "q.parquet")
-    assert load_questions(tmp_path / "q.parquet") == load_questions(written(tmp_path / "q.jsonl", ROW))
 
 
 @pytest.mark.parametrize(
@@ -81,11 +67,6 @@ def test_a_malformed_question_is_named_by_file_and_line(tmp_path: Path, change: 
     with pytest.raises(SleuthError) as caught:
         load_questions(path)
     assert str(caught.value) == f"{path}:2: {message}"
-
-
-def test_a_file_without_questions_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match="no questions in this file"):
-        load_questions(written(tmp_path / "q.jsonl"))
 
 
 def test_the_hash_tells_any_change_and_any_order() -> None:

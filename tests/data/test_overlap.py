@@ -10,11 +10,6 @@ def asked(*questions: str) -> list[Task]:
     return [Task(id=str(at), question=question, golden_answers=("x",)) for at, question in enumerate(questions)]
 
 
-def test_test_questions_that_are_trained_on_are_found_in_their_order() -> None:
-    test = asked("Who wrote it?", "Where was Ada born?", "When?")
-    assert question_overlap(asked("when?", "who wrote it?"), test) == [test[0], test[2]]
-
-
 @pytest.mark.parametrize(
     ("trained", "tested"),
     [
@@ -42,8 +37,3 @@ def test_case_punctuation_white_space_and_unicode_forms_do_not_hide_an_overlap(t
 )
 def test_other_words_are_another_question(trained: str, tested: str) -> None:
     assert question_overlap(asked(trained), asked(tested)) == []
-
-
-def test_answers_and_ids_do_not_matter() -> None:
-    test = Task(id="other", question="Who?", golden_answers=("y",))
-    assert question_overlap(asked("who?"), [test]) == [test]

@@ -31,18 +31,6 @@ def test_every_format_gives_the_same_rows_with_their_places(tmp_path: Path) -> N
         assert list(read_rows(path)) == [(f"{path}:1", ROWS[0]), (f"{path}:2", ROWS[1])]
 
 
-def test_blank_lines_are_skipped_and_still_counted(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\n" + LINES)
-    assert [where for where, _ in read_rows(path)] == [f"{path}:2", f"{path}:3"]
-
-
-def test_a_parquet_row_is_numbered_across_batches(tmp_path: Path) -> None:
-    path = tmp_path / "rows.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"id": [str(i) for i in range(2500)]}), path)
-    assert [where for where, _ in read_rows(path)][-1] == f"{path}:2500"
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [

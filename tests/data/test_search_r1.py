@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -64,18 +63,6 @@ def test_rows_of_two_sources_that_share_id_and_index_are_two_questions(tmp_path:
     assert len({task.id for task in load_questions(parquet(tmp_path / "verl.parquet", *rewritten))}) == 2
 
 
-def test_an_id_that_comes_twice_in_one_source_is_refused(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "train.parquet", SEARCH_R1, SEARCH_R1 | {"question": "who wrote it?"})
-    with pytest.raises(SleuthError, match=r"train.parquet:2: id 'nq/train_0' was used by an earlier question"):
-        load_questions(path)
-
-
-@pytest.mark.parametrize("target", ["Tarn", ["Tarn"], np.array(["Tarn"], dtype=object)])
-def test_the_target_may_be_a_list_an_array_or_a_bare_string(target: object) -> None:
-    row = VERL | {"reward_model": {"ground_truth": {"target": target}}}
-    assert task_from_row(row, "f:1").golden_answers == ("Tarn",)
-
-
 def test_the_prompt_can_be_taken_from_the_row_byte_for_byte(tmp_path: Path) -> None:
     path = parquet(tmp_path / "train.parquet", SEARCH_R1)
     [task] = load_questions(path, with_prompt=True)
@@ -89,9 +76,9 @@ def test_the_prompt_can_be_taken_from_the_row_byte_for_byte(tmp_path: Path) -> N
     [
         (VERL["prompt"], "f:1: `prompt` should be one user message, found system, user; "),
         ([], "f:1: `prompt` should be one user message, found none"),
-        (None, "f:1: no `prompt`; expected a list of messages"),
-        ("Where?", "f:1: no `prompt`; expected a list of messages"),
-        (["Where?"], "f:1: `prompt` should hold messages such as"),
+        (None, "f:1: `prompt` should be a list of messages such as"),
+        ("Where?", "f:1: `prompt` should be a list of messages such as"),
+        (["Where?"], "f:1: `prompt` should be a list of messages such as"),
         ([{"role": "user", "content": " "}], "f:1: `prompt.content` is empty"),
     ],
 )

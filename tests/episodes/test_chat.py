@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from chat_tokenizers import EMPTY_THOUGHT, KEEPS, NO_TOOLS, ONLY_PEOPLE, STRIPS, TIDIES, chat_tokenizer
 
-from sleuth.answers.search_results import shown_passages
+from sleuth.answers.answer import shown_passages
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.chat_template import ChatTemplate, Message
 from sleuth.episodes.frames import frame_of

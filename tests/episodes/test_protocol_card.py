@@ -8,7 +8,7 @@ import pytest
 
 from sleuth.dialect import DIALECTS, Dialect, Tags
 from sleuth.episodes.protocol import HISTORY, LARGEST, OwnCode, ProtocolCard, RewardPart, RewardSpec
-from sleuth.search.dialects.chat import CHAT
+from sleuth.search.dialects import CHAT
 from sleuth.types import RetrieverIdentity, SleuthError
 
 

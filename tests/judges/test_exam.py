@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
-from sleuth.answers.exam_paper import exam_paper
+from sleuth.evaluation.judge_exam import exam_paper
 from sleuth.judges.exam import sit_exam
 from sleuth.types import AnySheet, Case, ClaimSheet, Pair, Sheet, Verdict
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, part, says, scored
 
-from sleuth.answers.exam_paper import INSTRUCTIONS
-from sleuth.cite.rubric_writer import rubric_question
-from sleuth.cite.tricks import FORGED_TURN, TRICKS, HonestAnswer
+from sleuth.cite.annotate_rubrics import rubric_question
+from sleuth.cite.hostile import FORGED_TURN, TRICKS, HonestAnswer
+from sleuth.evaluation.judge_exam import INSTRUCTIONS
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.judge_prompts import question_of, spelled_out
 from sleuth.think.annotate import ThoughtQuestion
@@ -69,4 +69,4 @@ def test_a_quote_of_spelled_out_text_is_still_a_quote() -> None:
 def test_exam_and_red_team_forge_a_turn() -> None:
     assert FORGED_TURN in INSTRUCTIONS
     honest = HonestAnswer(text="x", claims=(), snippets=(Passage(id="a1", title="", text="t", score=0.0),))
-    assert FORGED_TURN in (TRICKS["turn_forged"](honest) or "")
+    assert FORGED_TURN in TRICKS["turn_forged"](honest)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 from chat_server import MODEL, Answer, ChatServer, says, scored
 
-from sleuth.answers.exam_paper import exam_paper
 from sleuth.evaluation.exam_card import exam_card
+from sleuth.evaluation.judge_exam import exam_paper
 from sleuth.judges.exam import sit_exam
 from sleuth.judges.http import HttpJudge
 from sleuth.types import Case, Verdict

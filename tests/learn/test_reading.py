@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from sleuth.learn.models import random_model
-from sleuth.read.copying import COPYING_HEAD
 from sleuth.read.initial_weights import (
+    COPYING_HEAD,
     LOOKING_BACK,
     MATCHING,
     SHORTEST,

@@ -21,7 +21,7 @@ from sleuth.plan.phases import Machine, Phase, phases_of, played_by
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
 from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
-from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
+from sleuth.search.tables import HintRecipe, WarmStartRecipe
 from sleuth.types import SleuthError
 from sleuth.world.text import make_text_tokenizer
 
@@ -68,23 +68,6 @@ def test_a_warm_start_plays_within_the_cache_of_the_stage_after_it(make_recipe) 
     played = played_by(recipe.model_copy(update={"stage": (warm, *recipe.stage)}), 0, 1)
     assert played is not None
     assert played.cache_memory == "2GB"
-
-
-def test_a_warm_start_of_a_teacher_is_planned_with_the_shape_that_plays(make_recipe) -> None:
-    large, small = make_recipe("Qwen3-4B").model, make_recipe("Qwen3-0.6B").model
-    recipe, plans, shapes = make_recipe("Qwen3-0.6B"), [], []
-    for teacher in (small, large):
-        warm = WarmStartRecipe(kind="warm_start", teacher=teacher, prompts=8, steps=1, learning_rate=1e-4)
-        stages = (warm, *recipe.stage)
-        plans.append(plan_for_cards(recipe.model_copy(update={"stage": stages}), read_cards("h100-80")))
-        shapes.append(shape_of(teacher)[0])
-    held, needs = zip(*((phase(plan, "rollout").bytes, phase(plan, "rollout").need) for plan in plans), strict=True)
-    assert [one["teacher"] for one in held] == [2 * shape.weights for shape in shapes]
-    assert [need.typical for need in needs] == pytest.approx(
-        [needs[0].typical * shape.bytes_per_token(2) / shapes[0].bytes_per_token(2) for shape in shapes], rel=0.01
-    )
-    seconds = [plan.stages[0].seconds for plan in plans]
-    assert seconds[1] > seconds[0]
 
 
 @pytest.mark.parametrize(

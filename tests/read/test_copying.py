@@ -13,7 +13,7 @@ from torch import Tensor
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.read.copying import CopyingLoss, CopyingUpdate
+from sleuth.read.rows_stage import CopyingLoss, CopyingUpdate
 
 WEIGHT = 0.7
 

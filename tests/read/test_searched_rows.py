@@ -32,8 +32,7 @@ from sleuth.render import Renderer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.open_index import open_index
 from sleuth.rollout import Rollout
-from sleuth.search.control import EmptyRetriever, GoldRetriever
-from sleuth.search.env import SearchEnv
+from sleuth.search.env import EmptyRetriever, GoldRetriever, SearchEnv
 from sleuth.types import Episode, Retriever, Task
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from sleuth.answers.match import exact_match
 from sleuth.read.exam import window_answer
-from sleuth.read.tables import ReadingRecipe
-from sleuth.read.texts import read_reading_texts
+from sleuth.read.texts import ReadingRecipe, read_reading_texts
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 TEXT = (

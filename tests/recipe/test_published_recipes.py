@@ -14,7 +14,7 @@ from sleuth.answers.suites import SUITES
 from sleuth.dialect import dialect_of
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, load_recipe
 from sleuth.recipe.sweep import is_sweep, load_sweep
-from sleuth.search.dialects.research import RESEARCH
+from sleuth.search.dialects import RESEARCH
 from sleuth.think.preference_tables import OnlineDpoRecipe
 
 SLIME = "slime, examples/search-r1 and its write-up"

@@ -8,23 +8,16 @@ import time
 from pathlib import Path
 
 import pytest
+from corpora import PASSAGES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sleuth.data.questions import load_questions
 from sleuth.retrieval.bm25 import Bm25, build_index
-from sleuth.retrieval.corpus import corpus_hash, read_corpus
 from sleuth.search.figures import recall
 from sleuth.types import Passage, Retriever, SleuthError
 
 REAL_DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
-PASSAGES = {
-    "17": '"Ada Voss"\nAda Voss was born in Tarn and wrote novels.',
-    "4": '"Tarn"\nTarn is a town by the sea.',
-    "9": '"Ariel Ramírez"\nA composer from Argentina.',
-    "12": '"To Be or Not to Be"\nA comedy film of 1942.',
-    "13": '"Novel"\nA long story in prose.',
-}
 
 
 def corpus(path: Path, passages: dict[str, str]) -> Path:
@@ -56,11 +49,6 @@ def test_passages_come_back_whole_and_best_first(small: Bm25) -> None:
     scores = [passage.score for passage in found(small, "the town of Tarn")]
     assert scores == sorted(scores, reverse=True)
     assert scores[-1] > 0
-
-
-def test_each_query_is_answered_in_its_place(small: Bm25) -> None:
-    answers = asyncio.run(small.search(["sea", "zzz", "Argentina"], 1))
-    assert [[passage.id for passage in passages] for passages in answers] == [["4"], [], ["9"]]
 
 
 def test_titles_accents_and_word_endings_do_not_hide_a_passage(small: Bm25) -> None:
@@ -115,10 +103,6 @@ def test_hostile_queries_are_text(small: Bm25, query: str) -> None:
     assert set(ids(small, query, 5)) == ({"17", "4"} if "Tarn" in query else set())
 
 
-def test_operators_in_a_query_mean_nothing(small: Bm25) -> None:
-    assert found(small, 'NOT "born" AND -words:Tarn') == found(small, "born tarn words")
-
-
 def test_repeated_words_do_not_weigh_more(small: Bm25) -> None:
     assert found(small, "sea sea Sea novel") == found(small, "sea novel")
 
@@ -134,32 +118,11 @@ def test_a_query_without_words_finds_nothing(small: Bm25, query: str) -> None:
     assert found(small, query) == []
 
 
-def test_modifying_a_result_does_not_change_the_cached_one(small: Bm25) -> None:
-    first = found(small, "sea")
-    first.clear()
-    assert ids(small, "sea") == ["4"]
-
-
-def test_the_card_tells_what_was_indexed(tmp_path: Path) -> None:
-    path = corpus(tmp_path / "corpus.jsonl", PASSAGES)
-    card = build_index(path, tmp_path / "index")
-    assert card == Bm25(tmp_path / "index").card
-    assert (card.kind, card.count, card.corpus_sha256) == ("bm25", 5, corpus_hash(read_corpus(path)))
-    assert (card.k1, card.b) == (1.2, 0.75)
-
-
 def test_progress_reports_up_to_the_last_passage(tmp_path: Path) -> None:
     reports: list[int] = []
     path = corpus(tmp_path / "corpus.jsonl", {str(i): f'"T{i}"\ntext' for i in range(2500)})
     build_index(path, tmp_path / "index", reports.append)
     assert reports == list(range(250, 2501, 250))
-
-
-def test_a_missing_index_names_the_folder_and_the_command_that_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(SleuthError) as caught:
-        Bm25(tmp_path / "none")
-    expected = f"{tmp_path / 'none'}: no index here; make one with `sleuth index CORPUS {tmp_path / 'none'}`"
-    assert str(caught.value) == expected
 
 
 def test_an_index_of_another_layout_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

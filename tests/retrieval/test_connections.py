@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -141,21 +140,6 @@ def test_a_cancelled_request_closes_its_connection_at_any_moment() -> None:
             assert echo.open <= 1  # the one that waits to be used again
 
     asyncio.run(talk())
-
-
-def test_a_request_costs_as_much_among_many_as_among_few() -> None:
-    async def seconds(at_once: int, requests: int = 512) -> float:
-        echo = Echo(at_once=at_once)
-        async with echo.running() as url:
-            await answers_of(url, *["/"] * at_once)
-            started = time.process_time()
-            for _ in range(requests // at_once):
-                await answers_of(url, *["/"] * at_once)
-            return time.process_time() - started
-
-    asyncio.run(seconds(8, 64))
-    many, few = (min(asyncio.run(seconds(at_once)) for _ in range(3)) for at_once in (256, 8))
-    assert many < 4 * few  # of httpx's own pool: 20 times as much
 
 
 def test_connections_close_with_their_event_loop() -> None:

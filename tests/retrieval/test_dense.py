@@ -78,20 +78,6 @@ def test_pooling_can_be_chosen(card: EncoderCard, encoder_folder: Path) -> None:
         encoder_card(str(encoder_folder), pooling="none such")
 
 
-def test_a_folder_without_an_encoder_is_one_line(encoder_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SleuthError, match="no sentence encoder could be loaded") as caught:
-        encoder_card(str(tmp_path / "empty"))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_vector_does_not_depend_on_what_else_is_asked(card: EncoderCard) -> None:
-    encoder = Encoder(card)
-    together = encoder.queries(["Tarn", "a much longer question about the town of Tarn", ""])
-    assert np.array_equal(together[0], encoder.queries(["Tarn"])[0])
-    assert np.linalg.norm(together, axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
-
-
 def test_batches_of_fixed_shapes_give_the_same_bits_in_any_company_and_the_same_vectors(card: EncoderCard) -> None:
     encoder = Encoder(card)
     texts = ["Tarn", "a much longer question about the town of Tarn", "", *(f"town {n}" for n in range(40))]
@@ -259,14 +245,6 @@ def test_vectors_of_another_corpus_or_encoder_are_refused(
         open_vectors(tmp_path / "x.index")
     with pytest.raises(SleuthError, match="no faiss index could be opened here"):
         open_vectors(write_corpus())
-
-
-def test_a_dense_index_that_lost_rows_is_refused(card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    build_dense(write_corpus(), tmp_path / "index", card)
-    offsets = tmp_path / "index" / "passages.offsets"
-    offsets.write_bytes(offsets.read_bytes()[:-8])
-    with pytest.raises(SleuthError, match=r"damaged index \(passages.offsets has 32 bytes, and had 40 when"):
-        Dense(tmp_path / "index")
 
 
 @pytest.mark.parametrize("query", ["", "\udcff Tarn", "x" * 100_000, "🙂 \u202e", "\x00"])

@@ -10,13 +10,11 @@ import torch
 from corpora import WriteCorpus
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from sleuth.retrieval import on_cards
+from sleuth.retrieval import vectors
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.index_card import read_card, write_card
-from sleuth.retrieval.on_cards import VectorsOnCards
 from sleuth.retrieval.quantising import quantise
-from sleuth.retrieval.scanning import FlatSearch, open_search
-from sleuth.retrieval.vectors import FlatWriter
+from sleuth.retrieval.vectors import FlatWriter, VectorSearch, VectorsOnCards, open_search
 from sleuth.serve.retriever.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
@@ -25,22 +23,22 @@ CPU = torch.device("cpu")
 
 def drawn(seed: int, count: int, width: int = 12) -> np.ndarray:
     """Vectors of length 1, of which some are the same."""
-    vectors = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
-    vectors[count // 2 : count // 2 + 30] = vectors[0]
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
+    rows[count // 2 : count // 2 + 30] = rows[0]
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 @pytest.mark.parametrize("held", [4, 2_000, 2**20])
 def test_hits_are_those_of_faiss_to_the_bit(shards: int, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_cards, "SCORE_BYTES", held)
-    monkeypatch.setattr(on_cards, "COPIED_ROWS", 50)
+    monkeypatch.setattr(vectors, "SCORE_BYTES", held)
+    monkeypatch.setattr(vectors, "COPIED_ROWS", 50)
     for seed, count in enumerate((5, 64, 701)):
         rows, queries = drawn(seed, count), drawn(seed + 100, 9)
         flat = faiss.IndexFlatIP(rows.shape[1])
         flat.add(rows)
-        ours = FlatSearch(VectorsOnCards(rows, [CPU] * shards), rows)
-        theirs = FlatSearch(flat, rows)
+        ours = VectorSearch(VectorsOnCards(rows, [CPU] * shards), rows)
+        theirs = VectorSearch(flat, rows)
         for k in (1, 3, 20):
             found = zip(ours.search(queries, k), theirs.search(queries, k), strict=True)
             for one, other in found:
@@ -54,7 +52,7 @@ def best(hits: list[tuple[int, float]], k: int) -> list[tuple[int, float]]:
 def test_what_is_computed_on_a_card_stays_there() -> None:
     with FakeTensorMode():
         rows, queries = torch.empty(701, 12, device="cuda"), torch.empty(9, 12, device="cuda")
-        scores, numbers = on_cards._best(rows, 5, queries, 20)
+        scores, numbers = vectors._best(rows, 5, queries, 20)
     assert (scores.device.type, numbers.device.type) == ("cuda", "cuda")
     assert scores.shape == numbers.shape == (9, 20)
 
@@ -91,13 +89,12 @@ def test_what_has_no_vectors_for_a_card_is_one_line(
 
 
 def test_all_visible_cards_share_the_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_cards, "cuda_devices", lambda: [CPU, CPU])
+    monkeypatch.setattr(vectors, "cuda_devices", lambda: [CPU, CPU])
     rows = drawn(1, 300)
     flat = FlatWriter(tmp_path / "flat.faiss", 12)
     flat.append(rows)
     flat.close()
     search = open_search(tmp_path / "flat.faiss", "cuda")
-    assert isinstance(search, FlatSearch)
     assert isinstance(search._index, VectorsOnCards)
     assert [len(part) for _, part in search._index._shards] == [150, 150]
     assert best(search.search(rows[7:8], 1)[0], 1) == [(7, pytest.approx(1.0))]

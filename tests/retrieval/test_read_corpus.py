@@ -20,14 +20,6 @@ def written(path: Path, *rows: Mapping[str, object]) -> Path:
     return path
 
 
-def test_a_title_loses_its_quotes_and_a_text_keeps_its_lines(tmp_path: Path) -> None:
-    passages = list(read_corpus(written(tmp_path / "c.jsonl", ADA, TARN)))
-    assert passages == [
-        Passage(id="17", title="Ada Voss", text="Ada Voss was born in Tarn.\nShe wrote."),
-        Passage(id="4", title="Tarn", text="Tarn is a town."),
-    ]
-
-
 @pytest.mark.parametrize(
     ("contents", "title", "text"),
     [

@@ -16,7 +16,7 @@ from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.protocol_differences import differences
 from sleuth.episodes.setting import Setting, changes_of_card
 from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.dense import adopt_vectors, build_dense
+from sleuth.retrieval.dense import build_dense
 from sleuth.retrieval.encoder import encoder_card
 from sleuth.retrieval.hybrid import build_hybrid
 from sleuth.retrieval.index_card import EncoderCard, read_card
@@ -72,15 +72,6 @@ def test_each_way_of_finding_the_same_passages_is_another_protocol(
     assert differences(arms["bm25"], arms["shuffled"]) == ["retriever.shuffled: A no, B yes"]
 
 
-def test_the_corpus_is_no_part_of_a_retrievers_identity(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    for name, passages in (("a", PASSAGES), ("b", MANY)):
-        build_index(write_corpus(passages), tmp_path / name)
-    setting, other = setting_over(tmp_path / "a"), setting_over(tmp_path / "b")
-    assert setting.retriever_identity == other.retriever_identity == RetrieverIdentity(kind="bm25", k1=1.2, b=0.75)
-    notes = changes_of_card(setting.protocol("strict", 512), other)
-    assert notes == ["the corpus is not what the checkpoint was trained with"]
-
-
 @pytest.mark.parametrize("kind", ["dense", "ivf-sq8", "hybrid"])
 def test_what_the_card_of_an_index_of_before_lacks_is_found_when_it_is_opened(
     card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path, kind: str
@@ -104,15 +95,6 @@ def test_what_the_card_of_an_index_of_before_lacks_is_found_when_it_is_opened(
         sums.unlink()
     assert read_card(index).retriever != whole
     assert open_index(index).card.retriever == whole
-
-
-def test_vectors_of_another_tool_say_how_they_are_kept(
-    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
-) -> None:
-    corpus = write_corpus(MANY)
-    build_dense(corpus, tmp_path / "made", card, "ivf-sq8")
-    adopted = adopt_vectors(corpus, tmp_path / "index", card, tmp_path / "made" / "vectors.faiss")
-    assert adopted.retriever == read_card(tmp_path / "made").retriever
 
 
 def test_an_encoder_with_other_weights_is_refused(

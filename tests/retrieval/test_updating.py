@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from corpora import PASSAGES, WriteCorpus
 
-from sleuth.retrieval import bm25_writer, updating
-from sleuth.retrieval.bm25 import Bm25, build_index
-from sleuth.retrieval.bm25_writer import Bm25Writer
+from sleuth.retrieval import bm25, updating
+from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
 from sleuth.retrieval.dense import DenseWriter, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import build_hybrid
@@ -38,8 +37,8 @@ def card(encoder_folder: Path) -> EncoderCard:
 @pytest.fixture
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All writers take part, though the corpora are small."""
-    monkeypatch.setattr(bm25_writer, "ALONE", 20)
-    monkeypatch.setattr(bm25_writer, "BLOCK", 7)
+    monkeypatch.setattr(bm25, "ALONE", 20)
+    monkeypatch.setattr(bm25, "BLOCK", 7)
 
 
 def answers(folder: Path, k: int = 10) -> list[list[Passage]]:
@@ -204,7 +203,7 @@ def test_wrong_updates_are_one_line_and_change_nothing(
     refused("files of another tool .* which are not changed", folder=tmp_path / "adopted", add=more)
     refused("no index here", folder=tmp_path / "none", add=more)
     monkeypatch.setattr(updating, "free_bytes", lambda folder: 100)
-    refused("not enough disk: .* needs 0.0 GB, and 0.0 GB are free", add=more)
+    refused("not enough disk: .* needs [0-9.]+ kB, and 100 bytes are free", add=more)
     monkeypatch.undo()
     _other_weights(encoder_folder, tmp_path / "other")
     (index / "card.json").write_text(before["card.json"].decode().replace(str(encoder_folder), str(tmp_path / "other")))

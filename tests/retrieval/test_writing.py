@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from corpora import WriteCorpus
 
-from sleuth.retrieval import bm25, bm25_writer
+from sleuth.retrieval import bm25
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
 from sleuth.retrieval.corpus import corpus_hash, read_corpus
 from sleuth.retrieval.dense import adopt_vectors, build_dense
@@ -61,8 +61,8 @@ def answers(folder: Path) -> list[list[Passage]]:
 @pytest.fixture
 def in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """All writers take part, though the corpus is small."""
-    monkeypatch.setattr(bm25_writer, "ALONE", 700)
-    monkeypatch.setattr(bm25_writer, "BLOCK", 30)
+    monkeypatch.setattr(bm25, "ALONE", 700)
+    monkeypatch.setattr(bm25, "BLOCK", 30)
 
 
 @pytest.mark.usefixtures("in_turns")
@@ -72,7 +72,7 @@ def test_several_writers_make_one_index_that_answers_like_that_of_one(
     path = write_corpus(MANY)
     monkeypatch.setattr(Bm25Writer, "every", 500)  # many segments, which are merged
     card = build_index(path, tmp_path / "many")
-    monkeypatch.setattr(bm25_writer, "ALONE", 10**6)
+    monkeypatch.setattr(bm25, "ALONE", 10**6)
     assert build_index(path, tmp_path / "alone") == card
     assert answers(tmp_path / "many") == answers(tmp_path / "alone")
     assert Bm25(tmp_path / "many")._searcher.num_segments == 1
@@ -85,43 +85,28 @@ def test_a_kill_between_the_commits_of_two_writers_loses_and_doubles_nothing(
 ) -> None:
     path = write_corpus(MANY)
     build_index(path, tmp_path / "whole")
-    commit, committed = bm25_writer._Part.commit, list[int]()
+    commit, committed = bm25._Part.commit, list[int]()
 
-    def killed(part: bm25_writer._Part) -> None:
+    def killed(part: bm25._Part) -> None:
         committed.append(part.number)
         if len(committed) > 6 and part.number != 1:  # at the second checkpoint only writer 1 gets that far
             raise KilledError
         commit(part)
 
-    monkeypatch.setattr(bm25_writer._Part, "commit", killed)
+    monkeypatch.setattr(bm25._Part, "commit", killed)
     with pytest.raises(KilledError):
         build_index(path, tmp_path / "index")
-    monkeypatch.setattr(bm25_writer._Part, "commit", commit)
+    monkeypatch.setattr(bm25._Part, "commit", commit)
     build_index(path, tmp_path / "index")
     assert answers(tmp_path / "index") == answers(tmp_path / "whole")
     with pytest.raises(KilledError):
         build_index(path, tmp_path / "late", stop_at(4000))
-    monkeypatch.setattr(bm25_writer, "IndexCard", None)  # killed after joining, before the card
+    monkeypatch.setattr(bm25, "IndexCard", None)  # killed after joining, before the card
     with pytest.raises(TypeError):
         build_index(path, tmp_path / "late")
     monkeypatch.undo()
     assert build_index(path, tmp_path / "late").count == len(MANY)
     assert answers(tmp_path / "late") == answers(tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("often")
-def test_a_stopped_build_resumes(write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    path = write_corpus(MANY)
-    whole = build_index(path, tmp_path / "whole")
-    with pytest.raises(KilledError):
-        build_index(path, tmp_path / "index", stop_at(2750))
-    assert not (tmp_path / "index").exists()
-    Counting.fed = 0
-    assert build_index(path, tmp_path / "index") == whole
-    assert Counting.fed == 2000
-    assert whole.corpus_sha256 == corpus_hash(read_corpus(path))
-    assert answers(tmp_path / "index") == answers(tmp_path / "whole")
-    assert not (tmp_path / "index.partial").exists()
 
 
 @pytest.mark.usefixtures("often")
@@ -142,10 +127,10 @@ def test_an_unfinished_index_of_another_corpus_is_restarted(
 def test_a_full_disk_is_an_error_of_the_system_that_names_the_folder(
     write_corpus: WriteCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def commit(part: bm25_writer._Part) -> None:
+    def commit(part: bm25._Part) -> None:
         raise kind("An IO error occurred: 'No space left on device (os error 28)'")
 
-    monkeypatch.setattr(bm25_writer._Part, "commit", commit)
+    monkeypatch.setattr(bm25._Part, "commit", commit)
     with pytest.raises(OSError, match="No space left on device") as caught:
         build_index(write_corpus(MANY), tmp_path / "index")
     assert (caught.value.errno, caught.value.filename) == (28, str(tmp_path / "index.partial"))

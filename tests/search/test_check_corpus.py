@@ -62,11 +62,3 @@ def test_what_no_question_names_is_missing_and_not_zero(files: tuple[Path, Path]
     found = json.loads(sleuth("check", "corpus", corpus, "--against", questions, "--json").stdout)
     assert found["answers"]["value"] == 1
     assert found["titles"] == found["gold"] == {"value": None, "low": None, "high": None, "n": 0}
-
-
-def test_a_corpus_in_place_of_questions_is_one_line(files: tuple[Path, Path]) -> None:
-    corpus, _ = files
-    result = sleuth("check", "corpus", corpus, "--against", corpus)
-    assert result.exit_code == 2
-    assert "a passage, not a question" in result.stderr
-    assert result.stderr.count("\n") == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +32,7 @@ def found(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 
 
 def test_the_arms_answer_the_same_questions_and_are_compared_with_the_base_arm(found: dict[str, Any]) -> None:
-    distracted = [f"distract: {form}" for form in ("sentences", "words", "instructions")]
-    assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages", *distracted]
+    assert list(found["arms"]) == ["as it is", "closed book", "nothing found", "others' passages"]
     assert all(arm["em"]["n"] == 24 for arm in found["arms"].values())
     as_it_is = found["arms"]["as it is"]
     assert as_it_is["searches_mean"]["value"] > 0
@@ -44,8 +41,6 @@ def test_the_arms_answer_the_same_questions_and_are_compared_with_the_base_arm(f
     for name, arm in found["arms"].items():
         if name != "as it is":
             assert arm["difference"]["value"] == pytest.approx(arm["em"]["value"] - as_it_is["em"]["value"])
-    assert [name for name, arm in found["arms"].items() if "obeyed" in arm] == ["distract: instructions"]
-    assert found["arms"]["distract: instructions"]["obeyed"]["n"] == 24
 
 
 def test_every_search_and_passage_with_shown_results_has_a_gain(found: dict[str, Any]) -> None:
@@ -99,7 +94,7 @@ def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(
         other = probed(world, "--engine", server.url)
         result = probed(world, "--engine", server.url, "--served-as", "tiny", "--out", out)
         assert result.exit_code == 0, result.stderr
-        assert server.fault() > 24 * 7
+        assert server.fault() > 24 * 4
     there = json.loads(out.read_text())
     engine = there.pop("engine")
     assert there == {key: value for key, value in found.items() if key != "model_sha256"}  # the server has the weights
@@ -110,29 +105,3 @@ def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(
     assert gone.exit_code == 2
     assert gone.stderr.startswith(f"error: --engine {server.url}: does not answer")
     assert gone.stderr.count("\n") == 1
-
-
-def test_a_dialect_of_chat_messages_is_refused_in_one_line_before_any_question(world: Path) -> None:
-    result = probed(world, "--dialect", "chat")
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") <= 2
-
-
-def test_a_probe_short_of_memory_says_so_in_one_line_and_finds_the_same(
-    world: Path,
-    found: dict[str, Any],
-    short_of_memory: Callable[[int], AbstractContextManager[list[int]]],
-    tmp_path: Path,
-) -> None:
-    with short_of_memory(600) as refused:
-        result = probed(world, "--out", tmp_path / "probe.json")
-    assert result.exit_code == 0, result.stderr
-    assert len(refused) == 3, "4,096, 2,048 and 1,024 tokens: what the searches fitted in is kept for the passages"
-    lines = [line for line in result.stderr.splitlines() if "out of memory" in line]
-    assert lines == [
-        f"out of memory: retrying with {count} tokens at once, and going on so" for count in (2048, 1024, 512)
-    ]
-    again = json.loads((tmp_path / "probe.json").read_text())
-    assert [record["gain"] for record in again["records"]] == pytest.approx(
-        [record["gain"] for record in found["records"]], abs=1e-4
-    )

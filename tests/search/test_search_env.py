@@ -12,7 +12,7 @@ import pytest
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.library import read_prompt
-from sleuth.search import world_thoughts as thoughts
+from sleuth.search import world as thoughts
 from sleuth.search.env import SearchEnv
 from sleuth.types import Passage, Reply, RetrievalFailed, SleuthError, Task
 from sleuth.world.library import Article
@@ -57,12 +57,6 @@ def replies(env: SearchEnv, *turns: str) -> list[Reply]:
     return asyncio.run(talk())
 
 
-def test_the_prompt_is_given_byte_for_byte_with_the_question_in_its_place() -> None:
-    env, _ = environment()
-    [opening] = replies(env)
-    assert text_of(opening) == "Answer it.\nQuestion: Where was Ada born?\n"
-
-
 def test_the_prompt_is_template_and_the_question_in_it_is_not() -> None:
     env, _ = environment()
     [opening] = replies(env)
@@ -88,14 +82,6 @@ def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> No
     assert {piece.author for piece in found.pieces} == {"env"}
     assert found.action is not None
     assert [passage.id for passage in found.action.passages] == ["1", "2"]
-
-
-def test_search_r1_writes_results_as_its_paper_does() -> None:
-    env, _ = environment("search_r1")
-    _, found = replies(env, "<search>Ada</search>")
-    assert text_of(found) == (
-        '\n\n<information>Doc 1(Title: "Ada") Ada was born in Tarn.\nDoc 2(Title: "Bo") Bo.</information>\n\n'
-    )
 
 
 @pytest.mark.parametrize(
@@ -203,21 +189,18 @@ def test_a_forced_search_is_opened_by_the_environment_and_finished_by_the_policy
     assert shelf.queries == ["Ada"]
 
 
-def test_a_closed_book_is_an_answer_that_the_environment_opened() -> None:
+def test_a_closed_book_is_an_answer_that_the_environment_opened_and_nothing_is_searched() -> None:
+    for turn in (" x<search> Ada</search>", "</answer><search> Ada</search>"):
+        shelf = OneShelf()
+        env = SearchEnv(TASK, replace(DIALECTS["sleuth"], hints=None), PROMPT, shelf, closed_book=True)
+        assert replies(env, turn)[-1].done in ("turns", "answered")
+        assert shelf.queries == []
     env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, OneShelf(), closed_book=True)
     opening, end = replies(env, " Tarn</answer>")
     assert opening.pieces[-1].text == "<answer>"
     assert opening.pieces[-1].author == "env"
     assert end.action is not None
     assert (end.action.kind, end.action.text, end.done) == ("answer", "Tarn", "answered")
-
-
-@pytest.mark.parametrize("turn", [" x<search> Ada</search>", "</answer><search> Ada</search>"])
-def test_in_a_closed_book_nothing_is_searched(turn: str) -> None:
-    shelf = OneShelf()
-    env = SearchEnv(TASK, dataclasses.replace(DIALECTS["sleuth"], hints=None), PROMPT, shelf, closed_book=True)
-    assert replies(env, turn)[-1].done in ("turns", "answered")
-    assert shelf.queries == []
 
 
 def test_tags_in_a_passage_change_no_action() -> None:
@@ -259,18 +242,9 @@ def test_turns_count_every_generation_and_the_last_may_not_search(
     assert len(shelf.queries) == queries
 
 
-@pytest.mark.parametrize(
-    "turns", [["<search>a</search>"] * 3, ["Tarn", "<search>a</search>", "Tarn"], ["Tarn", "<answer>Tarn</answer>"]]
-)
-def test_three_turns_of_slime_are_two_searches_of_search_r1(turns: list[str]) -> None:
-    slime, _ = environment("slime", turns=3)
-    search_r1, _ = environment("search_r1", searches=2)
-    assert [reply.done for reply in replies(slime, *turns)] == [reply.done for reply in replies(search_r1, *turns)]
-
-
-@pytest.mark.parametrize("dialect", ["slime", "research", "verl", "chat"])
+@pytest.mark.parametrize("dialect", ["slime", "research", "verl", "chat", "search_r1"])
 @pytest.mark.parametrize("turn", ["<answer>Tarn</answer> and", "<search>a</search> and", "hm"])
-def test_a_turn_that_reaches_its_limit_ends_the_episode_whatever_it_contains(dialect: str, turn: str) -> None:
+def test_a_turn_that_reaches_its_limit_ends_the_episode_where_the_source_does(dialect: str, turn: str) -> None:
     env, shelf = environment(dialect)
 
     async def cut() -> Reply:
@@ -278,19 +252,11 @@ def test_a_turn_that_reaches_its_limit_ends_the_episode_whatever_it_contains(dia
         return await env.reply(turn, "length")
 
     reply = asyncio.run(cut())
-    assert (reply.done, shelf.queries) == ("length", [])
     assert reply.action is not None
-    assert reply.action.kind == "invalid"
-
-
-def test_a_turn_that_reaches_its_limit_continues_in_dialects_whose_source_continues() -> None:
-    env, _ = environment("search_r1")
-
-    async def cut() -> Reply:
-        await env.open()
-        return await env.reply("hm", "length")
-
-    assert asyncio.run(cut()).done is None
+    if dialect == "search_r1":
+        assert reply.done == ("answered" if "answer" in turn else None)
+    else:
+        assert (reply.done, reply.action.kind, shelf.queries) == ("length", "invalid", [])
 
 
 # -- the answer in its box, and the last opening tag -----------------------------------------------------------------
@@ -323,13 +289,6 @@ def test_research_ends_with_a_turn_that_neither_searches_nor_answers() -> None:
     [*_, last] = replies(env, "It was Tarn, I think.")
     assert last.done == "turns"
     assert shelf.queries == []
-
-
-def test_research_writes_results_with_a_leading_space_as_the_corpus_stores_them() -> None:
-    env, _ = environment("research")
-    _, found = replies(env, "<search>Ada</search>")
-    assert text_of(found) == ' <result>\n"Ada"\nAda was born in Tarn.\n\n"Bo"\nBo.\n</result>'
-    assert [piece.budget for piece in found.pieces] == [None, 256, None]
 
 
 # -- the generated world writes training text in the same bytes --------------------------------------------------------

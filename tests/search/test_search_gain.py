@@ -14,8 +14,7 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.models import load_model
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.search.control import EmptyRetriever
-from sleuth.search.env import SearchEnv
+from sleuth.search.env import EmptyRetriever, SearchEnv
 from sleuth.search.search_gain import search_gains, search_spans
 from sleuth.types import Passage, Retriever, Sampling, SleuthError, Task, Trajectory
 
@@ -85,16 +84,6 @@ def test_the_gain_of_a_search_is_the_log_probability_of_later_text_with_resultss
     assert with_results.segments[gain.search.query].text == TURNS[0]
 
 
-def test_a_repeated_search_gains_little_because_the_other_one_has_the_same_results(base) -> None:
-    model, tokenizer = base
-    dialect, renderer = DIALECTS["sleuth"], Renderer(tokenizer)
-    once, twice = (played(base, dialect, turns) for turns in (TURNS, (TURNS[0], *TURNS)))
-    [[single], both] = search_gains(model, renderer, dialect, [once, twice], removed="search", budget=512)
-    assert len(both) == 2
-    assert single.retrieved > 5
-    assert max(gain.retrieved for gain in both) < single.retrieved / 3
-
-
 def test_the_retrieved_part_of_a_gain_counts_only_tokens_that_the_results_contain(base) -> None:
     model, tokenizer = base
     dialect = DIALECTS["sleuth"]
@@ -135,17 +124,6 @@ def test_removing_a_passage_keeps_the_ranks_of_the_others(base) -> None:
     last = len(trajectory.segments[-1].tokens)
     expected = plain_logprob(model, trajectory.tokens, last) - plain_logprob(model, tuple(tokens), last)
     assert found[1].value == pytest.approx(expected, abs=1e-3)
-
-
-def test_the_gain_of_the_first_of_two_searches_includes_the_second_query_beside_the_answer(base) -> None:
-    model, tokenizer = base
-    dialect = DIALECTS["sleuth"]
-    trajectory = played(base, dialect, (TURNS[0], "<search> Hinheim</search>", TURNS[1]))
-    [[first, second]] = search_gains(model, Renderer(tokenizer), dialect, [trajectory], removed="search", budget=512)
-    assert (first.number, second.number) == (0, 1)
-    assert first.tokens > second.tokens
-    assert first.value != first.answer
-    assert second.value == second.answer
 
 
 def test_a_search_without_results_or_whose_results_were_never_shown_has_no_gain(base) -> None:

@@ -16,7 +16,7 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.own.functions import UserCodeError, load_function
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.search.dialects.tools import TOOLS_TEXT
+from sleuth.search.dialects import TOOLS_TEXT
 from sleuth.search.tables import ToolEnvRecipe
 from sleuth.search.tools import RESULT_CHARACTERS, FunctionTool, ToolEnv
 from sleuth.types import (
@@ -87,6 +87,30 @@ def undescribed(x: int) -> int:
 
 def bare(x: int) -> int:
     return x
+
+def many(**words: str) -> str:
+    """Joins.
+
+    Args:
+        words: Them.
+    """
+    return ""
+
+def keyed() -> dict:
+    """Keys by pairs."""
+    return {(1, 2): 3}
+
+def echo(text: str) -> str:
+    """Repeats.
+
+    Args:
+        text: What.
+    """
+    return text
+
+def book() -> str:
+    """A whole one."""
+    return "x" * 3_000_000
 '''
 
 
@@ -135,6 +159,7 @@ def test_the_schema_is_that_of_type_hints_and_docstring(tools: dict[str, Functio
         ("unhinted", "missing a type hint"),
         ("undescribed", "no description for the argument 'x'"),
         ("bare", "no docstring"),
+        ("many", "takes words without a name"),
     ],
 )
 def test_a_function_without_hints_or_descriptions_is_no_tool(name: str, reason: str, tmp_path: Path) -> None:
@@ -146,11 +171,25 @@ def test_a_function_without_hints_or_descriptions_is_no_tool(name: str, reason: 
 
 
 def test_a_result_is_text_as_it_is_and_json_otherwise(tools: dict[str, FunctionTool]) -> None:
-    assert results(tools, call("add", a=2, b=4), call("capital", country="X"), call("add", a="3", sign="-")) == [
+    as_text = json.dumps({"name": "add", "arguments": json.dumps({"a": 1, "b": 1})})
+    turns = call("add", a=2, b=4), call("capital", country="X"), call("add", a="3", sign="-")
+    assert results(tools, *turns, f"<tool_call>{as_text}</tool_call>") == [
         "6",
         '{"capital": "Málaga", "of": "X"}',
         "2",
+        "2",
     ]
+
+
+def test_odd_results_are_read_by_the_policy_and_long_ones_cut_before_they_are_encoded(tmp_path: Path) -> None:
+    tools = {name: tool(name, tmp_path) for name in ("keyed", "echo", "book")}
+    odd = '<tool_call>{"name": "echo", "arguments": {"text": "\\ud83d"}}</tool_call>'
+    unknown = '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'
+    unwritable, echoed, nothing, book = results(tools, call("keyed"), odd, unknown, call("book"))
+    assert unwritable.startswith("error: keyed: the result is not JSON: TypeError")
+    assert echoed == "?"
+    assert nothing.startswith("error: there is no tool ?")
+    assert len(book) == RESULT_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -179,11 +218,6 @@ def test_whatever_is_wrong_with_a_call_is_its_result_and_the_episode_goes_on(
     assert reply.action is not None
     assert (reply.action.kind, reply.action.result) == ("call", result)
     assert "".join(piece.text for piece in reply.pieces) == f"\n<tool_response>{result}</tool_response>\n"
-
-
-def test_arguments_may_be_json_text(tools: dict[str, FunctionTool]) -> None:
-    text = json.dumps({"name": "add", "arguments": json.dumps({"a": 1, "b": 1})})
-    assert results(tools, f"<tool_call>{text}</tool_call>") == ["2"]
 
 
 def test_after_the_last_call_there_is_one_more_turn(tools: dict[str, FunctionTool]) -> None:
@@ -374,34 +408,3 @@ def test_all_calls_of_a_message_are_made_in_their_order_as_far_as_the_limit_allo
 def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
     with pytest.raises(SleuthError, match="the chat template does not render tools"):
         chat_episode(NO_TOOLS, tmp_path)
-
-
-def test_a_result_that_cannot_be_written_and_a_lone_surrogate_are_read_by_the_policy(tmp_path: Path) -> None:
-    file = tmp_path / "odd_tools.py"
-    file.write_text(
-        'def keyed() -> dict:\n    """Keys by pairs."""\n    return {(1, 2): 3}\n\n\n'
-        'def echo(text: str) -> str:\n    """Repeats.\n\n    Args:\n        text: What.\n    """\n    return text\n'
-    )
-    tools = {name: FunctionTool(load_function(f"{file}:{name}"), seconds=5) for name in ("keyed", "echo")}
-    odd = '<tool_call>{"name": "echo", "arguments": {"text": "\\ud83d"}}</tool_call>'
-    unknown = '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'
-    unwritable, echoed, nothing = results(tools, call("keyed"), odd, unknown)
-    assert unwritable.startswith("error: keyed: the result is not JSON: TypeError")
-    assert echoed == "?"
-    assert nothing.startswith("error: there is no tool ?")
-
-
-def test_a_tool_whose_arguments_have_no_names_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "many_tools.py"
-    file.write_text(
-        'def many(**words: str) -> str:\n    """Joins.\n\n    Args:\n        words: Them.\n    """\n    return ""\n'
-    )
-    with pytest.raises(UserCodeError, match="many: takes words without a name"):
-        FunctionTool(load_function(f"{file}:many"), seconds=5)
-
-
-def test_a_result_longer_than_any_use_is_cut_before_it_is_encoded(tmp_path: Path) -> None:
-    file = tmp_path / "long_tools.py"
-    file.write_text('def book() -> str:\n    """A whole one."""\n    return "x" * 3_000_000\n')
-    [result] = results({"book": FunctionTool(load_function(f"{file}:book"), seconds=5)}, call("book"))
-    assert len(result) == RESULT_CHARACTERS

@@ -39,16 +39,6 @@ def test_an_answer_is_the_same_answer_in_every_dialect_and_back(dialect: Dialect
     assert translated(said, dialect, SLEUTH) == ANSWER
 
 
-def test_a_translated_turn_keeps_its_white_space() -> None:
-    assert translated(ANSWER, SLEUTH, DIALECTS["research"]) == (
-        "<think> it is Tarn</think><answer>\\boxed{ Tarn}</answer>"
-    )
-    assert translated(SEARCH, SLEUTH, DIALECTS["verl"]) == (
-        "<think> birthplace of Ada Voss</think>"
-        '<tool_call>{"name": "search", "arguments": {"query_list": [" Ada Voss"]}}</tool_call>'
-    )
-
-
 @pytest.mark.parametrize(
     ("turn", "spoken"),
     [

@@ -15,8 +15,8 @@ from sleuth.cli.pipeline import run_recipe
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.run_folder import RunFolder
 from sleuth.search.warm_start import Lesson
-from sleuth.training.stage_context import Saved, StageContext
-from sleuth.types import RunFailed, SleuthError
+from sleuth.training.stage_context import StageContext
+from sleuth.types import SleuthError
 
 WARM = """
 [[stage]]
@@ -110,38 +110,6 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
     assert "ended with an answer" in found.summary
 
 
-def test_questions_may_be_played_another_number_of_times_than_in_the_stage_that_follows(
-    warm_file: Path, tmp_path: Path
-) -> None:
-    found = lesson(load_recipe(warm_file, ["stage.1.prompts=18", "stage.1.samples_per_prompt=9"]), tmp_path / "run")
-    found.rows()
-    assert "of 162 episodes under the hint" in found.summary  # 18 questions
-
-
-def test_a_teacher_plays_without_a_hint_in_place_of_the_policy(
-    warm_file: Path, finished: Callable[..., Path], tmp_path: Path
-) -> None:
-    text = warm_file.read_text()
-    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
-    warm_file.write_text(text.replace(hint, f'teacher = "{finished()}"'))
-    found = lesson(load_recipe(warm_file), tmp_path / "run")
-    rows = found.rows()
-    assert "episodes of the teacher" in found.summary
-    prompt = found.tokenizer.decode(rows[0].tokens)
-    assert prompt.startswith("Question: ")
-    assert all(found.tokenizer.decode(row.tokens).count("<search>") >= 1 for row in rows)
-    with pytest.raises(SleuthError, match="this teacher has other weights than the one that the stage began with"):
-        Lesson(found.stage, found.context, Saved(checkpoint=tmp_path, steps=1, state={"teacher": "another"})).rows()
-
-
-def test_a_warm_start_without_hint_and_teacher_is_refused(warm_file: Path) -> None:
-    text = warm_file.read_text()
-    hint = next(line for line in text.splitlines() if line.startswith("hint = "))
-    warm_file.write_text(text.replace(hint + "\n", ""))
-    with pytest.raises(SleuthError, match="hint is missing: without one the policy would play as before"):
-        load_recipe(warm_file)
-
-
 def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
     hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
     recipe = load_recipe(
@@ -185,14 +153,6 @@ def test_a_policy_that_searches_is_left_as_it_is(warm_file: Path, tmp_path: Path
         run_recipe(recipe, place)
     assert "warm_start is skipped" in (tmp_path / "run" / "log.txt").read_text()
     assert "warm_start" not in (tmp_path / "run" / "metrics.jsonl").read_text()
-
-
-def test_a_hint_under_which_nothing_is_right_is_one_line(warm_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(warm_file, ["stage.1.prompts=8", 'stage.2.env.retriever="empty"'])
-    with RunFolder.open(tmp_path / "run", recipe) as place, pytest.raises(RunFailed) as told:
-        run_recipe(recipe, place)
-    assert "of 64 episodes under the hint" in str(told.value)
-    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize(

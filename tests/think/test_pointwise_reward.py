@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from test_pairwise_reward import TASK, pool
 
-from sleuth.answers.total import TotalReward
+from sleuth.answers.factory import TotalReward
 from sleuth.think.preference_rewards import CRITERIA, PointwiseReward
 from sleuth.types import Case, Verdict
 

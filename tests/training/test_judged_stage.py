@@ -13,13 +13,13 @@ import pytest
 from answer_key import AnswerKey
 from chat_server import MODEL, ChatServer, part, says, scored
 
-from sleuth.answers.exam_paper import exam_paper
 from sleuth.answers.factory import judges_in
-from sleuth.cite.rewards import CitationRecipe, RubricRecipe
+from sleuth.cite.citation_reward import CitationRecipe
+from sleuth.cite.rubric_reward import RubricRecipe
 from sleuth.cli import pipeline
 from sleuth.cli.pipeline import require_inputs
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.evaluation.judge_exam import require_accurate
+from sleuth.evaluation.judge_exam import exam_paper, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report

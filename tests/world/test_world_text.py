@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from sleuth.search import world_habits as habits
-from sleuth.search.world_habits import Careless
-from sleuth.search.world_thoughts import DIALECT
+from sleuth.search import world as habits
+from sleuth.search.world import DIALECT, Careless
 from sleuth.types import Piece
 from sleuth.world.library import Distraction, Shelf, articles
 from sleuth.world.questions import Question

@@ -1,16 +1,17 @@
-"""Rewards computed from the answer and the search results of an episode, by the strict or a published scorer."""
+"""The answer of an episode and the search results that it was shown, and rewards computed from them, by the strict or a
+published scorer."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from sleuth.answers import match
-from sleuth.answers.match import exact_match, normalise
+from sleuth.answers.match import appears_in, exact_match, normalise
 from sleuth.answers.scorers import Scorer, scorer_of
 from sleuth.answers.scorers.scorer import STRICT, Extracted, extract, transcript_of
-from sleuth.answers.search_results import appears_in, shown_part, shown_passages
 from sleuth.dialect import Dialect
 from sleuth.types import Episode, Group, Passage, Score, Trajectory, failed_score
 
@@ -35,6 +36,47 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
     if episode.trajectory.stop != "answered":
         return None, "malformed"
     return extracted.answer, "correct" if exact_match(extracted.answer, episode.task.golden_answers) else "wrong"
+
+
+def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
+    """The passages that contain the answer in the part that the policy was shown, in that order."""
+    for _, _, passage, shown in shown_passages(trajectory):
+        if appears_in(answer, f"{passage.title}\n{passage.text}") and appears_in(answer, shown):
+            yield passage
+
+
+def shown_part(result: str, reply: str) -> str:
+    """As much of the beginning of a result as the reply contains: all of it unless a budget cut it."""
+    lengths = range(len(result) + 1)  # if a beginning stands in the reply, so does every shorter one
+    shown = bisect_left(lengths, True, key=lambda length: result[:length] not in reply) - 1
+    return result[:shown]
+
+
+def shown_passages(trajectory: Trajectory) -> Iterator[tuple[int, int, Passage, str]]:
+    """(search, rank, passage, reply): each passage with its search and its rank, both from 1, and all that the
+    environment wrote in reply to that search.
+
+    Actions are matched to policy turns from the end: after a chat template rewrote the history in mid-episode, earlier
+    actions have no turn of their own and their results are in the text before the first turn."""
+    before, *replies = _replies(trajectory)
+    turns = trajectory.action_turns
+    shown = [before] * (turns[-1] + 1 - len(replies) if turns else 0) + replies
+    search = 0
+    for action, turn in zip(trajectory.actions, turns, strict=True):
+        reply = shown[turn]
+        search += action.kind == "search"
+        yield from ((search, rank, passage, reply) for rank, passage in enumerate(action.passages, start=1))
+
+
+def _replies(trajectory: Trajectory) -> list[str]:
+    """The text by other authors than the policy: before its first turn, then after each turn."""
+    replies = [""]
+    for segment in trajectory.segments:
+        if segment.author == "policy":
+            replies.append("")
+        else:
+            replies[-1] += segment.text
+    return replies
 
 
 def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:

@@ -1,23 +1,27 @@
-"""A check of question data that reports all problems, not only the first."""
+"""Checks of questions and of texts that report all problems, not only the first."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sleuth.answers.match import normalise
 from sleuth.answers.suites import sets_in
+from sleuth.data.documents import PARTS, documents_and_faults, part_of, text_digest
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import question_layouts
 from sleuth.data.questions import columns_of, normalised_question, require_few, require_questions, task_from_row
 from sleuth.data.rows import rows_and_faults
-from sleuth.types import SleuthError, Task
+from sleuth.types import Document, SleuthError, Task
 
 MAX_EXAMPLES = 5
 """Messages kept of each kind of finding; all are counted."""
+Item = TypeVar("Item")
+Placed = Sequence[tuple[str, Item]]
+"""Rows, each with its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,25 +33,15 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataReport:
-    """The findings in `rows` rows.
-
-    `malformed` rows make no task. `repeated_ids` are rows with the id of an earlier row: a run refuses such a file.
-    `repeated_questions` repeat an earlier question up to case, punctuation and spaces. `empty_answers` are golden
-    answers that normalise to nothing, which no answer in words can match. `overlap` are questions that the other data
-    has too; None without other data. `sources` counts questions by source, `tool_outputs` rows with a tool output to
-    refine; `unknown_citations` are those whose own answer cites an id that the tool output lacks.
-    """
+class Report:
+    """The findings in `rows` rows: `malformed` ones, and those with the id of an earlier row; a run refuses both. In
+    `overlap` is what the other data has too; None without other data. `sources` counts rows by source."""
 
     rows: int
     malformed: Findings
     repeated_ids: Findings
-    repeated_questions: Findings
-    empty_answers: Findings
     overlap: Findings | None
     sources: dict[str, int]
-    tool_outputs: int
-    unknown_citations: Findings
 
     @property
     def refused(self) -> int:
@@ -55,30 +49,89 @@ class DataReport:
         return self.malformed.count + self.repeated_ids.count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataReport(Report):
+    """The findings in questions.
+
+    `repeated_questions` repeat an earlier question up to case, punctuation and spaces. `empty_answers` are golden
+    answers that normalise to nothing, which no answer in words can match. `tool_outputs` counts rows with a tool output
+    to refine; `unknown_citations` are those whose own answer cites an id that the tool output lacks.
+    """
+
+    repeated_questions: Findings
+    empty_answers: Findings
+    tool_outputs: int
+    unknown_citations: Findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReport(Report):
+    """The findings in texts.
+
+    `repeated_texts` equal an earlier text up to white space; a run skips them. `altered` are texts whose copy with
+    thoughts differs from the text, so that a run ignores these thoughts. `parts` counts documents by the purpose of
+    their origin, `cut` those that mark where their ending begins; `thoughts` is the total number of thoughts.
+    """
+
+    repeated_texts: Findings
+    altered: Findings
+    characters: int
+    parts: dict[str, int]
+    cut: int
+    thoughts: int
+
+
 def check_data(
     data: Path, against: Path | None = None, progress: Callable[[int], None] = lambda done: None
 ) -> DataReport:
     """The findings in a file of questions, or in every set of a folder; `progress` gets the number of rows read."""
-    tasks: list[tuple[str, Task]] = []
-    malformed: list[str] = []
-    rows = 0
-    for where, task in tasks_and_faults(data):
-        rows += 1
-        progress(rows)
-        if isinstance(task, SleuthError):
-            malformed.append(str(task) if len(malformed) < MAX_EXAMPLES else "")
-        else:
-            tasks.append((where, task))
+    tasks, malformed = _read(tasks_and_faults(data), progress)
+    others = None if against is None else tasks_and_faults(against)
     return DataReport(
-        rows=rows,
-        malformed=findings(malformed),
-        repeated_ids=_repeated(tasks, lambda task: task.id, "id"),
-        repeated_questions=_repeated(tasks, lambda task: normalised_question(task.question), "question"),
-        empty_answers=findings(_empty_answers(tasks)),
-        overlap=None if against is None else _overlap(tasks, against),
+        rows=len(tasks) + malformed.count,
+        malformed=malformed,
+        repeated_ids=_repeated(tasks, lambda task: task.id, lambda task: f"id {task.id!r}"),
+        repeated_questions=_repeated(tasks, _words, lambda task: f"question {task.question!r}"),
+        empty_answers=_findings(
+            f"{where}: golden answer {answer!r} is empty after normalisation"
+            for where, task in tasks
+            for answer in task.golden_answers
+            if not normalise(answer)
+        ),
+        overlap=_overlap(tasks, others, _words, lambda task: repr(task.question)),
         sources=dict(Counter(task.source for _, task in tasks).most_common()),
         tool_outputs=sum(task.evidence is not None for _, task in tasks),
-        unknown_citations=findings(_unknown_citations(tasks)),
+        unknown_citations=_findings(
+            f"{where}: the answer cites {', '.join(unknown)}"
+            for where, task in tasks
+            if (unknown := [id_ for layout in question_layouts() for id_ in layout.doubtful_citations(task)])
+        ),
+    )
+
+
+def check_text(
+    data: Path, against: Path | None = None, progress: Callable[[int], None] = lambda done: None
+) -> TextReport:
+    """The findings in text data; `progress` gets the number of rows read."""
+    documents, malformed = _read(documents_and_faults(data), progress)
+    others = None if against is None else documents_and_faults(against)
+    parts = Counter(part_of(document.origin) for _, document in documents)
+    return TextReport(
+        rows=len(documents) + malformed.count,
+        malformed=malformed,
+        repeated_ids=_repeated(documents, lambda document: document.id, lambda document: f"id {document.id!r}"),
+        repeated_texts=_repeated(documents, _digest, lambda document: f"the text of {document.id!r}"),
+        overlap=_overlap(documents, others, _digest, lambda document: f"the text of {document.id!r}"),
+        altered=_findings(
+            f"{where}: `augmented_text` without its thoughts is not the text of {document.id!r}"
+            for where, document in documents
+            if document.altered
+        ),
+        characters=sum(len(document.text) for _, document in documents),
+        parts={part: parts[part] for part in PARTS},
+        sources=dict(Counter(document.source for _, document in documents).most_common()),
+        cut=sum(document.cut is not None for _, document in documents),
+        thoughts=sum(len(document.thoughts) for _, document in documents),
     )
 
 
@@ -106,42 +159,52 @@ def _task(row: Any, where: str, set_name: str) -> Task | SleuthError:
     return replace(task, id=f"{set_name}/{task.id}", source=set_name) if set_name else task
 
 
-def _repeated(tasks: Sequence[tuple[str, Task]], key: Callable[[Task], str], what: str) -> Findings:
-    first: dict[str, str] = {}
-    repeated: list[str] = []
-    for where, task in tasks:
-        if key(task) in first:
-            repeated.append(f"{where}: {what} {getattr(task, what)!r} repeats that of {first[key(task)]}")
+def _words(task: Task) -> Hashable:
+    return normalised_question(task.question)
+
+
+def _digest(document: Document) -> Hashable:
+    return text_digest(document.text)
+
+
+def _read(
+    rows: Iterable[tuple[str, Item | SleuthError]], progress: Callable[[int], None]
+) -> tuple[list[tuple[str, Item]], Findings]:
+    """The rows that can be read, and the faults of the others."""
+    read: list[tuple[str, Item]] = []
+    faults: list[str] = []
+    for done, (where, row) in enumerate(rows, start=1):
+        progress(done)
+        if isinstance(row, SleuthError):
+            faults.append(str(row) if len(faults) < MAX_EXAMPLES else "")
         else:
-            first[key(task)] = where
-    return findings(repeated)
+            read.append((where, row))
+    return read, _findings(faults)
 
 
-def _empty_answers(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
-    for where, task in tasks:
-        for answer in task.golden_answers:
-            if not normalise(answer):
-                yield f"{where}: golden answer {answer!r} is empty after normalisation"
+def _repeated(rows: Placed[Item], key: Callable[[Item], Hashable], name: Callable[[Item], str]) -> Findings:
+    """The rows with the key of an earlier one."""
+    places: dict[Hashable, str] = {}
+    repeated: list[str] = []
+    for where, row in rows:
+        if (first := places.setdefault(key(row), where)) is not where:
+            repeated.append(f"{where}: {name(row)} repeats that of {first}")
+    return _findings(repeated)
 
 
-def _unknown_citations(tasks: Iterable[tuple[str, Task]]) -> Iterator[str]:
-    for where, task in tasks:
-        if unknown := [id_ for layout in question_layouts() for id_ in layout.doubtful_citations(task)]:
-            yield f"{where}: the answer cites {', '.join(unknown)}"
+def _overlap(
+    rows: Placed[Item],
+    others: Iterable[tuple[str, Item | SleuthError]] | None,
+    key: Callable[[Item], Hashable],
+    name: Callable[[Item], str],
+) -> Findings | None:
+    """The rows with the key of one of the others."""
+    if others is None:
+        return None
+    places = {key(row): where for where, row in others if not isinstance(row, SleuthError)}
+    return _findings(f"{where}: {name(row)} is also at {places[key(row)]}" for where, row in rows if key(row) in places)
 
 
-def _overlap(tasks: Sequence[tuple[str, Task]], against: Path) -> Findings:
-    places = {
-        normalised_question(task.question): where for where, task in tasks_and_faults(against) if isinstance(task, Task)
-    }
-    return findings(
-        f"{where}: {task.question!r} is also at {places[normalised_question(task.question)]}"
-        for where, task in tasks
-        if normalised_question(task.question) in places
-    )
-
-
-def findings(messages: Iterable[str]) -> Findings:
-    """The number of messages, and the first few of them."""
+def _findings(messages: Iterable[str]) -> Findings:
     lines = list(messages)
     return Findings(count=len(lines), first=tuple(lines[:MAX_EXAMPLES]))

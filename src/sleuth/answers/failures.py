@@ -5,22 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from sleuth import family
 from sleuth.answers.match import normalise
 
-Mode = Literal[
-    "right",
-    "scored",
-    "wrong_reading",
-    "wrong_evidence",
-    "malformed",
-    "never_searches",
-    "echoes_prompt",
-    "wrong_untold",
-    "missing",
-]
-
+Mode = str
 MODES: dict[Mode, str] = {
     "right": "Right",
     "scored": "Scored by the stage's own reward",
@@ -32,7 +22,7 @@ MODES: dict[Mode, str] = {
     "wrong_untold": "Wrong; the question names no evidence",
     "missing": "No verdict",
 }
-"""The label of each mode, from best to worst."""
+"""What became of an answer: the label of each mode, from best to worst."""
 
 ECHO_WORDS = 10
 """The number of consecutive words of the instructions that make an echo. A shorter template cannot be echoed."""
@@ -49,14 +39,13 @@ def failure_mode(record: Record) -> Mode:
     `never_searches`, `malformed` (no valid answer), `wrong_untold` (the question names no evidence), `wrong_evidence`
     or `wrong_reading`.
 
-    A refiner is right if a supported claim holds the answer or if it rightly abstains. Its evidence is given, so that
-    its other answers are `malformed`, `wrong_reading` or `wrong_untold`.
+    A family whose records have an entry of their own says itself what became of an answer (`Family.outcomes`).
 
     An echo comes first because it explains the others: a repeated prompt holds tags that are taken for a search or an
     answer.
     """
-    if "citation_f1" in record:
-        return _refined(record)
+    if own := [entry for entry in family.kinds("outcomes") if entry in record]:
+        return family.table("outcomes", own[0])(record)
     if record.get("verdict") == "score":
         return "missing" if record["score"] is None else "scored"
     if record.get("em") is None or record.get("stop") == "failed":
@@ -73,14 +62,6 @@ def failure_mode(record: Record) -> Mode:
     if shown is None:
         return "wrong_untold"
     return "wrong_reading" if shown else "wrong_evidence"
-
-
-def _refined(record: Record) -> Mode:
-    if record["note"] in ("malformed", "no_answer"):
-        return "malformed"
-    if record["grounded"] is None:
-        return "wrong_untold"
-    return "right" if record["grounded"] else "wrong_reading"
 
 
 def echoes_prompt(record: Record) -> bool:

@@ -38,6 +38,13 @@ def sub_match(answer: str, golden_answers: Sequence[str]) -> bool:
     return any(golden in given if golden else not given for golden in map(normalise, golden_answers))
 
 
+def appears_in(answer: str, text: str) -> bool:
+    """Whether the words of the answer occur in a row in the text, both normalised. Stricter than `sub_match`: whole
+    words only, and an answer that normalises to nothing appears nowhere."""
+    words = normalise(answer)
+    return bool(words) and f" {words} " in f" {normalise(text)} "
+
+
 def token_f1(answer: str, golden_answers: Sequence[str]) -> float:
     """The highest bag-of-words F1 between the answer and a golden answer, both normalised.
 

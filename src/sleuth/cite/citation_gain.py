@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import or_
 
@@ -21,9 +21,13 @@ from sleuth.cite.claims import tag_spans
 from sleuth.dialect import Tags
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.counterfactual import RowPair, pair_logprobs
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.learn.batch import Row
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.search.credit_assignment import CreditAssignment, CreditedSpan
+from sleuth.search.probe import BASE_ARM, BUDGET, ProbeResult
+from sleuth.search.search_gain import CreditAssignment, CreditedSpan
 from sleuth.types import Episode, Passage, Score, Segment, Task
 
 
@@ -41,9 +45,9 @@ class CitationGain:
 
     number: int
     claim: str
-    snippet: str
-    cited: bool
-    value: float
+    snippet: str = ""
+    cited: bool = True
+    value: float = 0
     tokens: int
     segment: int
     begin: int
@@ -53,27 +57,13 @@ class CitationGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claim:
-    """A claim that cites `ids`. `scored` marks the tokens of the answer that count for it; snippets in `excluded` are
-    cited by other claims only and not compared."""
+    """A claim that cites `ids`, as a gain of no snippet yet. `scored` marks the tokens of the answer that count for it;
+    snippets in `excluded` are cited by other claims only and not compared."""
 
-    number: int
-    text: str
+    gain: CitationGain
     ids: tuple[str, ...]
     scored: tuple[bool, ...]
     excluded: frozenset[str]
-    segment: int
-    begin: int
-    end: int
-    thought: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
-    """A claim and a snippet; `pair` is None for an id that no snippet has."""
-
-    claim: _Claim
-    snippet: str
-    pair: RowPair | None
 
 
 def citation_gains(
@@ -88,29 +78,16 @@ def citation_gains(
     """By episode of a refiner, the gain of each snippet to each claim that cites any. An id that no snippet has gains 0
     for the claim that cites it; a snippet whose words the prompt does not contain is left out."""
     cases = [list(_cases(episode, setting, renderer)) for episode in episodes]
-    pairs = [case.pair for of_episode in cases for case in of_episode if case.pair is not None]
+    pairs = [pair for of_episode in cases for _, pair in of_episode if pair is not None]
     logprobs = iter(pair_logprobs(model, pairs, budget=budget, temperature=temperature))
     return [
-        [_gain(case, () if case.pair is None else next(logprobs).gains) for case in of_episode] for of_episode in cases
+        [gain if pair is None else replace(gain, value=sum(next(logprobs).gains)) for gain, pair in of_episode]
+        for of_episode in cases
     ]
 
 
-def _gain(case: _Case, token_gains: Sequence[float]) -> CitationGain:
-    return CitationGain(
-        number=case.claim.number,
-        claim=case.claim.text,
-        snippet=case.snippet,
-        cited=case.snippet in case.claim.ids,
-        value=sum(token_gains),
-        tokens=sum(case.claim.scored),
-        segment=case.claim.segment,
-        begin=case.claim.begin,
-        end=case.claim.end,
-        thought=case.claim.thought,
-    )
-
-
-def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_Case]:
+def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[tuple[CitationGain, RowPair | None]]:
+    """Each claim with each snippet, and the rows to score; None for an id that no snippet has."""
     evidence = episode.task.evidence
     segments = episode.trajectory.segments
     at = next((at for at, segment in enumerate(segments) if segment.author == "policy"), None)
@@ -124,14 +101,15 @@ def _cases(episode: Episode, setting: Setting, renderer: Renderer) -> Iterator[_
         if task is not None
     }
     for claim in _claims(answer, at, setting.dialect.think, renderer):
-        yield from (_Case(claim=claim, snippet=id_, pair=None) for id_ in claim.ids if id_ not in ablated)
+        yield from ((replace(claim.gain, snippet=id_), None) for id_ in claim.ids if id_ not in ablated)
         if not set(claim.ids) & prompts.keys():
             continue
         factual = _row(before, answer, claim.scored)
-        for id_ in (id_ for id_ in prompts if id_ not in claim.excluded):
-            counterfactual = _row(prompts[id_], answer, claim.scored)
-            pair = RowPair(factual=factual, counterfactual=counterfactual, suffix_len=len(answer.tokens))
-            yield _Case(claim=claim, snippet=id_, pair=pair)
+        for id_, prompt in prompts.items():
+            if id_ not in claim.excluded:
+                counterfactual = _row(prompt, answer, claim.scored)
+                pair = RowPair(factual=factual, counterfactual=counterfactual, suffix_len=len(answer.tokens))
+                yield replace(claim.gain, snippet=id_, cited=id_ in claim.ids), pair
 
 
 def _claims(answer: Segment, segment: int, think: Tags, renderer: Renderer) -> Iterator[_Claim]:
@@ -144,17 +122,17 @@ def _claims(answer: Segment, segment: int, think: Tags, renderer: Renderer) -> I
         words = _tokens_within(answer, begin, end, renderer)
         tag = _tokens_within(answer, answer.text.rfind("<", 0, begin), answer.text.find(">", end) + 1, renderer)
         if any(words):
-            yield _Claim(
+            scored = tuple(map(or_, words, thinking))
+            gain = CitationGain(
                 number=number,
-                text=answer.text[begin:end],
-                ids=ids,
-                scored=tuple(map(or_, words, thinking)),
-                excluded=frozenset(cited.difference(ids)),
+                claim=answer.text[begin:end],
+                tokens=sum(scored),
                 segment=segment,
                 begin=tag.index(True),
                 end=len(tag) - tag[::-1].index(True),
                 thought=sum(thinking),
             )
+            yield _Claim(gain=gain, ids=ids, scored=scored, excluded=frozenset(cited.difference(ids)))
 
 
 def _without(task: Task, snippet: Passage) -> Task | None:
@@ -192,19 +170,41 @@ class CitationCredit(CreditAssignment):
 
     def spans(self, episodes: Sequence[Episode], budget: int) -> list[list[CreditedSpan]]:
         """By claim, the largest gain of the snippets that it cites."""
-        worker = self.worker
-        temperature = worker.stage.sampling.temperature
-        found = citation_gains(
+        worker, temperature = self.worker, self.worker.stage.sampling.temperature
+        by_episode = citation_gains(
             self.model, worker.renderer, worker.setting, episodes, budget=budget, temperature=temperature
         )
-        spans = []
-        for gains in found:
-            claims = groupby((gain for gain in gains if gain.cited), key=lambda gain: gain.number)
-            best = [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
-            spans.append(
-                [
-                    CreditedSpan(gain=b.value, segment=b.segment, begin=b.begin, end=b.end, thought=b.thought)
-                    for b in best
-                ]
-            )
-        return spans
+        return [[*map(_span, _largest(gains))] for gains in by_episode]
+
+
+def _largest(gains: Sequence[CitationGain]) -> list[CitationGain]:
+    """The largest gain of a cited snippet to each claim."""
+    claims = groupby((gain for gain in gains if gain.cited), key=lambda gain: gain.number)
+    return [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
+
+
+def _span(gain: CitationGain) -> CreditedSpan:
+    return CreditedSpan(gain=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end, thought=gain.thought)
+
+
+def probe_citations(session: EvalSession, tasks: Sequence[Task], weights: PreTrainedModel) -> ProbeResult:
+    """Whether a refiner uses what it cites. Over all claims that cite, clustered by question: the gain of cited
+    snippets and of the others, and how often a cited one gained more than any other."""
+    episodes = [episode for episode, _ in session.ask(tasks, BASE_ARM)]
+    renderer = Renderer(session.tokenizer, session.setting.dialect.tags)
+    by_episode = TokenBudget(BUDGET).run(
+        lambda tokens: citation_gains(weights, renderer, session.setting, episodes, budget=tokens)
+    )
+    pairs = [(episode.task.id, gain) for episode, gains in zip(episodes, by_episode, strict=True) for gain in gains]
+    claims: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+    for at, gains in enumerate(by_episode):
+        for gain in gains:
+            claims.setdefault((at, gain.number), ([], []))[not gain.cited].append(gain.value)
+    wins = {key: float(max(own) > max(others)) for key, (own, others) in claims.items() if own and others}
+    snippets: dict[str, dict[str, Measured]] = {}
+    for name, cited in (("cited", True), ("not cited", False)):
+        if group := [(task, gain.value) for task, gain in pairs if gain.cited == cited]:
+            snippets[name] = {"gain": bootstrap_mean([value for _, value in group], [task for task, _ in group])}
+    if wins:
+        snippets["cited"]["ahead"] = share([*wins.values()], [episodes[at].task.id for at, _ in wins])
+    return ProbeResult(snippets=snippets, records=[{"id": task, **asdict(gain)} for task, gain in pairs])

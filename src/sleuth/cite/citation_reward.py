@@ -1,52 +1,160 @@
-"""The citation reward: every claim of an answer judged against its citations."""
+"""The citation reward: every claim of an answer judged against its citations; and its table in recipes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from sleuth.answers.answer import given_answer
-from sleuth.answers.format import well_formed
-from sleuth.answers.search_results import appears_in
-from sleuth.cite.claims import CitedAnswer
-from sleuth.cite.evidence import abstains, citable, read_answer
-from sleuth.cite.measure import (
-    Citations,
-    EvidenceTexts,
-    RewardSum,
-    RewardTerms,
-    brevity_of,
-    measure,
-    measure_against_table,
-    sheets_of,
-)
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+
+from sleuth.answers.match import appears_in
+from sleuth.answers.tables import well_formed
+from sleuth.cite.claims import ParsedAnswer, parse_answer
+from sleuth.cite.measure import MAX_SHEET, Citations, measure, measure_against_table, sheets_of
 from sleuth.dialect import Dialect
 from sleuth.judges import verdicts_on
-from sleuth.types import Case, Episode, Group, Judge, Score, SheetJudge, Verdict, failed_score
+from sleuth.recipe.envs import EpisodeKind
+from sleuth.recipe.rewards import AnswerSize, JudgedPartRecipe, RewardInputs
+from sleuth.recipe.strict import combination
+from sleuth.types import (
+    Case,
+    Group,
+    Judge,
+    Score,
+    SheetJudge,
+    SleuthError,
+    StepFigure,
+    Task,
+    Verdict,
+    failed_score,
+)
 
-Formula = Literal["f1", "dr_tulu"]
-"""The citation term of the sum: F1 with leave-one-out precision, or DR Tulu's score."""
-Content = Literal["grounded", "none"]
-"""The content term: whether a supported claim contains a golden answer, or none."""
+NAMED_SUMS: dict[str, dict[str, Any]] = {
+    "recommended": {"citation_weight": 0.4, "format_gate": True, "padding_penalty": 0.1},
+    "additive": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+    "convex": {"citation_weight": 0.2, "format_gate": False, "padding_penalty": 0.0},
+}
+"""Defaults of each `sum`: Sleuth's own, and the two readings of the published model cards, whose citation weight is 0.2
+or 0.5 (S2 and S4)."""
+
+
+class CitationRecipe(JudgedPartRecipe):
+    """Whether the sources support every claim of the answer, combined with its content."""
+
+    scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner")
+    methods: ClassVar[tuple[str, ...]] = ("dr_tulu",)
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure("abstained", "Share of answers that say that the evidence has no answer."),
+    )
+    """The others are rows of `sleuth.cite.figures`."""
+    version: ClassVar[int] = 2
+    kind: Literal["citation"]
+    sum: Literal["recommended", "additive", "convex"] = "recommended"
+    """How content and citations are combined. "additive": content + weight x citations; "convex": (1 - weight) x
+    content + weight x citations (the two readings of the published refiners); "recommended": the convex sum, times a
+    gate (well-formed, cites only ids that exist) and a factor for brevity, less a penalty for padding."""
+    formula: Literal["f1", "dr_tulu"] = "f1"
+    """Score of the citations. "f1": F1 with leave-one-out precision (arXiv:2305.14627); "dr_tulu": 0.6 x F1 with the
+    precision of all citations together + 0.4 x share of citations whose ids exist (arXiv:2511.19399)."""
+    content: Literal["grounded", "none"] = "grounded"
+    """Score of the content. "grounded": 1 if a supported claim contains a golden answer, where one is known; "none":
+    no content score. Without a content score that of the citations takes its place."""
+    citation_weight: Annotated[float, Field(ge=0, le=1)]
+    """Weight of the citations in the sum; absent: 0.4 with sum = "recommended", 0.2 with the others."""
+    format_gate: bool
+    """Whether content scores only in a well-formed transcript; absent: true with sum = "recommended", where the gate
+    covers the citations too, and false with the others."""
+    padding_penalty: NonNegativeFloat
+    """Subtracted in proportion to the share of uncited words; absent: 0.1 with sum = "recommended", else 0."""
+    calls: Literal["per_claim", "per_answer", "per_answer_or_claim"] = "per_claim"
+    """Judge calls: one for each claim, and two more for each of its citations if it has several; or one for all of
+    these questions about an answer, if there are at most 16. "per_answer_or_claim": one for all, and single ones where
+    it gave no verdicts."""
+    verification_reward: PositiveFloat = 1.0
+    """Multiplies the sum; 10 in the published refiners."""
+    non_stop_penalty: bool = False
+    """Scores 0 for an answer that the token budget cut off."""
+
+    def build(self, inputs: RewardInputs) -> CitationReward:
+        single, sheets = self.judges_of(inputs)
+        return CitationReward(inputs.dialect, single, self, sheet_judge=sheets)
+
+    def require_gradable(self, tasks: Sequence[Task]) -> None:
+        for task in tasks if self.content == "grounded" else ():
+            if not task.golden_answers and (task.evidence is None or task.evidence.answerable is not False):
+                raise SleuthError(
+                    f"question {task.id!r} has no golden answers, so that an answer cannot be judged right or wrong: "
+                    'set content = "none" in the citation reward, and citations alone are paid'
+                )
+
+    def cases(self, size: AnswerSize) -> tuple[int, bool]:
+        return math.ceil(size.cited / MAX_SHEET) if self.asks_sheets else size.cited, True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, table: Any) -> Any:
+        named = NAMED_SUMS.get(str(table.get("sum", "recommended")), {}) if isinstance(table, dict) else {}
+        return named | table if named else table
+
+    @combination
+    def _sum_fits(self) -> Iterator[str]:
+        if self.sum == "recommended" and not self.format_gate:
+            yield 'format_gate = false does not fit sum = "recommended", which includes the gate; set sum = "convex"'
+        if self.sum != "recommended" and self.padding_penalty:
+            yield f'padding_penalty = {self.padding_penalty} has no effect with sum = "{self.sum}"; remove it'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedAnswer:
-    """One episode's answer split into claims. `outcome` is that of `given_answer`."""
+class RewardTerms:
+    """The terms of one answer's reward. `content` is None if nothing judges it; `finished` is false if the token budget
+    cut the answer; `well_formed` is true for one closed answer and nothing else but the thought that the dialect asks
+    for; `valid` is true if it abstains, or cites at least one id and only ids that exist; `brevity`: see `brevity_of`.
+    """
 
-    episode: Episode
-    outcome: str
-    cited: CitedAnswer
-    evidence: EvidenceTexts
-    abstained: bool
+    content: float | None
+    citation: float
+    padding: float
+    well_formed: bool
+    valid: bool
+    finished: bool
+    brevity: float = 1.0
 
-    @property
-    def unanswerable(self) -> bool:
-        """Whether the data says that the evidence does not answer the question."""
-        evidence = self.episode.task.evidence
-        return evidence is not None and evidence.answerable is False
+
+def reward_sum(recipe: CitationRecipe, terms: RewardTerms) -> float:
+    """The reward of an answer, by the `sum` of the recipe.
+
+    The published cards name the parts and their weights, not the sum: `additive` and `convex` are the two that fit. An
+    additive citation term counts as much beside a wrong answer as beside a right one, so that a group in which only the
+    citations vary is trained as hard as one in which the answers do; a convex one bounds that. Both reward form alone.
+
+    Our `recommended` scores 0 or less unless a well-formed answer cites only existing ids, so that guessing ids never
+    pays; brevity lowers the score of long copies of the evidence; 0.6 of the rest is content, because citing well what
+    was not asked is no answer; and filler costs up to 0.1: never free, and never enough to cut an answer short.
+    """
+    if recipe.non_stop_penalty and not terms.finished:
+        return 0.0
+    content, weight = terms.citation if terms.content is None else terms.content, recipe.citation_weight
+    if recipe.format_gate and not terms.well_formed:
+        content = 0.0
+    if recipe.sum == "additive":
+        return recipe.verification_reward * (content + weight * terms.citation)
+    convex = (1 - weight) * content + weight * terms.citation
+    if recipe.sum == "convex":
+        return recipe.verification_reward * convex
+    gate = float(terms.well_formed and terms.valid)
+    return recipe.verification_reward * (gate * terms.brevity * convex - recipe.padding_penalty * terms.padding)
+
+
+MIN_BRIEF_WORDS = 30
+"""Answers of at most so many words count as brief, however short their evidence is."""
+
+
+def brevity_of(words: int, evidence_words: int) -> float:
+    """min(1, allowed words / words); allowed is half the number of evidence words, at least `MIN_BRIEF_WORDS`."""
+    return min(1.0, max(MIN_BRIEF_WORDS, evidence_words / 2) / max(words, 1))
 
 
 class CitationReward:
@@ -71,21 +179,17 @@ class CitationReward:
         self,
         dialect: Dialect,
         judge: Judge | None = None,
-        reward_sum: RewardSum | None = None,
+        recipe: CitationRecipe | None = None,
         *,
         sheet_judge: SheetJudge | None = None,
-        formula: Formula = "f1",
-        content: Content = "grounded",
     ) -> None:
         self.dialect = dialect
         self.judge = judge
         self.sheet_judge = sheet_judge
-        self.reward_sum = reward_sum or RewardSum()
-        self.formula: Formula = formula
-        self.content: Content = content
+        self.recipe = recipe or CitationRecipe.model_validate({"kind": "citation"})
 
     async def __call__(self, group: Group) -> list[Score]:
-        answers = [_parse(episode, self.dialect) for episode in group.episodes]
+        answers = [parse_answer(episode, self.dialect) for episode in group.episodes]
         sheets = [sheets_of(answer.cited, answer.evidence) for answer in answers]
         distinct = list(dict.fromkeys(chain.from_iterable(sheets)))
         verdicts = dict(zip(distinct, await verdicts_on(distinct, self.judge, self.sheet_judge), strict=True))
@@ -105,50 +209,22 @@ class CitationReward:
             reason = next(verdict.reason for verdict in verdicts.values() if verdict.score is None)
             return Score(value=None, note=f"the judge gave no verdict: {reason}")
         citations = measure(answer.cited, answer.evidence, known)
-        form = well_formed(answer.episode, self.dialect)
-        terms = RewardTerms(
-            content=content_of(answer, citations) if self.content == "grounded" else None,
-            citation=_citation(answer, citations, self.formula),
-            padding=0.0 if answer.abstained else answer.cited.padding,
-            well_formed=bool(form),
+        parts = _parts(answer, citations) | {"well_formed": well_formed(answer.episode, self.dialect)}
+        return Score(
+            value=reward_sum(self.recipe, self._terms(answer, citations, parts)), parts=parts, note=_note(answer)
+        )
+
+    def _terms(self, answer: ParsedAnswer, citations: Citations, parts: Mapping[str, float]) -> RewardTerms:
+        citation = citations.f1 if self.recipe.formula == "f1" else citations.published
+        return RewardTerms(
+            content=parts.get("grounded") if self.recipe.content == "grounded" else None,
+            citation=1.0 if answer.unanswerable and answer.abstained else citation,
+            padding=parts["padding"],
+            well_formed=bool(parts["well_formed"]),
             valid=answer.abstained or (citations.claims > 0 and citations.valid_ids == 1),
             finished=answer.episode.trajectory.stop != "length",
             brevity=brevity_of(answer.cited.words, sum(len(text.split()) for text in answer.evidence.values())),
         )
-        return Score(
-            value=self.reward_sum.value(terms),
-            parts=_parts(answer, citations) | {"well_formed": form},
-            note=_note(answer),
-        )
-
-
-def content_of(answer: ParsedAnswer, citations: Citations) -> float | None:
-    """1 if a supported claim contains a golden answer or the abstention is right, else 0; None for an answerable task
-    without golden answers."""
-    if answer.unanswerable:
-        return float(answer.abstained)
-    golden = answer.episode.task.golden_answers
-    if not golden:
-        return None
-    return float(any(appears_in(text, claim.text) for claim in citations.supported for text in golden))
-
-
-def _parse(episode: Episode, dialect: Dialect) -> ParsedAnswer:
-    answer, outcome = given_answer(episode, dialect)
-    cited = read_answer(answer or "", episode)
-    return ParsedAnswer(
-        episode=episode,
-        outcome=outcome,
-        cited=cited,
-        evidence=citable(episode),
-        abstained=answer is not None and not cited.claims and abstains(answer),
-    )
-
-
-def _citation(answer: ParsedAnswer, citations: Citations, formula: Formula) -> float:
-    if answer.unanswerable and answer.abstained:
-        return 1.0
-    return citations.f1 if formula == "f1" else citations.published
 
 
 def _parts(answer: ParsedAnswer, citations: Citations) -> dict[str, float]:
@@ -167,26 +243,14 @@ def _parts(answer: ParsedAnswer, citations: Citations) -> dict[str, float]:
         }
     if citations.claims:
         parts["invented_ids"] = 1 - citations.valid_ids
+    golden, evidence = answer.episode.task.golden_answers, answer.episode.task.evidence
     if answer.unanswerable:
-        parts["right_abstention"] = float(answer.abstained)
-    grounded = content_of(answer, citations)
-    if grounded is not None:
-        parts["grounded"] = grounded
-    return parts | _table_figures(answer)
-
-
-def _table_figures(answer: ParsedAnswer) -> dict[str, float]:
-    """The figures against the data's table of claims; empty if it has none or nothing answers the question."""
-    evidence = answer.episode.task.evidence
-    if evidence is None or answer.unanswerable or not any(stated.asked for stated in evidence.stated):
-        return {}
-    figures = measure_against_table(answer.cited, evidence.stated)
-    return {
-        "claim_precision": figures.precision,
-        "claim_recall": figures.recall,
-        "claim_f1": figures.f1,
-        "off_query": figures.off_query,
-    }
+        parts["right_abstention"] = parts["grounded"] = float(answer.abstained)
+    elif golden:
+        parts["grounded"] = float(any(appears_in(text, one.text) for one in citations.supported for text in golden))
+    if evidence is not None and not answer.unanswerable and any(stated.asked for stated in evidence.stated):
+        parts |= measure_against_table(answer.cited, evidence.stated)
+    return parts
 
 
 def _note(answer: ParsedAnswer) -> str:

@@ -36,20 +36,15 @@ class RefineEnv:
         """The prompt filled with question, reasoning and tool output, or with the task's own prompt."""
         own = self.task.prompt
         question = [Piece(text=own, author="template")] if own else self._question()
-        return Reply(
-            pieces=tuple(self.frame.open(self.prompt, *question)),
-            max_tokens=self.dialect.turn_tokens,
-            stops=self.dialect.stops,
-        )
+        pieces = tuple(self.frame.open(self.prompt, *question))
+        return Reply(pieces=pieces, max_tokens=self.dialect.turn_tokens, stops=self.dialect.stops)
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """The end: `answered`, or without a closed answer `length` or `turns`."""
-        match = self.dialect.find_action(text)
-        if match is None:
-            return Reply(
-                action=Action(kind="invalid", text=text.strip()), done="length" if stop == "length" else "turns"
-            )
-        return Reply(action=Action(kind="answer", text=match["text"].strip()), done="answered")
+        if (match := self.dialect.find_action(text)) is not None:
+            return Reply(action=Action(kind="answer", text=match["text"].strip()), done="answered")
+        action = Action(kind="invalid", text=text.strip())
+        return Reply(action=action, done="length" if stop == "length" else "turns")
 
     def _question(self) -> list[Piece]:
         """Of the tool output only the markup of its snippets is more than quoted text."""
@@ -67,7 +62,7 @@ class RefineEnv:
 class RefineSetting(Setting):
     """What the episodes of a refining stage share. There is no search: the evidence comes with the task."""
 
-    probe: ClassVar[str] = "sleuth.cite.probe:probe_citations"
+    probe: ClassVar[str] = "sleuth.cite.citation_gain:probe_citations"
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return RefineEnv(task, self.dialect, self.asked_prompt(), frame=self.frame())

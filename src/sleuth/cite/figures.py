@@ -36,6 +36,16 @@ def _abstention_f1(pairs: Sequence[tuple[float | None, float | None]], questions
     return bootstrap_f1([one for one, _ in pairs], [other for _, other in pairs], questions)
 
 
+def outcome(record: Record) -> str:
+    """The mode of an answer: right if a supported claim holds the answer or if it rightly abstains. The evidence is
+    given, so that its other answers are malformed, a wrong reading, or wrong and nobody can say why."""
+    if record["note"] in ("malformed", "no_answer"):
+        return "malformed"
+    if record["grounded"] is None:
+        return "wrong_untold"
+    return "right" if record["grounded"] else "wrong_reading"
+
+
 def _refined(record: Record) -> list[str]:
     return [outcome for action in record.get("actions", ()) for outcome in action.get("refined", ())]
 

@@ -1,21 +1,18 @@
-"""Citation recall, precision and F1 of an answer from a judge's verdicts, the reward sums over them, and figures
-against an exact table of claims."""
+"""Citation recall, precision and F1 of an answer from a judge's verdicts, and figures against an exact table of
+claims."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from sleuth.answers.match import normalise
-from sleuth.cite.claims import CitedAnswer, Claim
+from sleuth.cite.claims import CitedAnswer, Claim, EvidenceTexts
 from sleuth.types import Case, ClaimSheet, StatedClaim
 
 SUPPORTED = 0.5
 """The lowest verdict that counts as support."""
-
-EvidenceTexts = Mapping[str, str]
-"""Citable texts by id: `{"a1": "Ada Voss was born in Tarn."}`."""
 
 Support = Mapping[Case, float]
 """How far the evidence of each case supports its claim, from 0 to 1."""
@@ -37,14 +34,14 @@ class Citations:
       cites nothing is no claim; there it may count as one with an F1 of 1.
     """
 
-    recall: float
-    precision: float
-    f1: float
-    precision_concatenated: float
-    valid_ids: float
-    published: float
-    claims: int
-    supported: tuple[Claim, ...]
+    recall: float = 0.0
+    precision: float = 0.0
+    f1: float = 0.0
+    precision_concatenated: float = 0.0
+    valid_ids: float = 0.0
+    published: float = 0.0
+    claims: int = 0
+    supported: tuple[Claim, ...] = ()
 
 
 MAX_SHEET = 16
@@ -72,7 +69,7 @@ def _cited_cases(answer: CitedAnswer, evidence: EvidenceTexts) -> dict[Case, Seq
         known = _known(claim, evidence)
         selections = [known] if known else []
         if len(known) > 1:
-            selections += [[id_] for id_ in known] + [_without(id_, known) for id_ in known]
+            selections += [[id_] for id_ in known] + [_others(id_, known) for id_ in known]
         for ids in selections:
             cases.setdefault(_case(claim, ids, evidence), ids)
     return cases
@@ -81,16 +78,7 @@ def _cited_cases(answer: CitedAnswer, evidence: EvidenceTexts) -> dict[Case, Seq
 def measure(answer: CitedAnswer, evidence: EvidenceTexts, support: Support) -> Citations:
     """The figures of an answer; all 0 if it has no claims. `support` holds every case of `sheets_of`."""
     if not answer.claims:
-        return Citations(
-            recall=0.0,
-            precision=0.0,
-            f1=0.0,
-            precision_concatenated=0.0,
-            valid_ids=0.0,
-            published=0.0,
-            claims=0,
-            supported=(),
-        )
+        return Citations()
     recalls = [_recall(claim, evidence, support) for claim in answer.claims]
     supported = [float(recall >= SUPPORTED) for recall in recalls]
     needed = sum(_needed(claim, evidence, support) for claim in answer.claims)
@@ -120,26 +108,21 @@ def _recall(claim: Claim, evidence: EvidenceTexts, support: Support) -> float:
 
 def _needed(claim: Claim, evidence: EvidenceTexts, support: Support) -> int:
     """The number of needed citations of a claim."""
-    known = _known(claim, evidence)
-    together = _recall(claim, evidence, support)
-    if together < SUPPORTED:
-        return 0
-    if len(known) == 1:
-        return 1
-
-    def is_needed(id_: str) -> bool:
-        alone = support[_case(claim, [id_], evidence)]
-        rest = support[_case(claim, _without(id_, known), evidence)]
-        return alone >= SUPPORTED or rest < together
-
-    return sum(map(is_needed, known))
+    known, together = _known(claim, evidence), _recall(claim, evidence, support)
+    if together < SUPPORTED or len(known) == 1:
+        return int(together >= SUPPORTED)
+    return sum(
+        support[_case(claim, [id_], evidence)] >= SUPPORTED
+        or support[_case(claim, _others(id_, known), evidence)] < together
+        for id_ in known
+    )
 
 
 def _known(claim: Claim, evidence: EvidenceTexts) -> list[str]:
     return [id_ for id_ in claim.ids if id_ in evidence]
 
 
-def _without(id_: str, ids: Sequence[str]) -> list[str]:
+def _others(id_: str, ids: Sequence[str]) -> list[str]:
     return [other for other in ids if other != id_]
 
 
@@ -148,113 +131,16 @@ def _case(claim: Claim, ids: Sequence[str], evidence: EvidenceTexts) -> Case:
     return Case(claim=claim.text, evidence="\n\n".join(evidence[id_] for id_ in sorted(ids)))
 
 
-MIN_BRIEF_WORDS = 30
-"""Answers of at most so many words count as brief, however short their evidence is."""
+def measure_against_table(answer: CitedAnswer, table: Sequence[StatedClaim]) -> dict[str, float]:
+    """The figures of an answer against a table of stated claims, each from 0 to 1; all 0 for an answer without claims.
+    Claims are matched by their normalised words: this is for claims in the table's own wording.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardTerms:
-    """The terms of one answer's reward. `content` is None if nothing judges it; `finished` is false if the token budget
-    cut the answer; `well_formed` is true for one closed answer and nothing else but the thought that the dialect asks
-    for; `valid` is true if it abstains, or cites at least one id and only ids that exist; `brevity`: see `brevity_of`.
-    """
-
-    content: float | None
-    citation: float
-    padding: float
-    well_formed: bool
-    valid: bool
-    finished: bool
-    brevity: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardSum:
-    """A reward formula and its weights: `RewardSum(name="additive", citation_weight=0.2, verification_reward=10.0)` is
-    that of S2's card.
-
-    With `format_gate` content counts only if the answer is well-formed; with `non_stop_penalty` an answer that the
-    budget cut scores 0. `verification_reward` multiplies the sum (advantages divided by sigma do not change, centered
-    ones scale). `padding_penalty` is what an answer of nothing but filler loses.
-
-    The published cards name the parts and their weights, not the sum: `additive` and `convex` are the two that fit. An
-    additive citation term counts as much beside a wrong answer as beside a right one, so that a group in which only the
-    citations vary is trained as hard as one in which the answers do; a convex one bounds that. Both reward form alone.
-
-    Our `recommended` scores 0 or less unless a well-formed answer cites only existing ids, so that guessing ids never
-    pays; brevity lowers the score of long copies of the evidence; 0.6 of the rest is content, because citing well what
-    was not asked is no answer; and filler costs up to 0.1: never free, and never enough to cut an answer short.
-    """
-
-    name: str = "recommended"
-    citation_weight: float = 0.4
-    verification_reward: float = 1.0
-    non_stop_penalty: bool = False
-    format_gate: bool = True
-    padding_penalty: float = 0.1
-
-    def value(self, terms: RewardTerms) -> float:
-        """The reward of an answer."""
-        if self.non_stop_penalty and not terms.finished:
-            return 0.0
-        return self.verification_reward * SUMS[self.name](self, terms)
-
-
-def additive(weights: RewardSum, terms: RewardTerms) -> float:
-    """content + weight x citation."""
-    return _content(weights, terms) + weights.citation_weight * terms.citation
-
-
-def convex(weights: RewardSum, terms: RewardTerms) -> float:
-    """(1 - weight) x content + weight x citation."""
-    return (1 - weights.citation_weight) * _content(weights, terms) + weights.citation_weight * terms.citation
-
-
-def recommended(weights: RewardSum, terms: RewardTerms) -> float:
-    """gate x brevity x convex - padding penalty, as explained in `RewardSum`."""
-    gate = float(terms.well_formed and terms.valid)
-    return gate * terms.brevity * convex(weights, terms) - weights.padding_penalty * terms.padding
-
-
-def brevity_of(words: int, evidence_words: int) -> float:
-    """min(1, allowed words / words); allowed is half the number of evidence words, at least `MIN_BRIEF_WORDS`."""
-    return min(1.0, max(MIN_BRIEF_WORDS, evidence_words / 2) / max(words, 1))
-
-
-def _content(weights: RewardSum, terms: RewardTerms) -> float:
-    """The content term; the citation score if nothing judges the content."""
-    if weights.format_gate and not terms.well_formed:
-        return 0.0
-    return terms.citation if terms.content is None else terms.content
-
-
-SUMS: dict[str, Callable[[RewardSum, RewardTerms], float]] = {
-    "recommended": recommended,
-    "additive": additive,
-    "convex": convex,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFigures:
-    """The figures of one answer against a table of stated claims, each from 0 to 1; all 0 for an answer without claims.
-
-    - `precision`: the share of its citations that are right: their claim is asked for, and the table lists that snippet
-      for it;
-    - `recall`: the share of the claims asked for that it makes with a right citation;
-    - `f1`: their harmonic mean;
+    - `claim_precision`: the share of its citations that are right: their claim is asked for, and the table lists that
+      snippet for it;
+    - `claim_recall`: the share of the claims asked for that it makes with a right citation;
+    - `claim_f1`: their harmonic mean;
     - `off_query`: the share of its claims that a cited snippet states but the question does not ask for.
     """
-
-    precision: float
-    recall: float
-    f1: float
-    off_query: float
-
-
-def measure_against_table(answer: CitedAnswer, table: Sequence[StatedClaim]) -> TableFigures:
-    """The figures of an answer against the table. Claims are matched by their normalised words: a paraphrase is not
-    recognised, so this is for claims in the table's own wording."""
     by_claim = {normalise(stated.claim): stated for stated in table}
     right, covered, off_query = 0, set[str](), 0
     for claim in answer.claims:
@@ -265,13 +151,12 @@ def measure_against_table(answer: CitedAnswer, table: Sequence[StatedClaim]) -> 
             covered |= {stated.claim} if right_ids else set()
         elif right_ids:
             off_query += 1
-    citations = sum(len(claim.ids) for claim in answer.claims)
     asked = {stated.claim for stated in table if stated.asked}
-    precision = right / citations if citations else 0.0
-    recall = len(covered) / len(asked) if asked else 0.0
-    return TableFigures(
-        precision=precision,
-        recall=recall,
-        f1=harmonic_mean(recall, precision),
-        off_query=off_query / len(answer.claims) if answer.claims else 0.0,
-    )
+    precision = right / max(1, sum(len(claim.ids) for claim in answer.claims))
+    recall = len(covered) / max(1, len(asked))
+    return {
+        "claim_precision": precision,
+        "claim_recall": recall,
+        "claim_f1": harmonic_mean(recall, precision),
+        "off_query": off_query / max(1, len(answer.claims)),
+    }

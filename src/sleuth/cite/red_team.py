@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.cite.dialect import ANSWER_ONLY
-from sleuth.cite.tricks import TRICKS, honest_answer
+from sleuth.cite.hostile import TRICKS, honest_answer, tricks_on
 from sleuth.episodes.setting import Setting
 from sleuth.training.hooks import Hook
 from sleuth.training.loop import Figures
@@ -30,30 +30,22 @@ class Attack:
     questions: int
     rewards: Mapping[str, tuple[float, float]]
 
-    @property
-    def winners(self) -> list[str]:
-        """The tricks with at least the reward of honest answers."""
-        return [name for name, (trick, honest) in self.rewards.items() if trick >= honest]
-
-    @property
-    def honest(self) -> float | None:
-        """The mean reward of honest answers, over all tricks; None if no trick could be tried."""
-        return fmean(honest for _, honest in self.rewards.values()) if self.rewards else None
-
     def figures(self) -> dict[str, Any]:
-        """The figures in `metrics.jsonl`."""
-        return {"honest_paid": self.honest, "tricks_won": self.winners}
+        """The figures in `metrics.jsonl`: the mean reward of honest answers, None if no trick could be tried, and the
+        tricks with at least that of theirs."""
+        honest = fmean(honest for _, honest in self.rewards.values()) if self.rewards else None
+        won = [name for name, (trick, honest) in self.rewards.items() if trick >= honest]
+        return {"honest_paid": honest, "tricks_won": won}
 
     def line(self) -> str:
         """The outcome in a sentence."""
         if not self.rewards:
             return "red team: no question has an honest answer of its own to compare tricks with"
+        honest, won = self.figures().values()
         tried = f"red team: {len(self.rewards)} tricks on {self.questions} questions"
-        if not self.winners:
-            return f"{tried}, and none is paid as much as an honest answer ({self.honest:.2f})"
-        shown = ", ".join(
-            f"{name} {self.rewards[name][0]:.2f} against {self.rewards[name][1]:.2f}" for name in self.winners
-        )
+        if not won:
+            return f"{tried}, and none is paid as much as an honest answer ({honest:.2f})"
+        shown = ", ".join("{} {:.2f} against {:.2f}".format(name, *self.rewards[name]) for name in won)
         return f"{tried}: paid no less than an honest answer: {shown}"
 
 
@@ -63,7 +55,7 @@ async def attack(tasks: Sequence[Task], setting: Setting, reward: Reward) -> Att
     tried = [(task, honest) for task in tasks if (honest := honest_answer(task))][:TASKS]
     pairs_of: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
     for task, honest in tried:
-        answers = {name: answer for name, trick in TRICKS.items() if (answer := trick(honest)) is not None}
+        answers = tricks_on(honest)
         turns = [_turn(setting, text) for text in (honest.text, *answers.values())]
         episodes = [await _episode(task, setting, turn, sample=at) for at, turn in enumerate(turns)]
         scores = await reward(Group(task=task, episodes=tuple(episodes)))

@@ -15,7 +15,6 @@ from sleuth.render import Renderer
 from sleuth.rollout import PromptTooLong, Rollout
 from sleuth.search.setting import SearchSetting
 from sleuth.types import (
-    Action,
     Env,
     EpisodeKey,
     Evidence,
@@ -79,10 +78,10 @@ class RefinedSearch:
     """An `Env` for the agent, whose turns it records, and the `Retriever` of that environment, which refines
     results."""
 
-    def __init__(self, setting: SearchSetting, refiner: Refiner, task: Task) -> None:
+    def __init__(self, setting: RefinedSetting, task: Task) -> None:
         self._source: Retriever = setting.retriever
         self._dialect = setting.dialect
-        self._refiner = refiner
+        self._refiner = setting.refiner
         self._task = task
         self._turn = ""
         self._refined: list[tuple[Refined, ...]] = []  # of the turn's searches
@@ -112,7 +111,7 @@ class RefinedSearch:
         for query, found in zip(queries, await self._source.search(queries, k), strict=True):
             claims.append([])
             if found:
-                reasoning = reasoning_before(self._turn, Action(kind="search", text=query), self._dialect)
+                reasoning = reasoning_before(self._turn, query, self._dialect)
                 claims[-1], outcome = await self._refiner.digest(self._task.question, reasoning, found)
                 outcomes.append(outcome)
         self._refined.append(tuple(outcomes))
@@ -126,8 +125,7 @@ class RefinedSetting(SearchSetting):
     refiner: Refiner
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchSetting)}
-        return RefinedSearch(SearchSetting(**plain), self.refiner, task)
+        return RefinedSearch(self, task)
 
 
 def with_refiner(agent: EvalSession, model: str, *, dtype: str | None = None) -> tuple[EvalSession, list[str]]:

@@ -26,17 +26,8 @@ from sleuth.data.rows import Row, checked_text, table_in, text_of
 from sleuth.types import Evidence, Passage, SleuthError, StatedClaim, Task
 
 COLUMNS = (
-    *(
-        "conversations",
-        "rubrics",
-        "gpt5_generation",
-        "reasoning",
-        "tool_output",
-        "answerable",
-        "answer",
-        "sources",
-        "support",
-    ),
+    *("conversations", "rubrics", "gpt5_generation", "reasoning", "tool_output"),
+    *("answerable", "answer", "sources", "support"),
     *(f"metadata.{key}" for key in ("sample_id", "traj_idx", "turn_index", "pass", "tool_query")),
     "metadata.citation_metrics.citation_score_applicable",
 )
@@ -98,9 +89,13 @@ def evidence_of(row: Row, where: str) -> Evidence:
     snippets = snippets_of(output)
     if not snippets and answerable is not False:
         raise SleuthError(f"{where}: `tool_output` holds no snippet to cite; expected <snippet id=ID>text</snippet>")
-    reasoning = checked_text(row["reasoning"], "reasoning", where) if row.get("reasoning") else ""
-    stated = tuple(_stated(row.get("support"), {snippet.id for snippet in snippets}, where))
-    return Evidence(reasoning=reasoning, output=output, snippets=snippets, answerable=answerable, stated=stated)
+    return Evidence(
+        reasoning=text_of(row, "reasoning", where) if row.get("reasoning") else "",
+        output=output,
+        snippets=snippets,
+        answerable=answerable,
+        stated=tuple(_stated(row, {snippet.id for snippet in snippets}, where)),
+    )
 
 
 def message_of(row: Row, where: str) -> str:
@@ -145,19 +140,20 @@ def _row_from_conversations(row: Row, where: str) -> dict[str, Any]:
 
 
 def _messages(row: Row, where: str) -> list[dict[str, str]]:
-    messages = row["conversations"]
-    is_list = isinstance(messages, Sequence | np.ndarray) and not isinstance(messages, str)
-    if not is_list or not all(isinstance(message, Mapping) for message in messages):
-        raise SleuthError(
-            f'{where}: `conversations` should be a list of messages such as {{"role": "user", "content": "..."}}'
-        )
+    messages = _tables(row, "conversations", where, '{"role": "user", "content": "..."}')
     return [
-        {
-            "role": checked_text(message.get("role"), f"conversations.{index}.role", where),
-            "content": checked_text(message.get("content"), f"conversations.{index}.content", where),
-        }
-        for index, message in enumerate(list[Any](messages))
+        {key: checked_text(message.get(key), f"conversations.{at}.{key}", where) for key in ("role", "content")}
+        for at, message in enumerate(messages)
     ]
+
+
+def _tables(row: Row, key: str, where: str, example: str) -> list[Mapping[str, Any]]:
+    """A list of tables, empty if the row has none."""
+    tables = row.get(key)
+    is_list = isinstance(tables, Sequence | np.ndarray) and not isinstance(tables, str)
+    if tables is not None and (not is_list or not all(isinstance(table, Mapping) for table in tables)):
+        raise SleuthError(f"{where}: `{key}` should be a list such as [{example}], found {tables!r:.40}")
+    return [] if tables is None else list[Any](tables)
 
 
 def _before_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
@@ -167,10 +163,8 @@ def _before_answer(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def _output_from_sources(row: Row, where: str) -> str:
-    sources = row["sources"]
-    if not isinstance(sources, Sequence | np.ndarray) or not all(isinstance(source, Mapping) for source in sources):
-        raise SleuthError(f'{where}: `sources` should be a list such as [{{"id": "1", "title": "...", "text": "..."}}]')
-    passages = list(_passages(list(sources), where))
+    sources = _tables(row, "sources", where, '{"id": "1", "title": "...", "text": "..."}')
+    passages = list(_passages(sources, where))
     if not passages:
         raise SleuthError(f"{where}: none of the `sources` has text to cite")
     return tool_output_of(passages)
@@ -190,14 +184,9 @@ def _passages(sources: Sequence[Mapping[str, Any]], where: str) -> Iterator[Pass
             )
 
 
-def _stated(value: Any, ids: Set[str], where: str) -> Iterator[StatedClaim]:
+def _stated(row: Row, ids: Set[str], where: str) -> Iterator[StatedClaim]:
     """The table of support; its ids must be in the tool output."""
-    entries = [] if value is None else value
-    if isinstance(entries, str) or not isinstance(entries, Sequence | np.ndarray):
-        raise SleuthError(f'{where}: `support` should be a list such as [{{"claim": "...", "snippets": ["a1"]}}]')
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, Mapping):
-            raise SleuthError(f"{where}: `support.{index}` should have claim, snippets and asked, found {entry!r:.40}")
+    for index, entry in enumerate(_tables(row, "support", where, '{"claim": "...", "snippets": ["a1"]}')):
         given = entry.get("snippets")
         snippets = tuple(str(id_) for id_ in (given if given is not None else ()))
         unknown = sorted(set(snippets) - ids)

@@ -1,9 +1,9 @@
-"""`[stage.env]` of kind "refine"."""
+"""`[stage.env]` of kind "refine" and `[stage.credit]` of kind "citation_gain"."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt
 
@@ -12,6 +12,7 @@ from sleuth.dialect import Dialect
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import EpisodeKind, RenderedEnvFields, Role
+from sleuth.recipe.grpo import CreditFields
 from sleuth.types import Judge, Reward, SleuthError, Task
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 MODES: dict[str, Mode] = {dialect.name: mode for mode, dialect in REFINERS.items()}
 """Dialect -> mode."""
 DEFAULT_REFINER = REFINERS["answer_only"].name
+SEARCH_OPTIONS = {
+    "index": "--index",
+    "urls": "--retriever",
+    "forced_search": "--forced-search",
+    "closed_book": "--closed-book",
+}
 EVAL_JUDGE = LexicalJudge()
 """The judge of claims in evaluations."""
 
@@ -92,14 +99,8 @@ class RefineEnvRecipe(RenderedEnvFields):
         from sleuth.cite.env import refine_setting
         from sleuth.episodes.setting import changes_of_card
 
-        search_options = {
-            "--index": changes.index,
-            "--retriever": changes.urls,
-            "--forced-search": changes.forced_search,
-            "--closed-book": changes.closed_book,
-        }
-        for option, value in search_options.items():
-            if value:
+        for key, option in SEARCH_OPTIONS.items():
+            if getattr(changes, key):
                 raise SleuthError(f"{option} is for models that search; this one refines the tool output of the rows")
         name = changes.dialect or (card.dialect.name if card else DEFAULT_REFINER)
         if name not in MODES:
@@ -128,3 +129,16 @@ class RefineEnvRecipe(RenderedEnvFields):
     def filled_with(cls, dialect: Dialect) -> str:
         tag = dialect.information.open
         return f"At its {{question}} stand question, reasoning and, in {tag}, the tool output."
+
+
+class CitationGainRecipe(CreditFields):
+    """Credit for the tokens of a citing claim: by its log-probability (and that of the thought before it) with the
+    cited snippet less without it; of several cited snippets, the largest gain."""
+
+    credited: ClassVar[tuple[str, str]] = "refine", "citations"
+    kind: Literal["citation_gain"]
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.cite.citation_gain import CitationCredit
+
+        return [CitationCredit(self, inputs)]

@@ -50,35 +50,30 @@ def rubrics(
 
     import_heavy()
     from sleuth.cite.annotate_rubrics import annotate_rubrics
-    from sleuth.cite.rubric_writer import RubricWriter
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.judges.factory import open_client
     from sleuth.runs.progress import progress_bar
 
-    tester = (
-        accurate_judge(judging, judge, ["criteria"], out).judge if judging is not None and judge is not None else None
-    )
-    writer = RubricWriter(open_client(writing, out))
+    tester = accurate_judge(judging, judge, ["criteria"], out).judge if judging and judge else None
     with progress_bar("rubrics") as progress:
-        found = annotate_rubrics(data, out, writer, tester, limit=limit, progress=progress)
+        made = annotate_rubrics(data, out, open_client(writing, out), tester, limit=limit, progress=progress)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        typer.echo(json.dumps(made.as_json()))
     else:
-        _print_rubrics(found, out)
-    if found.reasons:
+        _print_rubrics(made, out)
+    if made.reasons:
         raise typer.Exit(1)
 
 
-def _print_rubrics(found: AnnotatedRows, out: Path) -> None:
-    line = f"{out}: {found.kept:,} rows more with criteria"
-    line += f", {found.known:,} from before" if found.known else ""
-    typer.echo(
-        line + (f"; {found.left_out:,} left out, whose criteria distinguish too little" if found.left_out else "")
-    )
-    for way, share in found.shares().items():
-        shown = f"{share.formatted('.2f')} of {share.n:,}"
-        typer.echo(f"better than {way.replace('_', ' '):<16} {shown}")
-    for reason, count in found.reasons.most_common(SHOWN_REASONS):
+def _print_rubrics(made: AnnotatedRows, out: Path) -> None:
+    from sleuth.cite.annotate_rubrics import separated_shares
+
+    known = f", {made.known:,} from before" if made.known else ""
+    left_out = f"; {made.left_out:,} left out, whose criteria distinguish too little" if made.left_out else ""
+    typer.echo(f"{out}: {made.kept:,} rows more with criteria{known}{left_out}")
+    for way, share in separated_shares(made.separated).items():
+        typer.echo(f"better than {way.replace('_', ' '):<16} {share.formatted('.2f')} of {share.n:,}")
+    for reason, count in made.reasons.most_common(SHOWN_REASONS):
         typer.echo(f"{count:,} without criteria: {reason}")
-    if found.reasons:
+    if made.reasons:
         typer.echo("run the same command to ask for those again")

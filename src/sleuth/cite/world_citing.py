@@ -4,14 +4,16 @@
 - citing: a tool output, and an honest refiner's thoughts and answers for several look-ups, with citations;
 - strangers: the same, with look-ups of entities that the tool output does not mention;
 - namesakes: a tool output about entities that share words of their names, and the snippet id of each fact;
-- refining: a question, a tool output and a careless refiner's answer (see `sleuth.cite.world_refining`).
+- refining: a question, a tool output, and the thought and answer of a refiner before reinforcement learning: it often
+  cites the first snippet, and often answers although no snippet states the answer. Reinforcement learning can find the
+  honest answers among them.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from sleuth.cite.dialect import ANSWER_ONLY, REFINERS
@@ -21,13 +23,13 @@ from sleuth.cite.world_tool_outputs import (
     Snippet,
     ToolOutputs,
     as_text,
-    cited,
-    claim_of,
     fact_of,
+    honest_answer,
     reasoning_of,
+    snippet_ids,
     titled,
 )
-from sleuth.search.world_thoughts import goal
+from sleuth.search.world import goal
 from sleuth.types import Piece
 from sleuth.world.facts import World
 from sleuth.world.library import Article, Library
@@ -47,12 +49,16 @@ NAMESAKES_SHOWN = (3, 6)
 """Minimum and maximum number of snippets about namesakes."""
 MAX_STATED, MAX_UNSTATED, MAX_CHAINS = 3, 2, 2
 """Maximum number of look-ups of stated facts, of facts that are not stated, and in two hops."""
+CITE_FIRST_RATE = 0.6
+"""Probability of citing the first snippet for all facts."""
+ANSWER_ANYWAY_RATE = 0.5
+"""Probability of answering with another entity's value if no snippet states the right one."""
 TAGS = ("<snippet id=", "</snippet>", ANSWER_ONLY.information.open, ANSWER_ONLY.information.close)
 """Tags that are single tokens in a tokenizer for such rows."""
 
 
 def words() -> Iterator[str]:
-    """Yields texts with the words that such rows add to those of the world."""
+    """Texts with the words that such rows add to those of the world."""
     yield from (f" {text} " for text in (UNANSWERED, *STALE, "Reasoning: I need", "First I need what I find, then"))
     yield "The tool\nReasoning:\nI need\nFirst>"
     yield from (f"={id_}>" for id_ in IDS)
@@ -64,15 +70,25 @@ def drawn(rows: TextRows, rng: random.Random) -> tuple[World, Question]:
     return world, rows.question(rng, world)
 
 
+def _output(snippets: Sequence[Snippet]) -> Piece:
+    return Piece(text=ANSWER_ONLY.information.around(f"\n{as_text(snippets)}\n"), author="env")
+
+
+def _given(text: str) -> Piece:
+    return Piece(text=text, author="source")
+
+
+def _taught(text: str) -> Piece:
+    return Piece(text=text, author="teacher")
+
+
 def placing(rows: TextRows, rng: random.Random) -> Row:
     """A tool output, and the snippet id of some of its words."""
     world, question = drawn(rows, rng)
     _, snippets = ToolOutputs(world, Library(world, rng), rows.split, rng).draw(question)
-    row = [Piece(text=ANSWER_ONLY.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    row = [_output(snippets)]
     for word, id_ in _words_in_one_snippet(rng, snippets):
-        row.append(Piece(text=f"\n{word}<snippet id=", author="source"))
-        row.append(Piece(text=id_, author="teacher"))
-        row.append(Piece(text="></snippet>", author="source"))
+        row += [_given(f"\n{word}<snippet id="), _taught(id_), _given("></snippet>")]
     return row
 
 
@@ -82,22 +98,20 @@ def citing(rows: TextRows, rng: random.Random, *, strangers: int = 0) -> Row:
     world, question = drawn(rows, rng)
     library = Library(world, rng)
     _, snippets = ToolOutputs(world, library, rows.split, rng, unanswerable=0.5).draw(question)
-    stated = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
-    row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    stated = snippet_ids(snippets)
+    row = [_output(snippets)]
     lookups = _lookups(rng, question.hops, [*stated], library)
     names = [*world.people, *world.works, *world.firms]
     for stranger in _strangers(rng, [*stated], {name: library[name] for name in names}, strangers):
         lookups.insert(rng.randint(0, len(lookups)), stranger)
     for hops in lookups:
-        row.append(Piece(text=f"\nReasoning: {reasoning_of(hops)}{THINKING.think.open}", author="source"))
+        row.append(_given(f"\nReasoning: {reasoning_of(hops)}{THINKING.think.open}"))
         for hop in hops:
-            row.append(Piece(text=f"{goal(hop)} is", author="source"))
-            row.append(Piece(text=thought_ending(hop, stated.get(fact_of(hop))), author="teacher"))
+            row += [_given(f"{goal(hop)} is"), _taught(thought_ending(hop, stated.get(fact_of(hop))))]
             if fact_of(hop) not in stated:
                 break
-        row.append(Piece(text=f"{THINKING.think.close}{THINKING.answer.open}", author="source"))
-        row.append(Piece(text=honest_answer(hops, stated), author="teacher"))
-        row.append(Piece(text=THINKING.answer.close, author="source"))
+        row.append(_given(f"{THINKING.think.close}{THINKING.answer.open}"))
+        row += [_taught(honest_answer(hops, stated)), _given(THINKING.answer.close)]
     return row
 
 
@@ -115,29 +129,58 @@ def namesakes(rows: TextRows, rng: random.Random) -> Row:
         Snippet(id=id_, text=titled(article.title, article.text), facts=())
         for id_, article in zip(ids, shown, strict=True)
     ]
-    row = [Piece(text=THINKING.information.around(f"\n{as_text(snippets)}\n"), author="env")]
+    row = [_output(snippets)]
     stated = [
         (Hop(relation=relation, subject=article.about, value=value), id_)
         for id_, article in zip(ids, shown, strict=True)
         for relation, value in article.facts.items()
     ]
     for hop, id_ in rng.sample(stated, len(stated)):
-        row.append(Piece(text=f"\n{THINKING.think.open}{goal(hop)} is", author="source"))
-        row.append(Piece(text=thought_ending(hop, id_), author="teacher"))
-        row.append(Piece(text=THINKING.think.close, author="source"))
+        row.append(_given(f"\n{THINKING.think.open}{goal(hop)} is"))
+        row += [_taught(thought_ending(hop, id_)), _given(THINKING.think.close)]
     return row
+
+
+def refining(rows: TextRows, rng: random.Random) -> Row:
+    """A question with its tool output, as the environment formats them, then a thought and an answer."""
+    world, question = drawn(rows, rng)
+    _, snippets = ToolOutputs(world, Library(world, rng), rows.split, rng).draw(question)
+    asked = f"Question: {question.text}\nReasoning: {reasoning_of(question.hops)}\n"
+    hops, stated = _believed(rng, question.hops, snippets)
+    thought = THINKING.think.around("".join(_thoughts(hops, stated)))
+    answer = THINKING.answer.around(honest_answer(hops, stated))
+    return [Piece(text=f"{asked}{_output(snippets).text}", author="env"), _taught(f"{thought}{answer}")]
+
+
+def _thoughts(hops: Sequence[Hop], stated: dict[Fact, str]) -> Iterator[str]:
+    for hop in hops:
+        yield f"{goal(hop)} is{thought_ending(hop, stated.get(fact_of(hop)))}"
+        if fact_of(hop) not in stated:
+            return
+
+
+def _believed(
+    rng: random.Random, hops: Sequence[Hop], snippets: Sequence[Snippet]
+) -> tuple[Sequence[Hop], dict[Fact, str]]:
+    """The hops with the values that the refiner believes, and the snippet that it cites for each fact."""
+    stated = snippet_ids(snippets)
+    believed = []
+    for hop in hops:
+        if fact_of(hop) not in stated and rng.random() < ANSWER_ANYWAY_RATE:
+            alike = [fact for fact in stated if fact[1] == hop.relation]
+            if alike:
+                other = rng.choice(alike)
+                hop = Hop(subject=hop.subject, relation=hop.relation, value=other[2])
+                stated[fact_of(hop)] = stated[other]
+        believed.append(hop)
+    if rng.random() < CITE_FIRST_RATE:
+        stated = dict.fromkeys(stated, snippets[0].id)
+    return believed, stated
 
 
 def thought_ending(hop: Hop, id_: str | None) -> str:
     """The end of a thought about a hop: its value and the id of the snippet, or that no snippet states it."""
     return f" {hop.value} [{id_}]" if id_ else NOWHERE
-
-
-def honest_answer(hops: Sequence[Hop], stated: Mapping[Fact, str]) -> str:
-    """The text between the answer tags of an honest refiner."""
-    if any(fact_of(hop) not in stated for hop in hops):
-        return UNANSWERED
-    return " ".join(cited(stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
 
 
 def _words_in_one_snippet(rng: random.Random, snippets: Sequence[Snippet]) -> list[tuple[str, str]]:
@@ -185,3 +228,4 @@ PLACING = WorldText(write=placing, vocabulary=_vocabulary)
 CITING = WorldText(write=citing, vocabulary=_vocabulary)
 STRANGERS = WorldText(write=partial(citing, strangers=ASKED_STRANGERS))
 NAMESAKES = WorldText(write=namesakes)
+REFINING = WorldText(write=refining)

@@ -71,6 +71,7 @@ class ToolOutputs:
     def row(self, question: Question, **labels: Any) -> dict[str, Any]:
         """A row: the `labels`, then question, reasoning, tool output, answer and support."""
         answerable, snippets = self.draw(question)
+        answer = honest_answer(question.hops, snippet_ids(snippets)) if answerable else UNANSWERED
         return labels | {
             "question": question.text,
             "reasoning": reasoning_of(question.hops),
@@ -78,11 +79,8 @@ class ToolOutputs:
             "answerable": answerable,
             "golden_answers": [question.answer] if answerable else [],
             "rubrics": {"positive_rubrics": [*_criteria(question.hops, answerable)]},
-            "answer": f"<answer>{_answer(question.hops, snippets) if answerable else UNANSWERED}</answer>",
-            "support": [
-                {"claim": claim, "snippets": list(ids), "asked": asked}
-                for claim, ids, asked in _support(snippets, question.hops)
-            ],
+            "answer": f"<answer>{answer}</answer>",
+            "support": [*_support(snippets, question.hops)],
         }
 
     def draw(self, question: Question) -> tuple[bool, list[Snippet]]:
@@ -171,10 +169,18 @@ def reasoning_of(hops: Sequence[Hop]) -> str:
     return f"First I need the {first}, then the {hops[1].relation.replace('_', ' ')} of what I find."
 
 
-def _answer(hops: Sequence[Hop], snippets: Sequence[Snippet]) -> str:
-    """One sentence for each hop, citing the snippet that states it."""
-    stated: Mapping[Fact, str] = {fact: snippet.id for snippet in snippets for fact in snippet.facts}
-    return " ".join(cited(stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
+def snippet_ids(snippets: Sequence[Snippet]) -> dict[Fact, str]:
+    """The id of a snippet that states each fact."""
+    return {fact: snippet.id for snippet in snippets for fact in snippet.facts}
+
+
+def honest_answer(hops: Sequence[Hop], stated: Mapping[Fact, str]) -> str:
+    """What an honest refiner writes between the answer tags: a sentence for each hop, with its citation, or that
+    nothing answers."""
+    if any(fact_of(hop) not in stated for hop in hops):
+        return UNANSWERED
+    claims = ((stated[fact_of(hop)], claim_of(fact_of(hop))) for hop in hops)
+    return " ".join(f"<snippet id={id_}> {claim}</snippet>" for id_, claim in claims)
 
 
 def _criteria(hops: Sequence[Hop], answerable: bool) -> Iterator[dict[str, str]]:
@@ -185,21 +191,17 @@ def _criteria(hops: Sequence[Hop], answerable: bool) -> Iterator[dict[str, str]]
         yield {"title": "Nothing answers", "description": UNANSWERED}
 
 
-def cited(id_: str, claim: str) -> str:
-    """A claim with its citation, as in a refiner's answer."""
-    return f"<snippet id={id_}> {claim}</snippet>"
-
-
 def fact_of(hop: Hop) -> Fact:
     """The fact that a hop looks up."""
     return hop.subject, hop.relation, hop.value
 
 
-def _support(snippets: Sequence[Snippet], hops: Sequence[Hop]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Yields (claim, ids of all snippets that state it, whether the question asks for it) for each fact."""
+def _support(snippets: Sequence[Snippet], hops: Sequence[Hop]) -> Iterator[dict[str, Any]]:
+    """Each fact as a claim, with the ids of all snippets that state it and whether the question asks for it."""
     asked = {fact_of(hop) for hop in hops}
-    for fact in dict.fromkeys(fact for snippet in snippets for fact in snippet.facts):
-        yield claim_of(fact), tuple(snippet.id for snippet in snippets if fact in snippet.facts), fact in asked
+    for fact in snippet_ids(snippets):
+        ids = [snippet.id for snippet in snippets if fact in snippet.facts]
+        yield {"claim": claim_of(fact), "snippets": ids, "asked": fact in asked}
 
 
 def claim_of(fact: Fact) -> str:
@@ -208,13 +210,8 @@ def claim_of(fact: Fact) -> str:
     return CLAIMS[relation].format(subject=subject, value=value)
 
 
-FILES: dict[Split, str] = {"train": "refiner_train.jsonl", "test": "refiner_test.jsonl"}
-ROWS_PER_PERSON: dict[Split, float] = {"train": 0.5, "test": 0.25}
-"""Tool outputs to refine, for each person."""
-
-
-def _contents(made: FilesOfWorld) -> dict[str, Iterator[dict[str, Any]]]:
-    return {name: _rows(made, split, made.counts[name]) for split, name in FILES.items()}
+FILES: dict[str, tuple[Split, float]] = {"refiner_train.jsonl": ("train", 0.5), "refiner_test.jsonl": ("test", 0.25)}
+"""By file: the split of its questions, and its number of tool outputs to refine for each person."""
 
 
 def _rows(made: FilesOfWorld, split: Split, count: int) -> Iterator[dict[str, Any]]:
@@ -226,6 +223,6 @@ def _rows(made: FilesOfWorld, split: Split, count: int) -> Iterator[dict[str, An
 
 
 WORLD_FILES = WorldFiles(
-    counts=lambda people: {name: round(ROWS_PER_PERSON[split] * people) for split, name in FILES.items()},
-    contents=_contents,
+    counts=lambda people: {name: round(share * people) for name, (_, share) in FILES.items()},
+    contents=lambda made: {name: _rows(made, split, made.counts[name]) for name, (split, _) in FILES.items()},
 )

@@ -17,8 +17,7 @@ from sleuth.terminal.tables import print_figures, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.answers.data_check import DataReport, Findings
-    from sleuth.answers.text_check import TextReport
+    from sleuth.answers.data_check import DataReport, Findings, TextReport
 
 Against = Annotated[
     Path | None, Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
@@ -44,15 +43,13 @@ def check_data(
     from sleuth.answers import data_check
     from sleuth.answers.suites import sets_in
     from sleuth.data.hub import HubLocation
-    from sleuth.data.rows import ENDINGS
-    from sleuth.data.tables import TABLES
+    from sleuth.data.rows import FORMATS
     from sleuth.runs.progress import row_counter
 
-    endings = (*ENDINGS, *TABLES)
-    is_questions = data.name.endswith(endings) or HubLocation.read(data) is not None
+    is_questions = data.name.endswith(FORMATS) or HubLocation.read(data) is not None
     if not is_questions and not (data.is_dir() and sets_in(data)):
         raise SleuthError(
-            f"{data}: not a file of questions ({', '.join(endings)}) and not a folder of test sets; texts are checked "
+            f"{data}: not a file of questions ({', '.join(FORMATS)}) and not a folder of test sets; texts are checked "
             f"by `sleuth check texts {quote(str(data))}`"
         )
     found = data_check.check_data(data, against, row_counter(f"check {data}"))
@@ -77,12 +74,12 @@ def check_texts(
 
     Exit status 2 where a run would refuse the texts.
     """
-    from sleuth.answers import text_check
+    from sleuth.answers import data_check
     from sleuth.runs.progress import row_counter
     from sleuth.terminal.recipe_inputs import require_texts
 
     require_texts(texts)
-    found = text_check.check_text(texts, against, row_counter(f"check {texts}"))
+    found = data_check.check_text(texts, against, row_counter(f"check {texts}"))
     _report(texts, against, found, _text_lines, as_json)
 
 

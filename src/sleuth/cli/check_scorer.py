@@ -14,8 +14,7 @@ from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.answers.scorer_cases import ScorerCase
-    from sleuth.answers.scorers.scorer import Scores
+    from sleuth.answers.scorers.cases import ScorerCase, Scores
 
 SHOWN_CASES = 8
 """Cases to show."""
@@ -45,8 +44,8 @@ def check_scorer(
     if file is None:
         _check_attacks(as_json)
         return
-    from sleuth.answers.scorer_cases import load_scorer_cases
     from sleuth.answers.scorers import SCORERS
+    from sleuth.answers.scorers.cases import load_scorer_cases
     from sleuth.answers.scorers.scorer import transcript_from_text
     from sleuth.runs.progress import progress_bar
 
@@ -98,7 +97,7 @@ def _check_attacks(as_json: bool) -> None:
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
     """Prints what each scorer reads and its mean score, and cases on which scorers disagree."""
     from sleuth.answers.scorers import SCORERS
-    from sleuth.answers.scorers.scorer import disagreement_examples
+    from sleuth.answers.scorers.cases import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()

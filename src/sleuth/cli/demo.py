@@ -164,8 +164,7 @@ def find_real_model() -> Path:
 def index_passages(corpus: Path, *, quiet: bool = False) -> None:
     """Builds the BM25 index of `corpus` in `INDEX`, unless a whole one is there. Raises SleuthError where the corpus
     cannot be read, or where something else is in `INDEX`."""
-    from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.bm25_writer import LAYOUT
+    from sleuth.retrieval.bm25 import LAYOUT, build_index
     from sleuth.retrieval.corpus import corpus_hash, read_corpus
     from sleuth.retrieval.index_card import index_damage, read_card
     from sleuth.runs.progress import progress_bar

@@ -104,7 +104,7 @@ def evaluate(
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
-        from sleuth.cite.keep_rows import keep_rows
+        from sleuth.cite.episode_rows import keep_rows
 
         bar = MIN_CITATION_F1 if min_citation_f1 is None else min_citation_f1
         typer.echo(keep_rows(rows, answered, session, model=model, questions=str(questions), bar=bar), err=True)

@@ -111,13 +111,11 @@ def _get_corpus(
     questions: Path | None,
     encoder: str | None,
 ) -> dict[str, Any]:
-    from sleuth.data.catalogue import find_entry
+    from sleuth.data.catalogue import fetch_vectors, find_entry, local_files, needs_of
     from sleuth.data.hub import download
     from sleuth.data.questions import load_questions
-    from sleuth.data.rows import ENDINGS
-    from sleuth.data.tables import TABLES
+    from sleuth.data.rows import FORMATS
     from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.fetching import fetch_vectors, local_files, needs_of
     from sleuth.retrieval.open_index import open_index
     from sleuth.retrieval.vectors import load_faiss
     from sleuth.runs.progress import progress_bar
@@ -126,13 +124,12 @@ def _get_corpus(
     if dense:
         load_faiss()  # before hours of downloading
     tasks = load_questions(questions) if questions else None  # wrong questions are reported first, too
-    needed = None if files else needs_of(entry, folder, dense=dense, from_hub=True)
+    needed = None if files else needs_of(entry, folder, dense=dense)
     if needed is None:
-        corpus, vectors = local_files(files, folder, (*ENDINGS, *TABLES))
+        corpus, vectors = local_files(files, folder, FORMATS)
         if dense and vectors is None:
             raise SleuthError("--kind dense --from: name the faiss file of the corpus too, or all its parts")
     else:
-        assert needed.corpus is not None
         typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
         corpus = download(needed.corpus, folder, progress_bar)
         vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None

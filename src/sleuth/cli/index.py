@@ -166,10 +166,8 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
     because a build that continues and an index made from faiss vectors read its passages there."""
     from sleuth.data.hub import HubLocation, download_from_hub
     from sleuth.data.pages import is_of_pages
-    from sleuth.data.rows import ENDINGS
-    from sleuth.data.tables import TABLES
-    from sleuth.retrieval.corpus import BEIR_CORPUS
-    from sleuth.retrieval.passages import write_corpus
+    from sleuth.data.rows import FORMATS
+    from sleuth.retrieval.corpus import BEIR_CORPUS, write_corpus
     from sleuth.runs.progress import progress_bar
 
     place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
@@ -179,8 +177,8 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
         return beside / BEIR_CORPUS
     if place is None:
         return corpus
-    if place.path and not place.path.endswith((*ENDINGS, *TABLES)):
-        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join((*ENDINGS, *TABLES))}")
+    if place.path and not place.path.endswith(FORMATS):
+        raise SleuthError(f"{place}: unknown format; the name should end in {', '.join(FORMATS)}")
     return download_from_hub(place, beside, progress_bar)
 
 
@@ -243,7 +241,7 @@ def _passage_line(passage: Passage) -> str:
 def _measure_recall(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
     from sleuth.data.questions import load_questions
     from sleuth.runs.progress import progress_bar
-    from sleuth.search.beir import is_beir, load_beir
+    from sleuth.search.rows import is_beir, load_beir
 
     tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
     if trec is None:
@@ -254,7 +252,7 @@ def _measure_recall(index: Index, questions: Path, k: int, trec: Path | None, as
         found = asyncio.run(_search_each(index, tasks, k, lambda done: progress(done, len(tasks))))
     if trec is not None:
         from sleuth.host.atomic import replacing_file
-        from sleuth.search.trec import run_lines
+        from sleuth.search.rows import run_lines
 
         with replacing_file(trec) as partial, partial.open("w", encoding="utf-8") as lines:
             lines.writelines(f"{line}\n" for line in run_lines(tasks, found, f"sleuth-{index.card.kind}"))

@@ -135,7 +135,7 @@ def _write_data(
     Returns a line for each."""
     from sleuth.data.held_out import write_rows
     from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.passages import write_corpus
+    from sleuth.retrieval.corpus import write_corpus
     from sleuth.runs.progress import row_counter
 
     in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}

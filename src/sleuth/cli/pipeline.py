@@ -119,9 +119,8 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
             lora = training[inputs.index].lora if inputs.index in training else None
             if lora is not None and inputs.linear_layers is not None:
                 require_targets(lora.targets, inputs.linear_layers)
-            for key in ("frozen_model", "playing_model"):  # the policy's own weights are loaded above
-                if (other := getattr(stage, key, None)) is not None:
-                    require_intact(Path(other), of_model)
+            if (other := getattr(stage, "frozen_model", None)) is not None:  # the policy's own weights are loaded above
+                require_intact(Path(other), of_model)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = tasks = stage.require_inputs(inputs)
                 if warn is not None:

@@ -18,7 +18,7 @@ from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.answers.failures import Mode
-    from sleuth.evaluation.arms import Difference
+    from sleuth.evaluation.significance import Difference
     from sleuth.report.comparison import Comparison, Pair
 
 WIDE = 100

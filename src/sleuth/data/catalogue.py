@@ -1,14 +1,22 @@
-"""Corpora and test sets that `sleuth get` knows by name. Sizes and checksums are those that the hub states."""
+"""Corpora and test sets that `sleuth get` knows by name, and how their files are fetched. Sizes and checksums are those
+that the hub states."""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sleuth.data.hub import HubLocation
+from sleuth.data.hub import HubLocation, ProgressBar, RemoteFile, download, remote_file
+from sleuth.host.disk import free_bytes, shown
 from sleuth.types import SleuthError
 
 FLASHRAG = "hf://RUC-NLPIR/FlashRAG_datasets"
+BM25_BYTES = 900  # of an index on disk for each passage of 100 words: 660 of text, 240 of words
+DENSE_BYTES = 760  # beside the vectors: the text and an offset, if the corpus is compressed
+JOINED = "vectors.faiss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,26 +73,19 @@ ENTRIES = (
 
 def find_entry(name: str) -> Entry:
     """The entry of a name. Raises SleuthError with all names if there is none."""
-    for entry in ENTRIES:
-        if entry.name == name:
-            return entry
-    raise SleuthError(f"sleuth get {name}: no corpus or test set of this name; there are {', '.join(names())}")
+    known = {entry.name: entry for entry in ENTRIES}
+    if name not in known:
+        raise SleuthError(f"sleuth get {name}: no corpus or test set of this name; there are {', '.join(known)}")
+    return known[name]
 
 
 def command_for(index: Path) -> str | None:
     """The command that writes the index at a path; None for one that is of no entry."""
-    commands = {
-        entry.index(kind): f"sleuth get {entry.name}{' --kind dense' if kind == 'dense' else ''}"
-        for entry in ENTRIES
-        for kind in ("bm25", "dense")
-        if entry.is_corpus
-    }
-    return commands.get(index)
-
-
-def names() -> list[str]:
-    """All names, in the order of the table."""
-    return [entry.name for entry in ENTRIES]
+    for entry in ENTRIES:
+        for kind, option in (("bm25", ""), ("dense", " --kind dense")) if entry.is_corpus else ():
+            if entry.index(kind) == index:
+                return f"sleuth get {entry.name}{option}"
+    return None
 
 
 def location_of(file: str) -> HubLocation:
@@ -92,3 +93,91 @@ def location_of(file: str) -> HubLocation:
     found = HubLocation.read(Path(file))
     assert found is not None, file
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """The files of an entry, and what `download` and `index` will take on disk, in bytes."""
+
+    corpus: RemoteFile
+    vectors: tuple[RemoteFile, ...]
+    download: int
+    index: int
+
+    def line(self, folder: Path) -> str:
+        """`21.6 GB to download and 18.9 GB for the index in DIR, which has 500.0 GB free`."""
+        sizes = f"{shown(self.download)} to download and {shown(self.index)} for the index"
+        return f"{sizes} in {folder}, which has {shown(free_bytes(folder))} free"
+
+
+def needs_of(entry: Entry, folder: Path, *, dense: bool) -> Needs:
+    """Asks the hub for the sizes of an entry's files. Raises SleuthError where the disk is too small for all of them,
+    and for the index."""
+    corpus = remote_file(location_of(entry.file))
+    vectors = tuple(remote_file(location_of(file)) for file in entry.vectors) if dense else ()
+    there = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
+    joining = max((file.size for file in vectors), default=0)  # a part is removed only once it is appended
+    needed = Needs(
+        corpus=corpus,
+        vectors=vectors,
+        download=max(0, sum(file.size for file in (corpus, *vectors)) - there),
+        index=entry.passages * (DENSE_BYTES if dense else BM25_BYTES) + joining,
+    )
+    if needed.download + needed.index > free_bytes(folder):
+        raise SleuthError(f"{entry.name}: not enough disk: {needed.line(folder)}; name a DIR on a larger disk")
+    return needed
+
+
+def fetch_vectors(files: Sequence[RemoteFile], folder: Path, watch: ProgressBar) -> Path:
+    """The parts of a faiss file, downloaded one after the other and joined. Each is removed once it is appended; an
+    interrupted call goes on where it stopped."""
+    target, partial = folder / JOINED, folder / f"{JOINED}.joining"
+    total = sum(file.size for file in files)
+    if target.exists() and target.stat().st_size == total:
+        return target
+    end = 0
+    for file in files:
+        end += file.size
+        if partial.exists() and partial.stat().st_size >= end:
+            (folder / file.name).unlink(missing_ok=True)
+            continue
+        append_file(download(file, folder, watch), partial, end - file.size)
+        (folder / file.name).unlink()
+    os.replace(partial, target)
+    return target
+
+
+def append_file(part: Path, target: Path, start: int) -> None:
+    """Writes a file into another from byte `start` on, whatever a killed call left behind it."""
+    target.touch()
+    with part.open("rb") as source, target.open("r+b") as sink:
+        sink.truncate(start)
+        sink.seek(start)
+        shutil.copyfileobj(source, sink, 2**22)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def local_files(files: Sequence[Path], folder: Path, endings: Sequence[str]) -> tuple[Path, Path | None]:
+    """(corpus, vectors) of files that one has: the one with an ending of a corpus, and the others, in their order,
+    joined if there are several. Raises SleuthError for a missing file and for none or several corpora."""
+    if (missing := next((file for file in files if not file.is_file()), None)) is not None:
+        raise SleuthError(f"--from {missing}: no such file")
+    corpora = [file for file in files if file.name.endswith(tuple(endings))]
+    if len(corpora) != 1:
+        found = " and ".join(map(str, corpora)) or "none"
+        raise SleuthError(f"--from: one file should be the corpus ({', '.join(endings)}), found {found}")
+    parts = [file for file in files if file not in corpora]
+    if len(parts) < 2:
+        return corpora[0], parts[0] if parts else None
+    size = sum(part.stat().st_size for part in parts)
+    if size > free_bytes(folder):
+        raise SleuthError(f"--from: joining the vectors needs {shown(size)} in {folder}, which has too little free")
+    folder.mkdir(parents=True, exist_ok=True)
+    target, partial, start = folder / JOINED, folder / f"{JOINED}.joining", 0
+    if not target.exists() or target.stat().st_size != size:
+        for part in parts:
+            append_file(part, partial, start)
+            start += part.stat().st_size
+        os.replace(partial, target)
+    return corpora[0], target

@@ -19,7 +19,17 @@ import numpy as np
 from sleuth.data.hub import HubLocation, files_below, local_file
 from sleuth.data.layouts import copy_layouts
 from sleuth.data.pages import name_as_text
-from sleuth.data.rows import DAMAGED, ENDINGS, Row, checked_text, opened, rows_and_faults, text_of, texts_of
+from sleuth.data.rows import (
+    DAMAGED,
+    ENDINGS,
+    Row,
+    checked_text,
+    opened,
+    rows_and_faults,
+    text_of,
+    texts_of,
+    valid_row,
+)
 from sleuth.host.variables import ROW
 from sleuth.recipe.data import Part
 from sleuth.types import Document, SleuthError, Thought
@@ -75,8 +85,10 @@ def documents_and_faults(path: Path) -> Iterator[tuple[str, Document | SleuthErr
             yield str(file), _plain(local_file(file), name)
             continue
         for where, row in rows_and_faults(local_file(file), (*COLUMNS, *(copy.column for copy in copy_layouts()))):
-            prefix = f"{name}:" if len(files) > 1 else "row_"
-            yield where, row if isinstance(row, SleuthError) else _document(row, where, prefix)
+            try:
+                yield where, document_of(valid_row(row), where, f"{name}:" if len(files) > 1 else "row_")
+            except SleuthError as error:
+                yield where, error
 
 
 def files_in(path: Path) -> list[Path]:
@@ -85,11 +97,10 @@ def files_in(path: Path) -> list[Path]:
         return [path]
     location = HubLocation.read(path)
     if location is not None:
-        files = [path / file for file in sorted(files_below(location)) if file.endswith(TEXT_ENDINGS)]
-    elif path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.name.endswith(TEXT_ENDINGS)]
+        there = [path / file for file in sorted(files_below(location))]
     else:
-        files = []
+        there = sorted(path.iterdir()) if path.is_dir() else []
+    files = [file for file in there if file.name.endswith(TEXT_ENDINGS)]
     if not files:
         endings = f"{', '.join(TEXT_ENDINGS[:-1])} or {TEXT_ENDINGS[-1]}"
         raise SleuthError(f"{path}: no texts there; name a file that ends in {endings}, or a folder of such files")
@@ -135,13 +146,6 @@ def document_of(row: Row, where: str, id_prefix: str = "row_") -> Document:
         thoughts=thoughts,
         altered=altered,
     )
-
-
-def _document(row: Row, where: str, id_prefix: str) -> Document | SleuthError:
-    try:
-        return document_of(row, where, id_prefix)
-    except SleuthError as error:
-        return error
 
 
 def _plain(file: Path, name: str) -> Document | SleuthError:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sleuth.data.columns import question_in, text_column
 from sleuth.data.documents import text_digest
-from sleuth.data.layouts import question_layouts
+from sleuth.data.layouts import QUESTIONS, TEXTS, first_column, question_layouts
 from sleuth.data.pages import Page, pages_and_rows
 from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
 from sleuth.data.rows import checked_text
@@ -24,7 +23,9 @@ One = TypeVar("One")
 def split(rows: Sequence[One], key: Callable[[One], Hashable], seed: int, what: str) -> tuple[list[One], list[One]]:
     """(train, test), each in the order of `rows`; rows with the same `key` are in the same part, which depends on the
     seed and the key alone. Raises SleuthError if all have the same."""
-    keys = sorted({key(row) for row in rows}, key=lambda one: _order(seed, one))
+    keys = sorted(
+        {key(row) for row in rows}, key=lambda one: hashlib.blake2b(f"{seed} {one}".encode(), digest_size=16).digest()
+    )
     if len(keys) < 2:
         raise SleuthError(f"needs at least two different {what}, one to train on and one to test with")
     wanted = min(MOST_TEST_ROWS, max(1, round(TEST_SHARE * len(keys))))
@@ -78,18 +79,14 @@ def write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         lines.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-def _order(seed: int, key: Hashable) -> bytes:
-    return hashlib.blake2b(f"{seed} {key}".encode(), digest_size=16).digest()
-
-
 def _text_row(found: Any, where: str, name: str) -> dict[str, str]:
     if isinstance(found, SleuthError):
         raise found
     if isinstance(found, Page):
         return {"id": name, "text": found.text}
-    column = text_column(found)
+    column = first_column(found, TEXTS)
     if column is None:
-        asked = question_in(found)
+        asked = first_column(found, QUESTIONS)
         other = f"; it is a question (`{asked}`), and thinking trains on texts" if asked else ""
         raise SleuthError(f"{where}: no `text`; the row has {', '.join(found) or 'no keys'}{other}")
     text = checked_text(found[column], column, where)

@@ -1,13 +1,13 @@
-"""Downloads data set files from the hub, by the path `hf://OWNER/NAME/FILE`. The one file that needs the extra `hub`.
+"""Downloads data set files from the hub, by the path `hf://OWNER/NAME/FILE`.
 
-Questions are kept in the hub's cache; a corpus, which may be many gigabytes, in a folder of the caller's choice."""
+Questions are kept in the hub's cache; a corpus, which may be many gigabytes, in a folder of the caller's choice.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from sleuth.host.cards import fetch_card
+from sleuth.host.disk import free_bytes, shown
 from sleuth.host.threads import to_stderr
 from sleuth.types import SleuthError
 
@@ -68,7 +69,8 @@ def local_file(path: Path, log: Log = to_stderr) -> Path:
             location.repository, location.path, repo_type="dataset", revision=location.revision, dry_run=True
         )
         if file.will_download:
-            log(f"{location}: {_megabytes(file.file_size)} to download")
+            size = "unknown size" if file.file_size is None else shown(file.file_size)
+            log(f"{location}: {size} to download")
         found = hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash)
     fetch_card(location.repository, "dataset", log)
     return Path(found)
@@ -78,7 +80,7 @@ def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, l
     """A large file of the hub, downloaded into `folder` or resumed there. Its size is logged first."""
     location.require_file()
     file = remote_file(location)
-    log(f"{location}: {_megabytes(file.size)}, into {folder}")
+    log(f"{location}: {shown(file.size)}, into {folder}")
     return download(file, folder, watch)
 
 
@@ -125,10 +127,6 @@ def _hub_errors(location: HubLocation) -> Iterator[None]:
         raise SleuthError(f"{location}: cannot be downloaded from the hub: {reason}") from error
 
 
-def _megabytes(size: int | None) -> str:
-    return "an unknown number of bytes" if size is None else f"{size / 1e6:,.1f} MB"
-
-
 ATTEMPTS = 5  # in a row without progress
 PAUSE = 1.0  # seconds before the second attempt, doubled for each further one
 SILENCE_SECONDS = 30.0  # until a silent connection is closed
@@ -169,7 +167,11 @@ def download(file: RemoteFile, folder: Path, watch: ProgressBar) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{file.name}.{re.sub('[^0-9A-Za-z]', '', file.version)[:12]}{PART}"
-    _require_room(part, file)
+    needed, free = file.size - _size(part), free_bytes(folder)
+    if needed > free:
+        raise SleuthError(
+            f"{file.shown}: needs {shown(needed)} and {folder} has {shown(free)} free; name a DIR on a larger disk"
+        )
     with watch("download (MB)") as progress:
         _fill(part, file, progress)
     if part.stat().st_size != file.size or not _is_valid(part, file, watch):
@@ -187,7 +189,7 @@ def _fill(part: Path, file: RemoteFile, progress: Callable[[int, int], None]) ->
     while (start := _size(part)) < file.size:
         if idle == ATTEMPTS:
             raise SleuthError(
-                f"{file.shown}: the download stopped at {_in_mb(start)} of {_in_mb(file.size)} MB ({reason}); "
+                f"{file.shown}: the download stopped at {shown(start)} of {shown(file.size)} ({reason}); "
                 "run the same command again to resume it"
             )
         if idle:
@@ -224,12 +226,10 @@ def _append(part: Path, file: RemoteFile, start: int, progress: Callable[[int, i
 
 def _is_valid(path: Path, file: RemoteFile, watch: ProgressBar) -> bool:
     """Whether the contents match the checksum, if there is one."""
-    if re.fullmatch("[0-9a-f]{64}", file.version):
-        digest = hashlib.sha256()
-    elif re.fullmatch("[0-9a-f]{40}", file.version):
-        digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
-    else:
+    if not re.fullmatch("[0-9a-f]{64}|[0-9a-f]{40}", file.version):
         return True
+    git_blob = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
+    digest = hashlib.sha256() if len(file.version) == 64 else git_blob
     with watch("checksum (MB)") as progress, path.open("rb") as content:
         while block := content.read(BLOCK):
             digest.update(block)
@@ -237,18 +237,5 @@ def _is_valid(path: Path, file: RemoteFile, watch: ProgressBar) -> bool:
     return digest.hexdigest() == file.version
 
 
-def _require_room(part: Path, file: RemoteFile) -> None:
-    needed, free = file.size - _size(part), shutil.disk_usage(part.parent).free
-    if needed > free:
-        raise SleuthError(
-            f"{file.shown}: needs {_in_mb(needed)} MB and {part.parent} has {_in_mb(free)} MB free; "
-            "name a DIR on a larger disk"
-        )
-
-
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _in_mb(size: int) -> str:
-    return f"{size / MEGABYTE:,.1f}"

@@ -14,18 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from sleuth.data.columns import renamed
 from sleuth.data.hub import local_file
+from sleuth.data.layouts import renamed
 from sleuth.data.parquet_worker import limit
-from sleuth.data.rows import ENDINGS, Row, rows_and_faults
-from sleuth.data.tables import TABLES
+from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
 PAGES = (".txt", ".md", ".html", ".htm", ".pdf")
-KINDS = (*PAGES, *ENDINGS, *TABLES)
+KINDS = (*PAGES, *FORMATS)
 MAX_DEPTH = 16
 """Folders within folders that are read."""
 MAX_PDF_PAGES = 10_000
@@ -111,6 +109,7 @@ def read_page(file: Path) -> Page:
 
 
 def _read(content: bytes, file: Path) -> tuple[str, str]:
+    """(title, text), as of each of `READERS`."""
     return READERS.get(file.suffix.lower(), _plain)(content, file)
 
 
@@ -152,7 +151,7 @@ def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
     """Pieces of at most `most` words, which end where a sentence or a paragraph does, if one is short enough."""
     piece: list[str] = []
     for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text):
-        words = [part for word in sentence.split() for part in _cut(word)]
+        words = [word[at : at + LONG_WORD] for word in sentence.split() for at in range(0, len(word), LONG_WORD)]
         if piece and len(piece) + len(words) > most:
             yield " ".join(piece)
             piece = []
@@ -182,9 +181,7 @@ def _of_file(
     file: Path, name: str, prefix: str, names: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
     if file.is_file() and not file.name.lower().endswith(KINDS):
-        raise SleuthError(
-            f"{file}: unknown kind of file; its name should end in {', '.join(KINDS[:-1])} or {KINDS[-1]}"
-        )
+        raise SleuthError(f"{file}: unknown kind of file; its name should end in one of {', '.join(KINDS)}")
     if not file.name.lower().endswith(PAGES):
         yield from ((where, prefix, row) for where, row in renamed(rows_and_faults(file), names))
         return
@@ -194,12 +191,7 @@ def _of_file(
         yield str(file), name, error
 
 
-def _cut(word: str) -> list[str]:
-    return [word[at : at + LONG_WORD] for at in range(0, len(word), LONG_WORD)]
-
-
 def _plain(content: bytes, file: Path) -> tuple[str, str]:
-    """(title, text); as of the functions below."""
     try:
         return "", content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -250,17 +242,13 @@ def _pdf(content: bytes, file: Path) -> tuple[str, str]:
             raise SleuthError(f"{file}: has a password; save a copy without one")
         if len(document.pages) > MAX_PDF_PAGES:
             raise SleuthError(f"{file}: has {len(document.pages):,} pages, more than {MAX_PDF_PAGES:,}; split it")
-        return _pdf_title(document.metadata), "\n\n".join(page.extract_text() for page in document.pages)
+        title = document.metadata.title if document.metadata is not None else None
+        return title if isinstance(title, str) else "", "\n\n".join(page.extract_text() for page in document.pages)
     except SleuthError:
         raise
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise SleuthError(f"{file}: a damaged PDF, or no PDF ({reason})") from None
-
-
-def _pdf_title(metadata: Any) -> str:
-    title = metadata.title if metadata is not None else None
-    return title if isinstance(title, str) else ""
 
 
 READERS = {".pdf": _pdf, ".html": _html, ".htm": _html, ".md": _markdown}

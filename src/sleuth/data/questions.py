@@ -13,9 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from sleuth.data import columns
 from sleuth.data.hub import local_file
-from sleuth.data.layouts import layout_of, question_layouts
+from sleuth.data.layouts import (
+    ANSWERS,
+    IDS,
+    QUESTIONS,
+    TEXTS,
+    id_of,
+    layout_of,
+    question_layouts,
+    question_row,
+    renamed,
+    require_question,
+)
 from sleuth.data.rows import (
     Row,
     checked_text,
@@ -44,8 +54,8 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
 
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; other names
-    of these columns are in `sleuth.data.columns`, and `names` adds some: `{"question": "prompt"}`. The layouts of the
-    families, such as `sleuth.search.search_r1_rows` and `sleuth.cite.rows`, are read too. `with_prompt` loads each
+    of these columns are in `sleuth.data.layouts`, and `names` adds some: `{"question": "prompt"}`. The layouts of the
+    families, such as `sleuth.search.rows` and `sleuth.cite.rows`, are read too. `with_prompt` loads each
     row's own prompt. Raises SleuthError with file:line for the first few malformed rows and repeated ids, with the
     number of all, and for a file without rows.
     """
@@ -53,7 +63,7 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
     problems: list[str] = []
     rows = 0
     read = () if names else columns_of(with_prompt=with_prompt)
-    for where, row in columns.renamed(rows_and_faults(local_file(path), read), names or {}):
+    for where, row in renamed(rows_and_faults(local_file(path), read), names or {}):
         rows += 1
         if rows == 1:
             require_questions(row, where)
@@ -78,7 +88,7 @@ def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str,
 def require_questions(row: Row | SleuthError, where: str) -> None:
     """Raises SleuthError if the first row of a file shows that it is a corpus."""
     if not isinstance(row, SleuthError) and layout_of(row) is None:
-        columns.require_question(row, where)
+        require_question(row, where)
 
 
 def require_few(rows: int, where: str) -> None:
@@ -100,7 +110,7 @@ def first_problems(problems: Sequence[str], rows: int, path: Path) -> list[str]:
 def columns_of(*, with_prompt: bool = False) -> tuple[str, ...]:
     """The columns that tasks are read from in a parquet file."""
     others = [column for layout in question_layouts() for column in layout.columns]
-    ours = (*columns.COLUMNS, *columns.TEXTS, "gold_ids", "type", "data_source")
+    ours = (*IDS, *QUESTIONS, *ANSWERS, *TEXTS, "gold_ids", "type", "data_source")
     return (*ours, *others, "prompt") if with_prompt else (*ours, *others)
 
 
@@ -110,27 +120,20 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
     message_of = layout.message_of if layout is not None and layout.message_of is not None else _message_of
     prompt = message_of(row, where) if with_prompt else ""
     row = layout.standard_row(row, where) if layout is not None else row
-    if layout is not None and layout.evidence_of is not None:
-        return Task(
-            id=text_of(row, "id", where),
-            question=text_of(row, "question", where).strip(),
-            golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where),
-            kind=_label(row, "type", where),
-            source=_label(row, "data_source", where),
-            prompt=prompt,
-            evidence=layout.evidence_of(row, where),
-            reference=_label(row, "answer", where),
-            rubrics=rubrics_of(row, where),
-        )
-    row = columns.question_row(row)
+    evidence = layout.evidence_of(row, where) if layout is not None and layout.evidence_of is not None else None
+    row = question_row(row) if evidence is None else row
     return Task(
-        id=checked_text(columns.id_of(row, where), "id", where),
+        id=checked_text(id_of(row, where), "id", where) if evidence is None else text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
-        golden_answers=_answers(row, where),
+        golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where)
+        if evidence
+        else _answers(row, where),
         gold_passages=texts_of(row.get("gold_ids"), "gold_ids", where),
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,
+        evidence=evidence,
+        reference=_label(row, "answer", where) if evidence else "",
         rubrics=rubrics_of(row, where),
     )
 
@@ -160,11 +163,13 @@ def _answers(row: Row, where: str) -> tuple[str, ...]:
 
 def _message_of(row: Row, where: str) -> str:
     """The one user message of the row's `prompt`, unchanged: the published instruction with the question."""
-    messages = row.get("prompt")
-    if not isinstance(messages, Sequence | np.ndarray) or isinstance(messages, str):
-        raise SleuthError(f'{where}: no `prompt`; expected a list of messages such as [{{"role": "user", ...}}]')
+    given: Any = row.get("prompt")
+    is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
+    messages: list[Any] = [*given] if is_list else [given]
     if not all(isinstance(message, Mapping) for message in messages):
-        raise SleuthError(f'{where}: `prompt` should hold messages such as {{"role": "user", "content": "..."}}')
+        raise SleuthError(
+            f'{where}: `prompt` should be a list of messages such as {{"role": "user", "content": "..."}}'
+        )
     roles = [message.get("role") for message in messages]
     if roles != ["user"]:
         raise SleuthError(
@@ -185,13 +190,11 @@ def rubrics_of(row: Row, where: str) -> tuple[Rubric, ...]:
         raise SleuthError(
             f"{where}: `rubrics` has {', '.join(sorted(unknown))}; expected positive_rubrics and negative_rubrics"
         )
-    return (
-        *_criteria(table.get("positive_rubrics"), "rubrics.positive_rubrics", where, wanted=True),
-        *_criteria(table.get("negative_rubrics"), "rubrics.negative_rubrics", where, wanted=False),
-    )
+    return (*_criteria(table, "positive_rubrics", where), *_criteria(table, "negative_rubrics", where))
 
 
-def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rubric]:
+def _criteria(table: Mapping[str, Any], name: str, where: str) -> Iterator[Rubric]:
+    key, value = f"rubrics.{name}", table.get(name)
     if value is not None and (isinstance(value, str) or not isinstance(value, Sequence | np.ndarray)):
         raise SleuthError(f'{where}: `{key}` should be a list such as [{{"title": "...", "description": "..."}}]')
     for index, criterion in enumerate(value if value is not None else ()):
@@ -200,7 +203,7 @@ def _criteria(value: Any, key: str, where: str, *, wanted: bool) -> Iterator[Rub
         yield Rubric(
             title=checked_text(criterion.get("title"), f"{key}.{index}.title", where),
             description=checked_text(criterion.get("description"), f"{key}.{index}.description", where),
-            wanted=wanted,
+            wanted=name == "positive_rubrics",
         )
 
 

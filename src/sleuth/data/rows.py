@@ -1,8 +1,9 @@
-"""Rows of JSON lines and parquet files, each with its place for error messages."""
+"""Rows of JSON lines, parquet files and tables, each with its place for error messages."""
 
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import json
@@ -14,17 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
 from sleuth.data import parquet_worker
-from sleuth.data.tables import TABLES, csv_rows, json_object, json_rows
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
 Row = Mapping[str, Any]
+Found = tuple[str, Row | SleuthError]
+"""`file:line`, and the row or what is wrong with it."""
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
+FORMATS = (*ENDINGS, ".csv", ".tsv", ".json")
+"""Those after `ENDINGS` are read whole or converted: runs read them too, but the others are faster."""
 RATIO = 100
 """How many times its size a file may unpack to, if that is more than a row may have. Packed text has a tenth of its
 size; what has a hundredth repeats itself and is not worth hours."""
@@ -49,20 +53,24 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
 
-def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Row | SleuthError]]:
+def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[Found]:
     """As `read_rows`, but yields the error of an invalid line in place of its row and continues. Damage to the file
     itself is yielded last."""
     _require_file(path)
-    if path.name.endswith(ENDINGS[:2]):
-        return _json_rows(path)
-    if path.name.endswith(ENDINGS[2]):
+    if path.name.endswith(".parquet"):
         return _parquet_rows(path, columns)
-    if path.suffix == ".json":
-        return json_rows(path)
-    if path.suffix in TABLES:
-        return csv_rows(path)
-    *others, last = (*ENDINGS, *TABLES)
-    raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(others)} or {last}")
+    readers = {
+        ".jsonl": _json_lines,
+        ".jsonl.gz": _json_lines,
+        ".csv": _csv_rows,
+        ".tsv": _csv_rows,
+        ".json": _json_list,
+    }
+    read = next((read for ending, read in readers.items() if path.name.endswith(ending)), None)
+    if read is None:
+        *others, last = FORMATS
+        raise SleuthError(f"{path}: unknown format; the name should end in {', '.join(others)} or {last}")
+    return read(path)
 
 
 def _require_file(path: Path) -> None:
@@ -147,7 +155,7 @@ def unpacked_too_large(path: Path) -> str:
     return f"{path}: unpacks to more than {RATIO} times its {path.stat().st_size:,} bytes, and is {ROW.exceeded()}"
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, Row | SleuthError]]:
+def _json_lines(path: Path) -> Iterator[Found]:
     number = empty = 0
     most = ROW.bytes
     try:
@@ -173,29 +181,115 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Row | SleuthError]]:
 
 def _json_object(line: bytes, where: str) -> Row | SleuthError:
     try:
-        row = json_object(line.removeprefix(codecs.BOM_UTF8).decode())
+        row = _decode_json(line.removeprefix(codecs.BOM_UTF8).decode())
     except UnicodeDecodeError:
         return SleuthError(f"{where}: not UTF-8 text")
     except json.JSONDecodeError as error:
         return SleuthError(f"{where}: not JSON ({error.msg}, column {error.colno})")
     except (ValueError, RecursionError) as error:  # a key twice, thousands of digits or of nested brackets
         return SleuthError(f"{where}: not JSON ({error})")
-    if not isinstance(row, dict):
-        return SleuthError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    return _object(row, where)
+
+
+def _object(row: Any, where: str) -> Row | SleuthError:
+    wrong = f"{where}: expected a JSON object, found {type(row).__name__}"
+    return row if isinstance(row, dict) else SleuthError(wrong)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key `{twice[:100]}` twice")
     return row
+
+
+_decode_json = json.JSONDecoder(object_pairs_hook=_distinct).decode
+"""The value that JSON spells. Raises ValueError for an object with a key twice, which readers read differently."""
+
+
+def _json_list(path: Path) -> Iterator[Found]:
+    """Each object of the list in the file, or under the one key that has a list."""
+    try:
+        if path.stat().st_size > ROW.bytes:
+            raise SleuthError(f"{path}: {ROW.exceeded()}, or write one object a line, as .jsonl")
+        found = _decode_json((text := path.read_bytes()).decode(json.detect_encoding(text)))
+        lists = [value for value in found.values() if isinstance(value, list)] if isinstance(found, dict) else [found]
+        if len(lists) != 1 or not isinstance(lists[0], list):
+            raise SleuthError(f"{path}: should be a list of objects, or an object with one such list")
+    except SleuthError as error:
+        yield f"{path}:1", error
+    except UnicodeDecodeError:
+        yield f"{path}:1", SleuthError(f"{path}: not UTF-8 text")
+    except json.JSONDecodeError as error:
+        hint = "; a file with one object a line is .jsonl" if error.msg == "Extra data" else ""
+        yield f"{path}:{error.lineno}", SleuthError(f"{path}:{error.lineno}: not JSON ({error.msg}){hint}")
+    except (ValueError, RecursionError) as error:
+        yield f"{path}:1", SleuthError(f"{path}: not JSON ({error})")
+    else:
+        for number, row in enumerate(lists[0], start=1):
+            yield f"{path}:{number}", _object(row, f"{path}:{number}")
+
+
+def _csv_rows(path: Path) -> Iterator[Found]:
+    """Each row under the heading. A cell that holds a JSON list is that list, and an empty one is left out."""
+    csv.field_size_limit(ROW.bytes)
+    number, left = 1, [ROW.bytes]
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.reader(_bounded(lines, left), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+            heading = [name.strip() for name in next(reader, [])]
+            if len(set(heading)) != len(heading) or "" in heading:
+                shown = f"{heading[:8]}" + " ..." * (len(heading) > 8)
+                yield f"{path}:1", SleuthError(f"{path}:1: the first line should name each column, once: {shown}")
+                return
+            for cells in reader:
+                number, left[0] = reader.line_num, ROW.bytes
+                if len(cells) == len(heading):
+                    named = zip(heading, cells, strict=True)
+                    yield f"{path}:{number}", {name: _cell(cell) for name, cell in named if cell.strip()}
+                elif cells:
+                    found = f"{len(cells)} cells, and the first line names {len(heading)} columns"
+                    yield f"{path}:{number}", SleuthError(f"{path}:{number}: has {found}; quote cells that hold commas")
+    except UnicodeDecodeError:
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: not UTF-8 text after line {number}")
+    except csv.Error as error:
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: not a table after line {number} ({error})")
+
+
+def _bounded(lines: TextIO, left: list[int]) -> Iterator[str]:
+    """The lines of a file. Raises csv.Error after `left[0]` characters, which the reader of a row sets again."""
+    while line := lines.readline(left[0] + 1):
+        left[0] -= len(line)
+        if left[0] < 0:
+            raise csv.Error(f"a row is {ROW.exceeded()}")
+        yield line
+
+
+def _cell(text: str) -> Any:
+    """A cell: a list of texts if it is spelled as JSON, else the text."""
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    return text
 
 
 def count_rows(path: Path) -> int:
     """The lines of a file, or the rows of a parquet one by its footer. Raises SleuthError if it cannot be read."""
     _require_file(path)
-    if path.name.endswith(ENDINGS[2]):
+    if path.name.endswith(".parquet"):
         with _decoded(path, (), whole=False) as stream:
             return int(stream.schema.metadata[b"rows"])
     with opened(path) as lines:
         return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Row | SleuthError]]:
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Found]:
     number = 0
     try:
         with _decoded(path, columns) as stream:

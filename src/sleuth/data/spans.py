@@ -9,85 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-STOP_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "in",
-        "on",
-        "at",
-        "to",
-        "for",
-        "from",
-        "by",
-        "with",
-        "and",
-        "or",
-        "but",
-        "as",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "being",
-        "it",
-        "its",
-        "his",
-        "her",
-        "their",
-        "this",
-        "that",
-        "these",
-        "those",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "what",
-        "when",
-        "where",
-        "how",
-        "has",
-        "have",
-        "had",
-        "do",
-        "does",
-        "did",
-        "not",
-        "also",
-        "into",
-        "than",
-        "then",
-        "there",
-        "he",
-        "she",
-        "they",
-        "we",
-        "i",
-        "you",
-        "him",
-        "them",
-        "after",
-        "before",
-        "over",
-        "under",
-        "between",
-        "during",
-        "about",
-        "up",
-        "out",
-        "such",
-        "more",
-        "most",
-        "other",
-        "some",
-    ]
-)
 WORD = re.compile(r"\w[\w'\u2019-]*")
+STOP_WORDS = frozenset(
+    WORD.findall(
+        """
+        a an the of in on at to for from by with and or but as is are was were be been being it its his her their this
+        that these those which who whom whose what when where how has have had do does did not also into than then there
+        he she they we i you him them after before over under between during about up out such more most other some
+    """
+    )
+)
 
 SpanKind = Literal["date", "year", "percent", "money", "number", "name", "noun"]
 """What a span is, by its form alone."""

@@ -52,17 +52,15 @@ def pair_logprobs(
     """The log-probabilities of each pair, in passes over at most `budget` distinct tokens; without gradients. With a
     `baseline`, that model computes those of the counterfactual rows."""
     options = {"budget": budget, "temperature": temperature}
-    if baseline is None:
-        values = iter(
-            row_logprobs(model, [row for pair in pairs for row in (pair.factual, pair.counterfactual)], **options)
-        )
+    if baseline is None:  # in one call, because the rows of a pair share a prefix
+        values = row_logprobs(model, [row for pair in pairs for row in (pair.factual, pair.counterfactual)], **options)
+        both = zip(values[::2], values[1::2], strict=True)
     else:
         factual = row_logprobs(model, [pair.factual for pair in pairs], **options)
-        counterfactual = row_logprobs(baseline, [pair.counterfactual for pair in pairs], **options)
-        values = iter([row for pair in zip(factual, counterfactual, strict=True) for row in pair])
+        both = zip(factual, row_logprobs(baseline, [one.counterfactual for one in pairs], **options), strict=True)
     return [
-        PairLogprobs(factual=_last(next(values), pair.suffix_len), counterfactual=_last(next(values), pair.suffix_len))
-        for pair in pairs
+        PairLogprobs(factual=_last(one, pair.suffix_len), counterfactual=_last(other, pair.suffix_len))
+        for pair, (one, other) in zip(pairs, both, strict=True)
     ]
 
 

@@ -114,7 +114,7 @@ def evaluation(
     paid = computes_score(session.rewards, dialect)
     is_scored = paid and not any(reward.compares_answers for reward in session.rewards)
     records = [question_record(episode, score, is_scored=is_scored) for episode, score in answered]
-    reasons = missing_reasons([score for _, score in answered])
+    reasons = _most_frequent_first(score.note for _, score in answered if score.value is None)
     measured = measured_figures(records, dialect)
     scores = sorted(filter(is_score, measured), key=lambda key: key != SCORE)
     leads = scores if leads_with_score(session.rewards, dialect) else []
@@ -198,11 +198,6 @@ def outcome_counts(records: Sequence[Record]) -> dict[str, int]:
     notes = (record["note"] if record.get("verdict") != SCORE or record[SCORE] is None else "" for record in records)
     outcomes = (RETRIEVER_FAILED if note.startswith(RETRIEVER_FAILED) else note for note in notes)
     return _most_frequent_first(outcome or record["stop"] for outcome, record in zip(outcomes, records, strict=True))
-
-
-def missing_reasons(scores: Sequence[Score]) -> dict[str, int]:
-    """The number of missing scores by the whole note, most frequent first."""
-    return _most_frequent_first(score.note for score in scores if score.value is None)
 
 
 def _most_frequent_first(names: Iterable[str]) -> dict[str, int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
-from sleuth.judges.exam import ExamAnswer
+from sleuth.judges.exam import ExamAnswer, ExamQuestion
 from sleuth.recipe.judges import Skill
 from sleuth.types import Case
 
@@ -41,11 +40,6 @@ class SkillMark:
     def weak(self) -> list[str]:
         """The kinds of questions with an accuracy below `MIN_ACCURACY`."""
         return [kind for kind, right in self.kinds.items() if (right.value or 0) < MIN_ACCURACY]
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields and the worst kind."""
-        kinds = {kind: right.as_json() for kind, right in self.kinds.items()}
-        return {"accuracy": self.accuracy.as_json(), "worst": self.worst, "kinds": kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +90,10 @@ class ExamCard:
 
     def as_json(self) -> dict[str, Any]:
         """The fields and the derived properties as an object."""
-        skills = {skill: mark.as_json() for skill, mark in self.skills.items()}
-        found = {"faults": self.faults, "weak": self.weak, "passed": self.passed}
-        return asdict(self) | {"skills": skills} | found
+        card = asdict(self) | {"faults": self.faults, "weak": self.weak, "passed": self.passed}
+        for skill, mark in self.skills.items():
+            card["skills"][skill]["worst"] = mark.worst
+        return card
 
 
 def in_words(skill: Skill) -> str:
@@ -108,28 +103,20 @@ def in_words(skill: Skill) -> str:
 
 def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds: float) -> ExamCard:
     """The card of an exam; intervals are over the people in its questions."""
-    by_skill: defaultdict[Skill, list[ExamAnswer]] = defaultdict(list)
-    for answer in answers:
-        by_skill[answer.question.skill].append(answer)
+    by_skill = _grouped(answers, lambda question: question.skill)
     cases, pairs = (
         [asked for asked in by_skill.values() if isinstance(asked[0].question.item, Case) == single]
         for single in (True, False)
     )
-    repeated = [answer for answer in answers if answer.repeated is not None]
+    in_cases = (_gain(asked, "padded_false", over="number_changed") for asked in cases)
+    repeated = [(one, again.score != one.verdict.score) for one in answers if (again := one.repeated) is not None]
     return ExamCard(
         judge=judge,
-        skills={
-            skill: SkillMark(accuracy=_accuracy(asked), kinds=_right_by_kind(asked))
-            for skill, asked in by_skill.items()
-        },
+        skills={skill: _mark(asked) for skill, asked in by_skill.items()},
         position=_effect(map(_position, pairs)),
-        length=_effect(
-            [*(_gain(asked, "padded_false", over="number_changed") for asked in cases), *map(_length_in_pairs, pairs)]
-        ),
+        length=_effect([*in_cases, *map(_length_in_pairs, pairs)]),
         obedience=_effect(_gain(asked, "instructions", over="padded_false") for asked in by_skill.values()),
-        changed=_share(
-            [(one, one.repeated is not None and one.repeated.score != one.verdict.score) for one in repeated]
-        ),
+        changed=_share(repeated),
         silent=_share([(answer, answer.verdict.score is None) for answer in answers]),
         questions=len(answers),
         calls=calls,
@@ -137,24 +124,30 @@ def exam_card(judge: str, answers: Sequence[ExamAnswer], *, calls: int, seconds:
     )
 
 
-def _accuracy(answers: Sequence[ExamAnswer]) -> Measured:
-    """The mean over people; for each, the mean of the right shares among the questions of each right score, and in each
-    share all kinds alike. Pairs count as one side: their two orders are right with opposite scores."""
-    rights: defaultdict[int, defaultdict[float, defaultdict[str, list[float]]]] = defaultdict(
-        lambda: defaultdict(lambda: defaultdict(list))
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _grouped(answers: Iterable[ExamAnswer], key: Callable[[ExamQuestion], Key]) -> dict[Key, list[ExamAnswer]]:
+    groups: dict[Key, list[ExamAnswer]] = {}
+    for answer in answers:
+        groups.setdefault(key(answer.question), []).append(answer)
+    return groups
+
+
+def _mark(answers: Sequence[ExamAnswer]) -> SkillMark:
+    """The accuracy is the mean over people; for each, the mean of the right shares among the questions of each right
+    score, and in each share all kinds alike. Pairs count as one side: their two orders are right with opposite
+    scores."""
+    accuracies: list[float] = []
+    for of_person in _grouped(answers, lambda question: question.subject).values():
+        sides = _grouped(of_person, lambda one: one.right if isinstance(one.item, Case) else 0.0)
+        kinds = (_grouped(of_side, lambda one: one.kind) for of_side in sides.values())
+        accuracies.append(fmean(fmean(fmean(map(_is_right, one)) for one in by_kind.values()) for by_kind in kinds))
+    kinds = _grouped(answers, lambda question: question.kind)
+    return SkillMark(
+        accuracy=share(accuracies),
+        kinds={kind: _share([(answer, _is_right(answer)) for answer in asked]) for kind, asked in kinds.items()},
     )
-    for answer in answers:
-        question = answer.question
-        side = question.right if isinstance(question.item, Case) else 0.0
-        rights[question.subject][side][question.kind].append(_is_right(answer))
-    return share([fmean(fmean(map(fmean, kinds.values())) for kinds in sides.values()) for sides in rights.values()])
-
-
-def _right_by_kind(answers: Sequence[ExamAnswer]) -> dict[str, Measured]:
-    kinds: defaultdict[str, list[ExamAnswer]] = defaultdict(list)
-    for answer in answers:
-        kinds[answer.question.kind].append(answer)
-    return {kind: _share([(answer, _is_right(answer)) for answer in asked]) for kind, asked in kinds.items()}
 
 
 def _is_right(answer: ExamAnswer) -> bool:
@@ -169,15 +162,13 @@ _BySubject = dict[int, float]
 
 def _tested_scores(answers: Sequence[ExamAnswer], kind: str) -> _BySubject:
     """The mean score of the tested answer over both orders; subjects with a missing one are left out."""
-    by_subject: defaultdict[int, list[float | None]] = defaultdict(list)
-    for answer in answers:
-        if answer.question.kind == kind:
-            by_subject[answer.question.subject].append(answer.question.tested_score(answer.verdict))
-    return {
-        subject: fmean(known)
-        for subject, scores in by_subject.items()
-        if len(known := [score for score in scores if score is not None]) == len(scores)
-    }
+    scores: _BySubject = {}
+    for subject, asked in _grouped(answers, lambda question: question.subject).items():
+        tested = [one.question.tested_score(one.verdict) for one in asked if one.question.kind == kind]
+        known = [score for score in tested if score is not None]
+        if known and len(known) == len(tested):
+            scores[subject] = fmean(known)
+    return scores
 
 
 def _gain(answers: Sequence[ExamAnswer], kind: str, *, over: str) -> _BySubject:
@@ -195,11 +186,8 @@ def _length_in_pairs(pairs: Sequence[ExamAnswer]) -> _BySubject:
 
 def _position(pairs: Sequence[ExamAnswer]) -> _BySubject:
     """The mean of 2 x score - 1 of the first answer, over both orders of all pairs about a person."""
-    scores: defaultdict[int, list[float]] = defaultdict(list)
-    for answer in pairs:
-        if answer.verdict.score is not None:
-            scores[answer.question.subject].append(2 * answer.verdict.score - 1)
-    return {subject: fmean(firsts) for subject, firsts in scores.items()}
+    judged = _grouped((one for one in pairs if one.verdict.score is not None), lambda question: question.subject)
+    return {subject: fmean(2 * (one.verdict.score or 0) - 1 for one in asked) for subject, asked in judged.items()}
 
 
 def _effect(measurements: Iterable[_BySubject]) -> Measured:

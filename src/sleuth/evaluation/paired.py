@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from sleuth.answers.answer import SCORE
-from sleuth.evaluation.arms import Difference, Runs
-from sleuth.evaluation.arms import difference as arm_difference
 from sleuth.evaluation.figures import Record, figure, figures, question_value
 from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means
+from sleuth.evaluation.significance import Difference, Runs
+from sleuth.evaluation.significance import difference as arm_difference
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""

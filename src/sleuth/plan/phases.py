@@ -204,12 +204,6 @@ class StagePlan:
         """That of a training stage."""
         return learner_of(self.recipe, self.index, self.shape, self.machine)
 
-    @property
-    def playing(self) -> Passes:
-        """Those of the model that plays: the policy, or the teacher of a warm start."""
-        named = self.stage.playing_model if isinstance(self.stage, TrainingRecipe) else None
-        return self.passes if named is None else replace(self.passes, shape=shape_of(named)[0])
-
     def on_servers(self, ranks: int) -> Played | None:
         """What each server on a card of its own generates of what `ranks` would; None without such servers."""
         if self.played is None or self.pool is None or self.shared or not self.machine.servers:
@@ -226,11 +220,7 @@ class StagePlan:
             return
         learner = self.learner
         if self.played is not None:
-            before = learner.state()
-            if stage.plays_before_training:
-                before = {"weights": learner.weights}, {}
-                if stage.playing_model is not None:
-                    before[0]["teacher"] = self.playing.size * self.playing.shape.weights
+            before = ({"weights": learner.weights}, {}) if stage.plays_before_training else learner.state()
             yield self._generation("rollout", *before, self.played)
             yield from self._servers(self.machine.ranks)
         # Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both.
@@ -261,7 +251,7 @@ class StagePlan:
         return self._phase(name, held | {"packed weights": copies, "libraries": libraries} | sleeping, host)
 
     def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
-        memory, passes = self.machine.memory, self.playing
+        memory, passes = self.machine.memory, self.passes
         parts = held | {"libraries": self.machine.device.libraries}
         if self.pool is not None and not self.shared:
             return self._phase(name, parts, host)

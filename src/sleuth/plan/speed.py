@@ -117,7 +117,7 @@ def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase]) -
     if played is not None and (sequences := played.sequences) is not None:
         fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
         at_once = next(fitting, played.at_once)  # servers elsewhere run as many as they are asked
-        generation = replace(speed, passes=planned.playing).generation(played, sequences, at_once)
+        generation = speed.generation(played, sequences, at_once)
         sampled = sequences * generating * played.lengths.sampled
     if not isinstance(stage, TrainingRecipe):
         return replace(counts, tokens=None if generation is None else sampled, seconds=generation)

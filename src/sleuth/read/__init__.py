@@ -11,6 +11,6 @@ FAMILY = Family(
     dialects={"reading": "sleuth.read.dialect:READING"},
     thoughtless=("reading",),
     data={
-        "reading": "sleuth.read.tables:ReadingRecipe",
+        "reading": "sleuth.read.texts:ReadingRecipe",
     },
 )

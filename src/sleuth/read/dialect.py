@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from sleuth.dialect import Tags
-from sleuth.search.dialects.sleuth import SLEUTH
+from sleuth.search.dialects import SLEUTH
 
 QUOTED = re.compile(r"\s*\[(?P<quoted>[^\[\]]*)\]\s*\Z")
 """The words that an answer goes on with, at its end."""

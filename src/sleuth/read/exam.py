@@ -39,21 +39,20 @@ class ReadingExam:
     def figures(self) -> dict[str, Measured]:
         """Exact match and token F1 of the model, exact match of the control, and the difference, each with an interval
         over questions."""
-        exact, window = (self._exact(answers) for answers in (self.answers, self.window_answers))
-        f1 = [token_f1(answer, question.answers) for answer, question in self._pairs(self.answers)]
+        golden = [question.answers for question in self.questions]
+        exact, window = ([*map(float, map(exact_match, one, golden))] for one in (self.answers, self.window_answers))
         return {
             "exact_match": share(exact),
-            "f1": share(f1),
+            "f1": share([*map(token_f1, self.answers, golden)]),
             "window_exact_match": share(window),
             "above_window": paired_bootstrap(exact, window),
         }
 
     def __str__(self) -> str:
-        found = self.figures()
+        exact, f1, window, above = self.figures().values()
         return (
-            f"exact match {found['exact_match'].formatted()} of {len(self.questions):,} questions, "
-            f"F1 {found['f1'].formatted()}; a sliding window {found['window_exact_match'].formatted()}, "
-            f"difference {found['above_window'].formatted('+.3f')}"
+            f"exact match {exact.formatted()} of {len(self.questions):,} questions, F1 {f1.formatted()}; "
+            f"a sliding window {window.formatted()}, difference {above.formatted('+.3f')}"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -70,12 +69,6 @@ class ReadingExam:
             for question, answer, window in zip(self.questions, self.answers, self.window_answers, strict=True)
         ]
         return {name: figure.as_json() for name, figure in self.figures().items()} | {"questions": asked}
-
-    def _pairs(self, answers: Sequence[str]) -> zip[tuple[str, ReadingQuestion]]:
-        return zip(answers, self.questions, strict=True)
-
-    def _exact(self, answers: Sequence[str]) -> list[float]:
-        return [float(exact_match(answer, question.answers)) for answer, question in self._pairs(answers)]
 
 
 def examine(

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.read.initial_weights import ALWAYS, Heads
 from sleuth.recipe.training import InitRecipe
 
 BACK, FIELD, MATCH = 0, 1, 2
 """The layers of the three parts."""
-ALWAYS, TAG, TAGGED, BAR = 0, 1, 2, 3
+TAG, TAGGED, BAR = 1, 2, 3
 RESERVED = [ALWAYS, TAG, TAGGED, BAR]
 """Reserved coordinates of the residual stream: any token, a tag, a token after a tag, a bar. Nothing else writes there
 at first, since it would be taken for a mark."""
@@ -57,7 +58,7 @@ def begin_with_induction(
     """
     std, tags = init.std, [*tokenizer.get_added_vocab().values()]
     bars = tokenizer(" |", add_special_tokens=False)["input_ids"]
-    heads = _Heads(model, torch.Generator().manual_seed(seed))
+    heads = _InductionHeads(model, torch.Generator().manual_seed(seed), RESERVED)
     layers = cast(Any, model).model.layers
     back, field, match = (layers[at].self_attn for at in (BACK, FIELD, MATCH))
     embeddings = cast(nn.Embedding, model.get_input_embeddings()).weight
@@ -74,7 +75,7 @@ def begin_with_induction(
         read, one_back, two_back, carried, title = (heads.frame() for _ in range(5))
         named = torch.cat([one_back[: heads.half], two_back[: heads.half]])
         for head, written in enumerate((one_back, two_back)):
-            heads.look_back(back, head, distance=head + 1)
+            heads.look_back(back, head, head + 1, pairs=FAST, faint=SMALL, scale=1.0)
             heads.carry(back, head, read, written * CARRIED * std)
         heads.mark_tagged_tokens(back, CARRIED * std)
         heads.look_for(field, 0, TAGGED)
@@ -93,36 +94,7 @@ def begin_with_induction(
             layer.k_norm.weight.fill_(gain)
 
 
-class _Heads:
-    """Sets the projection rows of single heads."""
-
-    def __init__(self, model: PreTrainedModel, generator: torch.Generator) -> None:
-        config = cast(Any, model.config)
-        self.size: int = config.head_dim
-        self.width: int = config.hidden_size
-        self.half = self.size // 2
-        self.generator = generator
-        theta = float(config.rope_parameters["rope_theta"])
-        self.turn = theta ** (-torch.arange(self.half, dtype=torch.float64) / self.half)  # radians per position
-
-    def frame(self) -> Tensor:
-        """Random orthonormal directions of the residual stream (head size, width), with `RESERVED` set to 0."""
-        square = torch.linalg.qr(torch.randn(self.width, self.width, generator=self.generator))[0]
-        directions = square[: self.size].clone()
-        directions[:, RESERVED] = 0
-        return directions
-
-    def look_back(self, attention: Any, head: int, distance: int) -> None:
-        """Attend `distance` tokens back: keys are rotated as if they were that much later."""
-        query, key = torch.zeros(self.size), torch.zeros(self.size)
-        phase = distance * self.turn[:FAST]
-        query[:FAST] = 1
-        key[:FAST], key[self.half : self.half + FAST] = phase.cos().float(), phase.sin().float()
-        rows = self._rows(head)
-        for projection, constant in ((attention.q_proj, query), (attention.k_proj, key)):
-            projection.weight[rows] *= SMALL
-            projection.weight[rows, ALWAYS] = constant
-
+class _InductionHeads(Heads):
     def mark_tagged_tokens(self, attention: Any, size: float) -> None:
         """Head 0, which looks one back, uses its last dimension for whether the token there is a tag."""
         last = self.size - 1
@@ -136,7 +108,7 @@ class _Heads:
         near, elsewhere = torch.zeros(self.size), torch.zeros(self.size)
         near[NEAR] = 1
         elsewhere[self.half - 1] = 1
-        rows = self._rows(head)
+        rows = self.rows(head)
         for projection in (attention.q_proj, attention.k_proj):
             projection.weight[rows] *= SMALL
         attention.q_proj.weight[rows, ALWAYS] = near
@@ -151,13 +123,5 @@ class _Heads:
             mixed = torch.randn(len(slow), self.size, generator=self.generator) / self.size**0.5
             query[slow] += mixed @ here
             key[slow] += mixed @ there
-        attention.q_proj.weight[self._rows(head)] = query
-        attention.k_proj.weight[self._rows(head)] = key
-
-    def carry(self, attention: Any, head: int, read: Tensor, written: Tensor) -> None:
-        """Copy the attended token's content along one frame to this token along another."""
-        attention.v_proj.weight[self._rows(head)] = read
-        attention.o_proj.weight[:, self._rows(head)] = written.T
-
-    def _rows(self, head: int) -> slice:
-        return slice(head * self.size, (head + 1) * self.size)
+        attention.q_proj.weight[self.rows(head)] = query
+        attention.k_proj.weight[self.rows(head)] = key

@@ -13,7 +13,7 @@ models trained from scratch. Nothing is frozen.
   are the same projection onto rotary pairs that hardly turn.
 - Layer 0: the last head attends one token back, the one before it two, by rotary phase alone.
 - Last layer, head 0 (`COPYING_HEAD`) writes the embedding of the token that it attends to, which raises that token's
-  logit. Where it attends is learned, with the help of `sleuth.read.copying`.
+  logit. Where it attends is learned, with the help of the loss of `sleuth.read.rows_stage`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.read.copying import COPYING_HEAD
-
 Tokens = Sequence[int] | np.ndarray
 """The token ids of a passage."""
 ALWAYS = 0
 """Reserved coordinate of the residual stream, which is the same for all tokens. Nothing else writes there at first."""
 MARK = 4.0
 """Value of `ALWAYS` in an embedding, relative to the root mean square of its coordinates."""
+COPYING_HEAD = 0
+"""Its number in the last layer."""
 MATCHING = ((0, 0), (1, 0), (1, 1), (2, 0))
 """(layer, head) of the heads that attend to tokens of the same content."""
 LOOKING_BACK = ((-1, 1), (-2, 2))
@@ -74,7 +74,7 @@ def begin_with_reading(model: PreTrainedModel, words: Sequence[str], passages: S
     """
     generator = torch.Generator().manual_seed(seed)
     layers: list[Any] = list(cast(Any, model).model.layers)
-    heads = _Heads(model, generator)
+    heads = _ReadingHeads(model, generator)
     with torch.no_grad():
         embeddings = cast(nn.Embedding, model.get_input_embeddings()).weight
         embeddings.copy_(reading_embeddings(words, passages, heads.width, generator))
@@ -84,13 +84,16 @@ def begin_with_reading(model: PreTrainedModel, words: Sequence[str], passages: S
         for layer, head in MATCHING:
             heads.match(layers[layer].self_attn, head)
         for head, distance in LOOKING_BACK:
-            heads.look_back(layers[0].self_attn, heads.count + head, distance)
+            heads.look_back(
+                layers[0].self_attn, heads.count + head, distance, pairs=BACK_PAIRS, faint=FAINT, scale=1 / MARK
+            )
         for layer in layers[: 1 + max(layer for layer, _ in MATCHING)]:
             for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
                 norm.weight[heads.slow] = MATCHING_GAIN
         for norm in (layers[0].self_attn.q_norm, layers[0].self_attn.k_norm):
             norm.weight[heads.first(BACK_PAIRS)] = BACK_GAIN
-        heads.copy(layers[-1].self_attn, COPYING_HEAD)
+        read = heads.frame()
+        heads.carry(layers[-1].self_attn, COPYING_HEAD, read, COPIED * read)  # writes what it reads
         # Embeddings have length sqrt(width) at most; the logits are their product with a state of that length.
         cast(Any, model).model.norm.weight.fill_(heads.width**-0.5)
 
@@ -107,18 +110,51 @@ def _draw(layer: Any, generator: torch.Generator) -> None:
             part.weight[ALWAYS] = 0
 
 
-class _Heads:
-    """Sets the projection rows of single heads."""
+class Heads:
+    """Sets the projection rows of single heads. What they read is 0 at the `reserved` coordinates."""
 
-    def __init__(self, model: PreTrainedModel, generator: torch.Generator) -> None:
+    def __init__(self, model: PreTrainedModel, generator: torch.Generator, reserved: Sequence[int]) -> None:
         config = cast(Any, model.config)
         self.size: int = config.head_dim
         self.width: int = config.hidden_size
         self.count: int = config.num_attention_heads
         self.half = self.size // 2
         self.generator = generator
+        self.reserved = [*reserved]
         theta = float(config.rope_parameters["rope_theta"])
         self.turn = theta ** (-torch.arange(self.half, dtype=torch.float64) / self.half)  # radians per token
+
+    def frame(self) -> Tensor:
+        """Random orthonormal directions of the residual stream (head size, width)."""
+        square = torch.linalg.qr(torch.randn(self.width, self.width, generator=self.generator))[0]
+        directions = square[: self.size].clone()
+        directions[:, self.reserved] = 0
+        return directions
+
+    def look_back(self, attention: Any, head: int, distance: int, *, pairs: int, faint: float, scale: float) -> None:
+        """Attend `distance` tokens back, by the first rotary pairs: keys are rotated as if they were that much later.
+        The content of queries and keys is `faint`."""
+        query, key = torch.zeros(self.size), torch.zeros(self.size)
+        phase = distance * self.turn[:pairs]
+        query[:pairs] = 1
+        key[:pairs], key[self.half : self.half + pairs] = phase.cos().float(), phase.sin().float()
+        for part, constant in ((attention.q_proj, query), (attention.k_proj, key)):
+            part.weight[self.rows(head)] *= faint
+            part.weight[self.rows(head), ALWAYS] = constant * scale
+
+    def carry(self, attention: Any, head: int, read: Tensor, written: Tensor) -> None:
+        """Copy the attended token's content along one frame to this token along another."""
+        attention.v_proj.weight[self.rows(head)] = read
+        attention.o_proj.weight[:, self.rows(head)] = written.T
+
+    def rows(self, head: int) -> slice:
+        """The rows of a head."""
+        return slice(head * self.size, (head + 1) * self.size)
+
+
+class _ReadingHeads(Heads):
+    def __init__(self, model: PreTrainedModel, generator: torch.Generator) -> None:
+        super().__init__(model, generator, [ALWAYS])
         pairs = (self.turn < SLOW_TURN).nonzero().flatten()
         self.slow = torch.cat([pairs, self.half + pairs])  # dimensions of the pairs that hold content
 
@@ -126,42 +162,15 @@ class _Heads:
         """The dimensions of the first rotary pairs."""
         return torch.cat([torch.arange(pairs), self.half + torch.arange(pairs)])
 
-    def frame(self) -> Tensor:
-        """Random orthonormal directions of the residual stream (head size, width), with `ALWAYS` set to 0."""
-        square = torch.linalg.qr(torch.randn(self.width, self.width, generator=self.generator))[0]
-        directions = square[: self.size].clone()
-        directions[:, ALWAYS] = 0
-        return directions
-
     def match(self, attention: Any, head: int) -> None:
         """Attend to tokens of the same content, a little less to the token itself."""
-        rows = self._rows(head)
         projection = torch.zeros(self.size, self.width)
         projection[self.slow] = self.frame()[self.slow]
         constant = torch.zeros(self.size)
         constant[:SELF_PAIRS] = AWAY * (len(self.slow) / self.width) ** 0.5
         for part, sign in ((attention.q_proj, 1), (attention.k_proj, -1)):
-            part.weight[rows] = projection
-            part.weight[rows, ALWAYS] = sign * constant / MARK
-
-    def look_back(self, attention: Any, head: int, distance: int) -> None:
-        """Attend `distance` tokens back: keys are rotated as if they were that much later."""
-        query, key = torch.zeros(self.size), torch.zeros(self.size)
-        phase = distance * self.turn[:BACK_PAIRS]
-        query[:BACK_PAIRS] = 1
-        key[:BACK_PAIRS], key[self.half : self.half + BACK_PAIRS] = phase.cos().float(), phase.sin().float()
-        for part, constant in ((attention.q_proj, query), (attention.k_proj, key)):
-            part.weight[self._rows(head)] *= FAINT
-            part.weight[self._rows(head), ALWAYS] = constant / MARK
-
-    def copy(self, attention: Any, head: int) -> None:
-        """Write the attended token's content along the directions that it was read from."""
-        read = self.frame()
-        attention.v_proj.weight[self._rows(head)] = read
-        attention.o_proj.weight[:, self._rows(head)] = COPIED * read.T
-
-    def _rows(self, head: int) -> slice:
-        return slice(head * self.size, (head + 1) * self.size)
+            part.weight[self.rows(head)] = projection
+            part.weight[self.rows(head), ALWAYS] = sign * constant / MARK
 
 
 def reading_embeddings(

@@ -1,20 +1,53 @@
-"""The passages and questions of `data.kind = "reading"`: read, checked, and set apart by article."""
+"""`data.kind = "reading"`: questions with the place of their answer, and questions made from passages; read, checked,
+and set apart by article."""
 
 from __future__ import annotations
 
 import difflib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat
 
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
-from sleuth.data.rows import Row, rows_and_faults, text_of, texts_of
-from sleuth.read.tables import ReadingRecipe
+from sleuth.data.rows import rows_and_faults, text_of, texts_of
+from sleuth.recipe.data import DataFields
+from sleuth.recipe.strict import FilePath, Row
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.open_index import open_index
 from sleuth.types import Passage, SleuthError
+
+
+class ReadingRecipe(DataFields):
+    """Real questions with the passage and the place of their answer, and questions made from passages by leaving out a
+    name, a number, a date or a noun phrase (clozes). A row is question, passage, the question again and the answer.
+    Rows grow from single sentences to whole passages, and the share of clozes falls."""
+
+    named: ClassVar[Mapping[str, str]] = {"questions": "file", "passages": "files", "index": "index"}
+    rows: ClassVar[str] = "sleuth.read.rows"
+    trainer: ClassVar[str] = "sleuth.read.rows_stage"
+    kind: Literal["reading"]
+    questions: FilePath
+    """A file of questions: `question`, `golden_answers`, `gold_ids` (the passage), `answer_start` (the character of its
+    text at which the first golden answer begins), and perhaps `data_source`."""
+    passages: Annotated[Row[FilePath], Field(min_length=1)]
+    """Files of passages: `id` and `contents` (`"Title"`, a line break, the text). Those of all questions must be among
+    them; clozes are made from all but those of held-out articles."""
+    index: FilePath | None = None
+    """Folder of an index of these passages, written by `sleuth index`. A row is then a whole episode of the dialect
+    "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
+    place of another if it was not found, the question again, and the answer with the words that follow it there; half
+    of the rows end with the query. Absent: the right passage is given."""
+    held_out: Annotated[Row[str], Field(min_length=1)]
+    """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
+    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""
+    mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
+    """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
+    question is as likely."""
+
 
 COLUMNS = ("question", "golden_answers", "gold_ids", "answer_start", "data_source")
 
@@ -122,7 +155,7 @@ def read_reading_questions(file: Path, passages: Mapping[str, Passage]) -> list[
     return questions
 
 
-def _question(row: Row, where: str, passages: Mapping[str, Passage]) -> ReadingQuestion:
+def _question(row: Mapping[str, Any], where: str, passages: Mapping[str, Passage]) -> ReadingQuestion:
     question = text_of(row, "question", where).strip()
     answers = texts_of(row.get("golden_answers"), "golden_answers", where)
     names = texts_of(row.get("gold_ids"), "gold_ids", where)
@@ -143,12 +176,12 @@ def _question(row: Row, where: str, passages: Mapping[str, Passage]) -> ReadingQ
 def _problems(data: ReadingRecipe, questions: list[ReadingQuestion]) -> Iterator[str]:
     """Names in the recipe that the files do not have."""
     titles = {question.passage.title for question in questions}
-    counts = Counter(question.source for question in questions if question.passage.title not in data.held_out)
-    for key, wanted, known in (("held_out", data.held_out, titles), ("mix", tuple(data.mix or ()), counts)):
-        for name in wanted:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                what = "is about an article called" if key == "held_out" else "to train is of a source called"
-                yield f"data.{key}: no question of {data.questions} {what} {name!r}" + (
-                    f"; did you mean {near[0]!r}?" if near else ""
-                )
+    sources = {question.source for question in questions if question.passage.title not in data.held_out}
+    for key, wanted, known, what in (
+        ("held_out", data.held_out, titles, "is about an article called"),
+        ("mix", tuple(data.mix or ()), sources, "to train is of a source called"),
+    ):
+        for name in (name for name in wanted if name not in known):
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            yield f"data.{key}: no question of {data.questions} {what} {name!r}{meant}"

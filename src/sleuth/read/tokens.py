@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.data.spans import WORD
 from sleuth.read.dialect import QUOTED, READING
 from sleuth.read.texts import ReadingTexts
-from sleuth.search.dialects.sleuth import SLEUTH
+from sleuth.search.dialects import SLEUTH
 from sleuth.types import Passage, SleuthError
 from sleuth.world.tokens import with_tags
 

@@ -52,6 +52,7 @@ DELETED: dict[tuple[str, ...], Deleted] = {
     ("stage", "against"): Deleted(None, "a stage compares with the recipe's model, `sleuth win-rate` with any"),
     ("stage", "rewrites"): Deleted(None, "a pool holds the policy's own continuations and the original"),
     ("stage", "min_siblings"): Deleted(2, "a group is kept from two scores on, which its advantages need"),
+    ("stage", "teacher"): Deleted(None, "a warm start plays the policy; a `grpo` stage may have a [stage.teacher]"),
 }
 """Deleted key: the last parts of its place, without list indices."""
 OWN_REWARD = 'set kind = "python" and a function of your own, which sees the episode and its passages'

@@ -234,11 +234,6 @@ class TrainingRecipe(StageFields):
         """A model that is loaded beside the one that is trained, and computes on its tokens."""
         return None
 
-    @property
-    def playing_model(self) -> str | None:
-        """The model that plays the episodes; None: the one that is trained."""
-        return None
-
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         """Tokens that the learner computes in a step of sequences of these lengths, prompts of siblings once. `prompts`
         are those that the ranks together play, 0 without a file of known length."""

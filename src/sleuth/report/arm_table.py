@@ -8,11 +8,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.arms import Difference, difference, level
 from sleuth.evaluation.figures import Record, figure, question_value
 from sleuth.evaluation.intervals import UNMEASURED, Measured
 from sleuth.evaluation.paired import Evaluation, by_question
-from sleuth.evaluation.significance import clusters_for_difference
+from sleuth.evaluation.significance import Difference, clusters_for_difference, difference, level
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
 from sleuth.report.figures import measured_of
 from sleuth.report.run_files import read_object
@@ -60,9 +59,10 @@ def arm_folder(root: Path, seed: int, arm: str) -> Path:
 def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
     """A row for every arm that was evaluated with at least one seed, or ended at its gate.
 
-    Levels and differences are over texts and, with several seeds, over these too, as in `sleuth.evaluation.arms`.
-    Differences are paired by text and seed, because arms share their first stages. A figure without values by text is
-    the mean over seeds, with an interval over them. Raises SleuthError for a figure that no evaluation has."""
+    Levels and differences are over texts and, with several seeds, over these too, as in
+    `sleuth.evaluation.significance`. Differences are paired by text and seed, because arms share their first stages. A
+    figure without values by text is the mean over seeds, with an interval over them. Raises SleuthError for a figure
+    that no evaluation has."""
     wanted = recipe.table
     stages = dict.fromkeys([wanted.evaluation, *(wanted.source_of(figure)[0] for figure in wanted.figures)])
     shorter = {arm.name: _shorter(recipe, root, arm.name) for arm in recipe.arm}

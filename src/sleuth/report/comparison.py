@@ -11,7 +11,6 @@ from sleuth.answers.answer import SCORE
 from sleuth.answers.failures import Mode, mode_counts, transitions
 from sleuth.episodes.protocol import HISTORY
 from sleuth.episodes.protocol_differences import differences
-from sleuth.evaluation.arms import Difference, difference, level
 from sleuth.evaluation.figures import compared_figures, figure, scores_in
 from sleuth.evaluation.intervals import Measured
 from sleuth.evaluation.paired import (
@@ -22,6 +21,7 @@ from sleuth.evaluation.paired import (
     question_means,
     same_reward,
 )
+from sleuth.evaluation.significance import Difference, difference, level
 from sleuth.report.arms import Arm, Evaluated
 from sleuth.report.summary import flat
 from sleuth.types import SleuthError

@@ -18,19 +18,17 @@ from threading import Lock
 
 import numpy as np
 
-from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, PassageFileWriter, find_rows, read_corpus
 from sleuth.retrieval.encoder import Encoder
-from sleuth.retrieval.index_card import EncoderCard, IndexCard, damaged_index, how_to_make, require_card
+from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, damaged_index, how_to_make, require_card
 from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.retrieval.scanning import Device, FlatSearch, open_search
 from sleuth.retrieval.vectors import (
+    Device,
     FlatWriter,
-    PassageFile,
-    PassageFileWriter,
-    find_rows,
     load_faiss,
     mapped_rows,
+    open_search,
     open_vectors,
     vector_settings,
 )
@@ -38,9 +36,7 @@ from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
 LAYOUT = 1  # increment whenever the files or the encoded text change
-VECTORS, FLAT_ROWS, PASSAGES, OFFSETS, DONE = (
-    "vectors.faiss", "flat.faiss", "passages.jsonl", "passages.offsets", "done"
-)  # fmt: skip
+VECTORS, FLAT_ROWS, DONE = "vectors.faiss", "flat.faiss", "done"
 CHECKPOINT_EVERY = 1000  # passages that a kill can lose; encoding them takes from a second to a minute
 COMPARED = 8  # passages that are encoded to see whether existing vectors are of the same model
 COMPARED_ROWS = 1024
@@ -48,11 +44,7 @@ QUERY_BATCH = 128  # queries of one scan at most
 
 
 def build_dense(
-    corpus: Path,
-    folder: Path,
-    encoder: EncoderCard,
-    storage: Storage = "flat",
-    progress: Progress = lambda count: None,
+    corpus: Path, folder: Path, encoder: EncoderCard, storage: Storage = "flat", progress: Progress = lambda count: None
 ) -> IndexCard:
     """Encodes a corpus into `folder`, calling `progress` with the number of passages so far. See `write_index`."""
     load_faiss()  # fails before hours of encoding, not after
@@ -84,7 +76,7 @@ def require_same_model(encoder: EncoderCard, vectors: Path, first: Sequence[Pass
     made, search = Encoder(encoder).passages(first), open_search(vectors)
     if made.shape[1] != search.width:
         raise SleuthError(f"{vectors}: vectors of {search.width} numbers, and {encoder.model} makes {made.shape[1]}")
-    if isinstance(search, FlatSearch):
+    if search.rows is not None:
         near = [{row} for row in (made @ search.rows[:COMPARED_ROWS].T).argmax(axis=1).tolist()]
     else:
         near = [{row for row, _ in hits} for hits in search.search(made, COMPARED_ROWS)]
@@ -96,8 +88,8 @@ def require_same_model(encoder: EncoderCard, vectors: Path, first: Sequence[Pass
         )
 
 
-class Dense:
-    """A `Retriever` over a dense index. Each query is encoded once; equal scores are ordered by id.
+class Dense(Index):
+    """Over a dense index. Each query is encoded once; equal scores are ordered by id.
 
     Encoding and searching run in a thread, one batch at a time; queries that arrive meanwhile go together into the next
     one. `search` may be called from any event loop.
@@ -111,9 +103,14 @@ class Dense:
         self.card = require_card(folder, "dense", LAYOUT)
         if self.card.encoder is None or self.card.vectors is None or self.card.passages is None:
             raise SleuthError(f"{folder}: the card names no encoder; {how_to_make(folder)}")
-        _require_unchanged(folder / self.card.passages, self.card.corpus_bytes, folder)
+        corpus, size = folder / self.card.passages, self.card.corpus_bytes
+        if size is not None and corpus.is_file() and (now := corpus.stat().st_size) != size:
+            raise SleuthError(
+                f"{corpus}: {now:,} bytes, and {size:,} when {folder} was made: the corpus changed behind its index; "
+                "restore it, or make the index again"
+            )
         self._vectors = open_search(folder / self.card.vectors, device)
-        self._passages = PassageFile(folder / self.card.passages, folder / OFFSETS)
+        self._passages = PassageFile(corpus, folder / OFFSETS)
         if not self._vectors.count == len(self._passages) == self.card.count:
             counts = f"{self._vectors.count:,} vectors, {len(self._passages):,} passages"
             raise damaged_index(folder, f"{counts}, {self.card.count:,} on the card")
@@ -123,22 +120,16 @@ class Dense:
         self._batcher = QueryBatcher(partial(asyncio.to_thread, self.find), QUERY_BATCH)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most k passages for each query, best first; ties broken by id."""
         return await self._batcher.search(queries, k)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """`search` for callers without an event loop; any number of threads may call it."""
         k = min(k, self.card.count)
         if k < 1 or not queries:
             return [[] for _ in queries]
         with self._lock:
             found = self._vectors.search(self._encoder.queries(queries), k)
-        return [_best([self._passages.passage(row, score) for row, score in hits], k) for hits in found]
-
-    def passage(self, passage_id: str) -> Passage | None:
-        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
-        row = self._passages.row_of(passage_id)
-        return None if row is None else self._passages.passage(row)
+        passages = ([self._passages.passage(row, score) for row, score in hits] for hits in found)
+        return [sorted(hits, key=lambda passage: (-passage.score, passage.id))[:k] for hits in passages]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,17 +191,15 @@ class DenseWriter:
 
 
 class _AdoptedWriter:
-    """The `IndexWriter` of existing vectors: it only counts and checks the corpus."""
+    """The `IndexWriter` of existing vectors: it counts the corpus, and copies one that is not .jsonl."""
 
     every = 10**9
 
     def __init__(self, corpus: Path, vectors: Path, rows: int, encoder: EncoderCard, folder: Path) -> None:
         self.done = 0
         self._corpus, self._vectors, self._rows, self._encoder = corpus.resolve(), vectors.resolve(), rows, encoder
-        self._folder = folder
-        self._copy = None
-        if corpus.suffix != ".jsonl":
-            self._copy = PassageFileWriter(folder / PASSAGES, folder / OFFSETS)
+        self._offsets = folder / OFFSETS
+        self._copy = None if corpus.suffix == ".jsonl" else PassageFileWriter(folder / PASSAGES, self._offsets)
 
     def add(self, passages: list[Passage]) -> None:
         if self._copy is not None:
@@ -228,20 +217,10 @@ class _AdoptedWriter:
             )
         if self._copy is not None:
             self._copy.close()
-        else:
-            find_rows(self._corpus, self._folder / OFFSETS)
-        passages = PASSAGES if self._copy is not None else str(self._corpus)
-        card = _card(self.done, corpus_sha256, self._encoder, self._vectors, passages)
-        return card if self._copy is not None else replace(card, corpus_bytes=self._corpus.stat().st_size)
-
-
-def _require_unchanged(corpus: Path, size: int | None, folder: Path) -> None:
-    """Raises SleuthError if a corpus outside of the index's folder is not as large as it was when that was made."""
-    if size is not None and corpus.is_file() and (now := corpus.stat().st_size) != size:
-        raise SleuthError(
-            f"{corpus}: {now:,} bytes, and {size:,} when {folder} was made: the corpus changed behind its index; "
-            "restore it, or make the index again"
-        )
+            return _card(self.done, corpus_sha256, self._encoder, self._vectors, PASSAGES)
+        find_rows(self._corpus, self._offsets)
+        card = _card(self.done, corpus_sha256, self._encoder, self._vectors, str(self._corpus))
+        return replace(card, corpus_bytes=self._corpus.stat().st_size)
 
 
 def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: Path, passages: str) -> IndexCard:
@@ -256,7 +235,3 @@ def _card(count: int, corpus_sha256: str, encoder: EncoderCard, vectors: Path, p
         passages=passages,
         **vector_settings(open_vectors(vectors)),
     )
-
-
-def _best(passages: Sequence[Passage], k: int) -> list[Passage]:
-    return sorted(passages, key=lambda passage: (-passage.score, passage.id))[:k]

@@ -25,11 +25,7 @@ QUERY_ROWS, MIN_TOKENS = 32, 16  # the shape of a batch of queries: so many rows
 
 
 def encoder_card(
-    model: str,
-    *,
-    query_prefix: str | None = None,
-    passage_prefix: str | None = None,
-    pooling: str | None = None,
+    model: str, *, query_prefix: str | None = None, passage_prefix: str | None = None, pooling: str | None = None
 ) -> EncoderCard:
     """The card of the encoder in a folder or under a hub id. Raises SleuthError if it cannot be loaded. None is the
     model's own `pooling`, and as a prefix the model's own, else its family's (`PREFIXES`), else none."""
@@ -111,8 +107,7 @@ def require_encoder(model: str) -> None:
 
 def _with_owner(model: str) -> str:
     """A name without an owner is one of sentence-transformers'."""
-    bare = "/" not in model and not Path(model).exists()
-    return f"sentence-transformers/{model}" if bare else model
+    return model if "/" in model or Path(model).exists() else f"sentence-transformers/{model}"
 
 
 def _weights_sha256(model: str) -> str | None:
@@ -128,25 +123,27 @@ def _weights_sha256(model: str) -> str | None:
         except LocalEntryNotFoundError:
             return None
     files = sorted(folder.rglob("*.safetensors")) or sorted(folder.rglob("*.bin"))
-    digests = {file.relative_to(folder).as_posix(): file_sha256(file) for file in files}
-    if len(digests) < 2:
-        return next(iter(digests.values()), None)
-    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in digests.items()).encode()).hexdigest()
+    if len(files) < 2:
+        return file_sha256(files[0]) if files else None
+    listed = (f"{file_sha256(file)}  {file.relative_to(folder).as_posix()}\n" for file in files)
+    return hashlib.sha256("".join(listed).encode()).hexdigest()
 
 
 def _padded(rows: Sequence[dict[str, Any]], length: int, tokenizer: Any) -> dict[str, Any]:
     """One batch of single rows, each filled to `length` tokens on the tokenizer's side."""
     import torch
 
-    def filled(name: str, row: Any) -> Any:  # (1, t) to (1, length)
-        missing = length - row.shape[1]
-        side = (missing, 0) if tokenizer.padding_side == "left" else (0, missing)
-        return torch.nn.functional.pad(row, side, value=tokenizer.pad_token_id if name == "input_ids" else 0)
-
-    return {
-        name: torch.cat([filled(name, row[name]) for row in rows]) if isinstance(value, torch.Tensor) else value
-        for name, value in rows[0].items()
-    }
+    batch: dict[str, Any] = {}
+    for name, value in rows[0].items():
+        if not isinstance(value, torch.Tensor):
+            batch[name] = value
+            continue
+        fill = tokenizer.pad_token_id if name == "input_ids" else 0
+        missing = [length - row[name].shape[1] for row in rows]
+        sides = [(count, 0) if tokenizer.padding_side == "left" else (0, count) for count in missing]
+        filled = (torch.nn.functional.pad(row[name], side, value=fill) for row, side in zip(rows, sides, strict=True))
+        batch[name] = torch.cat([*filled])
+    return batch
 
 
 def _own_pooling(loaded: Any) -> str | None:

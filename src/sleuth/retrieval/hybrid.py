@@ -18,10 +18,9 @@ from pathlib import Path
 from sleuth.retrieval import bm25, dense
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer
 from sleuth.retrieval.dense import Dense, DenseWriter, KeptVectors, dense_plan
-from sleuth.retrieval.index_card import EncoderCard, IndexCard, require_card, write_card
+from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, require_card, write_card
 from sleuth.retrieval.quantising import Storage
-from sleuth.retrieval.scanning import Device
-from sleuth.retrieval.vectors import load_faiss
+from sleuth.retrieval.vectors import Device, load_faiss
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError
 
@@ -32,11 +31,7 @@ FUSION = f"mean of min-max scores, {DEPTH} of each"
 
 
 def build_hybrid(
-    corpus: Path,
-    folder: Path,
-    encoder: EncoderCard,
-    storage: Storage = "flat",
-    progress: Progress = lambda count: None,
+    corpus: Path, folder: Path, encoder: EncoderCard, storage: Storage = "flat", progress: Progress = lambda count: None
 ) -> IndexCard:
     """Builds both indexes of a corpus in one pass. See `write_index`."""
     load_faiss()
@@ -64,8 +59,8 @@ def _normalised(ranked: Sequence[Passage]) -> list[float]:
     return [(passage.score - last) / (best - last) for passage in ranked]
 
 
-class Hybrid:
-    """A `Retriever` over both indexes of a folder."""
+class Hybrid(Index):
+    """Over both indexes of a folder."""
 
     batch = dense.QUERY_BATCH
 
@@ -78,16 +73,12 @@ class Hybrid:
         self.card = _with_parts(self.card, self._words.card, self._vectors.card)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most k passages for each query, best first; ties broken by id."""
-        dense_lists = await self._vectors.search(queries, max(k, DEPTH))
-        return self._fuse(queries, dense_lists, k)
+        return self._fuse(queries, await self._vectors.search(queries, max(k, DEPTH)), k)
 
     def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """`search` for callers without an event loop; any number of threads may call it."""
         return self._fuse(queries, self._vectors.find(queries, max(k, DEPTH)), k)
 
     def passage(self, passage_id: str) -> Passage | None:
-        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
         return self._words.passage(passage_id)
 
     def _fuse(self, queries: Sequence[str], dense_lists: Sequence[Sequence[Passage]], k: int) -> list[list[Passage]]:

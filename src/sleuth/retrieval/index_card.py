@@ -1,9 +1,10 @@
-"""The metadata of an index, `card.json` in its folder, and whether its files are those that were built."""
+"""An index on this machine, its card, `card.json` in its folder, and whether its files are those that were built."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,8 @@ from sleuth.data.catalogue import command_for
 from sleuth.host.checksums import SUMS, damage, has_checksums, lists, write_checksums
 from sleuth.host.model_path import model_name
 from sleuth.host.threads import to_stderr
-from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
+from sleuth.retrieval.corpus import PassageFile
+from sleuth.types import UNKNOWN_RETRIEVER, Passage, Retriever, RetrieverIdentity, SleuthError
 
 FILE_NAME = "card.json"
 OLD = ".old"  # after the name of an index that is being replaced
@@ -143,8 +145,7 @@ def require_card(folder: Path, kind: str, layout: int) -> IndexCard:
     card = read_card(folder)
     if (card.kind, card.layout) != (kind, layout):
         actual = f"{card.kind} index of layout {card.layout}"
-        how = how_to_make(folder)
-        raise SleuthError(f"{folder}: a {actual}, expected {kind} of layout {layout}; {how}")
+        raise SleuthError(f"{folder}: a {actual}, expected {kind} of layout {layout}; {how_to_make(folder)}")
     if (problem := index_damage(folder, card)) is not None:
         raise damaged_index(folder, problem)
     return card
@@ -155,10 +156,8 @@ def write_index_card(card: IndexCard, folder: Path, *, but: Collection[str]) -> 
     found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
     skipped = {name for name in found if name.endswith(LOCKS)} | {*but}
     names = sorted(found.keys() - skipped - {FILE_NAME, SUMS})
-    sizes = {name: found[name].stat().st_size for name in names}
-    if card.vectors is not None and card.vectors not in sizes:  # adopted, and kept elsewhere
-        sizes[card.vectors] = (folder / card.vectors).stat().st_size
-    card = replace(card, files=sizes)
+    elsewhere = [card.vectors] if card.vectors is not None and card.vectors not in names else []  # adopted
+    card = replace(card, files={name: (folder / name).stat().st_size for name in (*names, *elsewhere)})
     write_card(card, folder)
     write_checksums(folder, but=skipped)
     return card
@@ -167,24 +166,23 @@ def write_index_card(card: IndexCard, folder: Path, *, but: Collection[str]) -> 
 def index_damage(folder: Path, card: IndexCard, *, whole: bool = False) -> str | None:
     """What is wrong with the files of an index, in words, or None. Compares all sizes, and the checksums of
     `HASHED_AT_OPENING` bytes, or of the `whole`. None for an index of an earlier version, which has neither."""
-    for path in (folder, *folder.iterdir()):
-        if problem := _not_a_file(path):
-            return problem
+    if problem := next(filter(None, map(_not_a_file, (folder, *folder.iterdir()))), None):
+        return problem
     sizes = card.files or {}
     for name, size in sizes.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
         if (now := (folder / name).stat().st_size) != size:
             return f"{name} has {now:,} bytes, and had {size:,} when it was built"
-    smallest = sorted(sizes, key=lambda name: sizes[name])
-    read = accumulate(sizes[name] for name in smallest)
-    left_out = {name for name, until in zip(smallest, read, strict=True) if until > HASHED_AT_OPENING and not whole}
     if not has_checksums(folder):
         if sizes:
             to_stderr(f"{folder}: has no {SUMS}, so changes that keep the sizes of its files are not noticed")
         return None
     if (folder / SUMS).stat().st_size > MAX_LISTED:
         return f"{SUMS} has more than {MAX_LISTED:,} bytes"
+    smallest = sorted(sizes, key=lambda name: sizes[name])
+    read = accumulate(sizes[name] for name in smallest)
+    left_out = {name for name, until in zip(smallest, read, strict=True) if until > HASHED_AT_OPENING and not whole}
     known = {FILE_NAME, *sizes}
     problem = damage(folder, lambda name: name not in left_out and (name in known or not sizes))
     unlisted = [name for name in known if not Path(name).is_absolute() and not lists(folder, name)] if sizes else []
@@ -207,3 +205,24 @@ def damaged_index(folder: Path, problem: object) -> SleuthError:
 def is_index(folder: Path) -> bool:
     """Whether the folder has an index, of any layout."""
     return (folder / FILE_NAME).is_file()
+
+
+class Index(Retriever):
+    """A thread-safe `Retriever` on this machine. `batch` is its preferred number of queries per call."""
+
+    card: IndexCard
+    batch = 1
+    _passages: PassageFile
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most k passages for each query, best first; ties broken by id."""
+        return self.find(queries, k)
+
+    @abstractmethod
+    def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """`search` for callers without an event loop; any number of threads may call it."""
+
+    def passage(self, passage_id: str) -> Passage | None:
+        """The passage with this id, with the score 0; None if there is none. Any number of threads may call it."""
+        row = self._passages.row_of(passage_id)
+        return None if row is None else self._passages.passage(row)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sleuth.retrieval.scanning import VectorSearch, open_search
-from sleuth.retrieval.vectors import HEADER, load_faiss, mapped_rows
+from sleuth.retrieval.vectors import HEADER, VectorSearch, load_faiss, mapped_rows, open_search
 from sleuth.types import SleuthError
 
 Storage = Literal["flat", "ivf-sq8", "ivf-pq"]

@@ -43,7 +43,6 @@ class Remote:
         self._replicas = Replicas([base_url(url) for url in urls])
         self._budget = RetryBudget()
         self._batcher = QueryBatcher(self._search_each, QUERY_BATCH, REQUESTS_AT_ONCE)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, in the server's order. Raises RetrievalFailed if there is no answer."""
@@ -65,28 +64,26 @@ class Remote:
 
     async def _request(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """One request with its retries."""
-        semaphore = self._slots()
         tried: list[Replica] = []
         reason = "every replica is paused after failures"
         deadline = time.monotonic() + self._timeout * ATTEMPTS
-        async with semaphore:
-            self._budget.record_request()
-            while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
-                if tried and not self._budget.spend():
-                    reason += "; the retry budget is exhausted"
-                    break
-                tried.append(replica)
-                replica.in_flight += 1
-                try:
-                    answer = await self._post(replica, queries, k)
-                except _AttemptError as error:
-                    self._replicas.failed(replica)
-                    reason = f"{replica.url}: {error}"
-                else:
-                    self._replicas.succeeded(replica)
-                    return answer
-                finally:
-                    replica.in_flight -= 1
+        self._budget.record_request()
+        while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
+            if tried and not self._budget.spend():
+                reason += "; the retry budget is exhausted"
+                break
+            tried.append(replica)
+            replica.in_flight += 1
+            try:
+                answer = await self._post(replica, queries, k)
+            except _AttemptError as error:
+                self._replicas.failed(replica)
+                reason = f"{replica.url}: {error}"
+            else:
+                self._replicas.succeeded(replica)
+                return answer
+            finally:
+                replica.in_flight -= 1
         raise RetrievalFailed(f"no passages after {len(tried)} attempts: {reason}")
 
     async def _next(self, tried: Sequence[Replica], deadline: float) -> Replica | None:
@@ -99,7 +96,7 @@ class Remote:
         return replica
 
     async def _post(self, replica: Replica, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        body = {"queries": list(map(replace_surrogates, queries)), "topk": k, "return_scores": True}
+        body = _request_body(list(map(replace_surrogates, queries)), k)
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await ask("POST", f"{replica.url}/retrieve", body=body, headers=self._headers)
@@ -114,18 +111,9 @@ class Remote:
         if answer.status != HTTPStatus.OK:
             raise _AttemptError(f"status {answer.status}: {answer.detail()}")
         try:
-            return [[_passage(row) for row in ranked][:k] for ranked in _rankings(answer.json(), len(queries))]
+            return [ranked[:k] for ranked in _rankings(answer.json(), len(queries))]
         except OTHER_SHAPES as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
-
-    def _slots(self) -> asyncio.Semaphore:
-        """For requests of the running event loop."""
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
-            self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
-            for replica in self._replicas.members:
-                replica.in_flight = 0
-        return self._semaphore
 
 
 class RecordedRetriever:
@@ -217,14 +205,12 @@ def _health(url: str) -> dict[str, Any]:
 
 def _probe(url: str) -> None:
     """Sends one query, so that a wrong address fails now and not as missing scores. Raises SleuthError."""
-    body = {"queries": ["anything"], "topk": 1, "return_scores": True}
+    body = _request_body(["anything"], 1)
     try:
         answer = ask_within(PROBE_SECONDS, "POST", f"{url}/retrieve", body=body, headers=key_headers())
         if answer.status != HTTPStatus.OK:
             raise ValueError(f"status {answer.status}")
-        [ranked] = _rankings(answer.json(), 1)
-        for row in ranked:
-            _passage(row)
+        _rankings(answer.json(), 1)
     except (RequestFailedError, TimeoutError, *OTHER_SHAPES) as error:
         raise SleuthError(
             f"urls: {url} does not answer POST /retrieve with scores like a retriever "
@@ -232,11 +218,16 @@ def _probe(url: str) -> None:
         ) from None
 
 
-def _rankings(answer: dict[str, Any], count: int) -> list[list[dict[str, Any]]]:
+def _request_body(queries: list[str], k: int) -> dict[str, Any]:
+    return {"queries": queries, "topk": k, "return_scores": True}
+
+
+def _rankings(answer: dict[str, Any], count: int) -> list[list[Passage]]:
+    """The passages of each of `count` queries. Raises one of `OTHER_SHAPES`."""
     rankings = answer["result"]
     if not isinstance(rankings, list) or len(rankings) != count:
         raise ValueError(f"expected {count} results")
-    return rankings
+    return [[_passage(row) for row in ranked] for ranked in rankings]
 
 
 def _passage(row: dict[str, Any]) -> Passage:

@@ -16,15 +16,14 @@ from typing import cast
 
 import numpy as np
 
+from sleuth.host.disk import bytes_in, free_bytes, shown
 from sleuth.retrieval import bm25, dense, hybrid
-from sleuth.retrieval.bm25_writer import OFFSETS, PASSAGES, Bm25Writer
-from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.bm25 import Bm25Writer
+from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, read_corpus
 from sleuth.retrieval.dense import COMPARED, VECTORS, DenseWriter, KeptVectors, require_same_model
-from sleuth.retrieval.fetching import free_bytes
 from sleuth.retrieval.hybrid import HybridWriter
 from sleuth.retrieval.index_card import IndexCard, read_card, require_card
 from sleuth.retrieval.quantising import Storage
-from sleuth.retrieval.vectors import PassageFile
 from sleuth.retrieval.writing import IndexWriter, Progress, restore, write_index
 from sleuth.types import Passage, SleuthError
 
@@ -95,7 +94,13 @@ def _open(folder: Path) -> _Index:
 
 def _write(index: _Index, rows: np.ndarray, added: Path | None, progress: Progress) -> IndexCard:
     """Writes the index of these rows and of the added corpus, and puts it in place of the old one."""
-    _require_disk(index.folder, added)
+    folder = index.folder
+    needed = bytes_in(folder) + (added.stat().st_size if added is not None and added.is_file() else 0)
+    if needed > (free := free_bytes(folder)):
+        raise SleuthError(
+            f"{folder}: not enough disk: the changed index is written beside it and needs {shown(needed)}, and "
+            f"{shown(free)} are free"
+        )
 
     def passages(corpus: Path) -> Iterator[Passage]:
         for row in rows.tolist():
@@ -105,7 +110,7 @@ def _write(index: _Index, rows: np.ndarray, added: Path | None, progress: Progre
 
     change = "adding" if added is not None else "removing"
     plan = {"kind": index.card.kind, "layout": index.card.layout, change: index.card.corpus_sha256}
-    return write_index(added or index.folder, index.folder, plan, _writer(index, rows), progress, passages)
+    return write_index(added or folder, folder, plan, _writer(index, rows), progress, passages)
 
 
 def _writer(index: _Index, rows: np.ndarray) -> Callable[[Path], IndexWriter]:
@@ -118,13 +123,3 @@ def _writer(index: _Index, rows: np.ndarray) -> Callable[[Path], IndexWriter]:
     if card.kind == "dense":
         return partial(DenseWriter, card.encoder, storage, kept=kept)
     return partial(HybridWriter, card.encoder, storage, base=base, kept=kept)
-
-
-def _require_disk(folder: Path, added: Path | None) -> None:
-    needed = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    needed += added.stat().st_size if added is not None and added.is_file() else 0
-    if needed > free_bytes(folder):
-        raise SleuthError(
-            f"{folder}: not enough disk: the changed index is written beside it and needs {needed / 1e9:,.1f} GB, and "
-            f"{free_bytes(folder) / 1e9:,.1f} GB are free"
-        )

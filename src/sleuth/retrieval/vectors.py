@@ -1,26 +1,45 @@
-"""The files of a dense index: vectors of faiss (extra `dense`) by inner product, and passages by row."""
+"""The vectors of a dense index: files of faiss (extra `dense`) by inner product, and exact scores of their best rows.
+
+One scan of a flat file serves all queries of a batch: as a product of matrices, 64 queries cost three times what one
+costs, where faiss by default scans once for each. The last bits of such a product depend on its shape, so the best
+rows are scored again, each by itself: a score is the same bits whatever was searched together.
+"""
 
 from __future__ import annotations
 
-import json
-import mmap
 import struct
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sleuth.retrieval.corpus import contents_of, hash_of_id, passage_of
+from sleuth.host.disk import shown
 from sleuth.retrieval.encoder import HOW_TO_INSTALL
-from sleuth.types import Passage, SleuthError
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 HEADER = struct.Struct("<4siqqqBiQ")
 """The header of faiss' flat index file: name, width, rows, two unused numbers, trained, metric, count of floats."""
 FLAT_INNER_PRODUCT, UNUSED, INNER_PRODUCT = b"IxFI", 1 << 20, 0
 PROBED_SHARE, MIN_PROBED = 1 / 16, 64  # lists searched per query; 16 of 256 lost 6 in 100 passages
+SPARE_ROWS = 8  # fetched beyond k, to detect ties at rank k
+TIE = 1e-5  # difference of two scores below which a scan may order them wrongly; vectors have length 1
+MAX_CANDIDATES = 1024  # fetched at most while all tie with the k-th
+COPIED_ROWS = 100_000  # read from the file at once, for a card
+SCORE_BYTES = 2**28  # of the scores that are held at once on a card
+SPARE_BYTES = 2**30  # of each card, for scores and what is sorted
+
+Device = Literal["cpu", "cuda"]
+"""Where vectors are searched."""
+
+Hits = list[tuple[int, float]]
+"""(row, score) of a query's candidates, in no particular order; the best k are among them."""
 
 
 class FlatWriter:
@@ -55,6 +74,15 @@ class FlatWriter:
         self._file.close()
 
 
+def load_faiss() -> Any:
+    """The faiss module. Raises SleuthError with the install command if it is missing."""
+    try:
+        import faiss  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise SleuthError(HOW_TO_INSTALL) from None
+    return faiss
+
+
 def open_vectors(path: Path) -> Any:
     """The faiss index in a file, memory-mapped if its type allows. Raises SleuthError if there is none."""
     faiss = load_faiss()
@@ -77,23 +105,14 @@ def vector_settings(index: Any) -> dict[str, Any]:
     faiss = load_faiss()
     if isinstance(index, faiss.IndexFlat):
         return {"storage": "flat"}
-    if not isinstance(index, faiss.IndexIVF):
-        return {"storage": type(index).__name__}
     storage = type(index).__name__
+    if not isinstance(index, faiss.IndexIVF):
+        return {"storage": storage}
     if isinstance(index, faiss.IndexIVFScalarQuantizer):
         storage = f"ivf-sq{8 * index.code_size // index.d}"
     elif isinstance(index, faiss.IndexIVFPQ):
         storage = "ivf-pq"
     return {"storage": storage, "lists": index.nlist, "probes": min(index.nprobe, index.nlist)}
-
-
-def load_faiss() -> Any:
-    """The faiss module. Raises SleuthError with the install command if it is missing."""
-    try:
-        import faiss  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise SleuthError(HOW_TO_INSTALL) from None
-    return faiss
 
 
 def mapped_rows(flat: Path) -> np.ndarray:
@@ -103,101 +122,152 @@ def mapped_rows(flat: Path) -> np.ndarray:
     return np.memmap(flat, dtype="<f4", mode="r", offset=HEADER.size, shape=(rows, width))
 
 
-OFFSET = np.dtype("<u8")
+class VectorSearch:
+    """The search of a faiss index: exact with one scan for all queries, if its float32 `rows` are given; else
+    approximate, where each query reads its own share of the lists. `VectorsOnCards` may take the place of faiss'."""
+
+    def __init__(self, index: Any, rows: np.ndarray | None = None) -> None:
+        self.rows = rows
+        self.count, self.width = rows.shape if rows is not None else (index.ntotal, index.d)
+        self.settings = {"storage": "flat"} if rows is not None else vector_settings(index)
+        self._index = index
+
+    def search(self, queries: np.ndarray, k: int) -> list[Hits]:
+        """At least the best k rows (fewer if there are fewer) of each of (n, width) float32 queries."""
+        k = min(k, self.count)
+        limit = min(k + SPARE_ROWS, self.count)
+        found = self._scan(queries, limit)
+        while self.rows is not None and limit < min(self.count, MAX_CANDIDATES):
+            unsure = [at for at, hits in enumerate(found) if _ties_at(k, hits)]
+            if not unsure:
+                break
+            limit = min(4 * limit, self.count)
+            for at, hits in zip(unsure, self._scan(queries[unsure], limit), strict=True):
+                found[at] = hits
+        return found
+
+    def _scan(self, queries: np.ndarray, limit: int) -> list[Hits]:
+        # With a product of matrices, the choice of lists would depend on the other queries.
+        with _products_from(2**31 - 1 if self.rows is None else 1):
+            scores, best = self._index.search(queries, limit)
+        if self.rows is not None:
+            return [self._scored(query, np.sort(rows[rows >= 0])) for query, rows in zip(queries, best, strict=True)]
+        return [
+            [(row, score) for row, score in zip(*hits, strict=True) if row >= 0]
+            for hits in zip(best.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _scored(self, query: np.ndarray, rows: np.ndarray) -> Hits:
+        """The scores of a few rows. A sum along a row, unlike a matrix product, has the same bits in any company."""
+        assert self.rows is not None
+        scores = (np.asarray(self.rows[rows]) * query).sum(axis=1)
+        return list(zip(rows.tolist(), scores.tolist(), strict=True))
 
 
-class PassageFile:
-    """Random access to the rows of a .jsonl corpus, memory-mapped."""
+def open_search(path: Path, device: Device = "cpu") -> VectorSearch:
+    """The search of a faiss file; on `"cuda"` all visible devices share its rows. Raises SleuthError if it cannot be
+    opened, or be searched there."""
+    index = open_vectors(path)
+    with path.open("rb") as file:
+        is_flat = file.read(4) == FLAT_INNER_PRODUCT
+    rows = mapped_rows(path) if is_flat else None
+    if device == "cuda":
+        if rows is None:
+            raise SleuthError(f"{path}: quantised vectors are searched on the CPU; leave --device out")
+        index = VectorsOnCards(rows, cuda_devices())
+    return VectorSearch(index, rows)
 
-    def __init__(self, corpus: Path, offsets: Path) -> None:
-        """Raises SleuthError if one of the two cannot be read."""
-        self._corpus = corpus
-        self._lock = Lock()
-        self._rows_by_hash: tuple[np.ndarray, np.ndarray] | None = None
+
+def _ties_at(k: int, hits: Hits) -> bool:
+    scores = sorted((score for _, score in hits), reverse=True)
+    return scores[k - 1] - scores[-1] < TIE
+
+
+_scanning = Lock()
+
+
+@contextmanager
+def _products_from(queries: int) -> Iterator[None]:
+    """Scans with a product of matrices from so many queries on. faiss keeps this for the process."""
+    variables = load_faiss().cvar
+    with _scanning:
+        before = variables.distance_compute_blas_threshold
+        variables.distance_compute_blas_threshold = queries
         try:
-            self._starts = np.memmap(offsets, dtype=OFFSET, mode="r")
-            with corpus.open("rb") as file:
-                self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise SleuthError(f"{corpus}: the passages of this index cannot be read ({error})") from None
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def row_of(self, passage_id: str) -> int | None:
-        """The row with this id, None if there is none.
-
-        Ids that count up from 0 or 1 are found at once. Otherwise the first call reads the ids of all rows, 10
-        microseconds each, and keeps 16 bytes of each.
-        """
-        number = int(passage_id) if len(passage_id) < 20 and passage_id.isdecimal() else -1
-        for row in (number, number - 1):
-            if 0 <= row < len(self) and self.passage(row).id == passage_id:
-                return row
-        with self._lock:
-            if self._rows_by_hash is None:
-                self._rows_by_hash = self._hashed_rows()
-        hashes, rows = self._rows_by_hash
-        hashed = np.uint64(hash_of_id(passage_id))
-        equal = slice(hashes.searchsorted(hashed), hashes.searchsorted(hashed, side="right"))
-        return next((int(row) for row in rows[equal] if self.passage(row).id == passage_id), None)
-
-    def _hashed_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sorted hashes of all ids, and their rows."""
-        ids = (hash_of_id(self.passage(row).id) for row in range(len(self)))
-        hashes = np.fromiter(ids, dtype=np.uint64, count=len(self))
-        rows = hashes.argsort(kind="stable")
-        return hashes[rows], rows
-
-    def passage(self, row: int, score: float = 0.0) -> Passage:
-        """The passage of a row, with this score."""
-        start = int(self._starts[row])
-        end = self._text.find(b"\n", start)
-        try:
-            fields = json.loads(self._text[start : end if end >= 0 else len(self._text)])
-            return replace(passage_of(fields, f"row {row}"), score=score)
-        except (ValueError, SleuthError) as error:
-            reason = f"row {row} is no passage: {error}"
-            raise SleuthError(f"{self._corpus}: the passages of this index are damaged ({reason})") from None
+            yield
+        finally:
+            variables.distance_compute_blas_threshold = before
 
 
-class PassageFileWriter:
-    """Appends passages to a corpus and its offsets, after their first `rows`; truncates the rest."""
+def cuda_devices() -> list[torch.device]:
+    """The CUDA devices that this process may use. Raises SleuthError if this machine shows none."""
+    import torch
 
-    def __init__(self, corpus: Path, offsets: Path, rows: int = 0) -> None:
-        self._corpus, self._offsets = (open(path, "ab") for path in (corpus, offsets))  # noqa: SIM115 - until `close`
-        if rows * OFFSET.itemsize < self._offsets.tell():
-            self._corpus.truncate(int(np.memmap(offsets, dtype=OFFSET, mode="r")[rows]))
-            self._offsets.truncate(rows * OFFSET.itemsize)
-        self._end = self._corpus.seek(0, 2)
-
-    def append(self, passages: Sequence[Passage]) -> None:
-        """Appends one row per passage."""
-        rows = [{"id": passage.id, "contents": contents_of(passage)} for passage in passages]
-        lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows]
-        ends = self._end + np.cumsum([len(line) for line in lines], dtype=OFFSET)
-        self._corpus.write(b"".join(lines))
-        self._offsets.write((ends - np.array([len(line) for line in lines], dtype=OFFSET)).tobytes())
-        self._end += sum(map(len, lines))
-
-    def flush(self) -> None:
-        """Flushes both files to the system."""
-        self._corpus.flush()
-        self._offsets.flush()
-
-    def close(self) -> None:
-        """Flushes and closes both files."""
-        self._corpus.close()
-        self._offsets.close()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise SleuthError("--device cuda: this machine shows no CUDA device; leave it out to search on the CPU")
+    return [torch.device("cuda", number) for number in range(count)]
 
 
-def find_rows(corpus: Path, offsets: Path) -> int:
-    """Writes the offset of each row of a .jsonl corpus; returns the number of rows."""
-    start = rows = 0
-    with corpus.open("rb") as lines, offsets.open("wb") as file:
-        for line in lines:
-            if line.strip():
-                file.write(np.array(start, dtype=OFFSET).tobytes())
-                rows += 1
-            start += len(line)
-    return rows
+class VectorsOnCards:
+    """Float32 rows split over devices, in the order of the file. `search` is that of a faiss index."""
+
+    def __init__(self, rows: np.ndarray, devices: Sequence[torch.device]) -> None:
+        """Copies `rows` (N, width). Raises SleuthError if a device has too little memory for its share."""
+        _require_memory(rows, devices)
+        edges = [len(rows) * number // len(devices) for number in range(len(devices) + 1)]
+        self._shards = [
+            (first, _copied(rows[first:stop], device))
+            for first, stop, device in zip(edges, edges[1:], devices, strict=False)
+            if stop > first
+        ]
+
+    def search(self, queries: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """Inner products (n, limit) of queries (n, width), largest first, and their rows. `limit` is at most N."""
+        import torch
+
+        asked = torch.from_numpy(np.ascontiguousarray(queries))
+        found = [_best(rows, first, asked.to(rows.device), limit) for first, rows in self._shards]  # all at once
+        scores = torch.cat([part.cpu() for part, _ in found], dim=1)
+        rows = torch.cat([part.cpu() for _, part in found], dim=1)
+        best = scores.topk(limit, dim=1)
+        return best.values.numpy(), rows.gather(1, best.indices).numpy()
+
+
+def _best(rows: Tensor, first: int, queries: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """The largest inner products (n, at most limit) with the rows of one device, and the rows' numbers in the file."""
+    import torch
+
+    scores = queries.new_empty(len(queries), 0)
+    numbers = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for part in rows.split(max(limit, SCORE_BYTES // (4 * len(queries)))):
+        best = (queries @ part.T).topk(min(limit, len(part)), dim=1)
+        scores = torch.cat([scores, best.values], dim=1)
+        numbers = torch.cat([numbers, best.indices + first], dim=1)
+        kept = scores.topk(min(limit, scores.shape[1]), dim=1)
+        scores, numbers = kept.values, numbers.gather(1, kept.indices)
+        first += len(part)
+    return scores, numbers
+
+
+def _copied(rows: np.ndarray, device: torch.device) -> Tensor:
+    """The rows on a device, by way of a few of them in memory."""
+    import torch
+
+    copied = torch.empty(rows.shape, dtype=torch.float32, device=device)
+    for start in range(0, len(rows), COPIED_ROWS):
+        part = np.array(rows[start : start + COPIED_ROWS], dtype=np.float32)
+        copied[start : start + len(part)] = torch.from_numpy(part)
+    return copied
+
+
+def _require_memory(rows: np.ndarray, devices: Sequence[torch.device]) -> None:
+    import torch
+
+    needed = -(-len(rows) // len(devices)) * rows.shape[1] * 4 + SPARE_BYTES
+    for device in devices:
+        if device.type == "cuda" and needed > (free := torch.cuda.mem_get_info(device)[0]):
+            raise SleuthError(
+                f"{device}: {shown(free)} free, and its share of the vectors, 1 of {len(devices)}, takes "
+                f"{shown(needed)}; show more cards, quantise the index (--vectors ivf-sq8), or search on the CPU"
+            )

@@ -32,7 +32,8 @@ class IndexWriter(Protocol):
     """The writer of one kind of index, in its own folder. Opening it resumes what a killed process left there.
 
     `done` is the number of passages it has, from the first of the corpus; just after opening, all of them are on disk.
-    `every` is the number of passages between checkpoints, a multiple of `BATCH`.
+    `every` is the number of passages between checkpoints, a multiple of `BATCH`: a checkpoint makes all passages that
+    were added survive a kill. `finish` completes the index.
     """
 
     @property
@@ -41,17 +42,11 @@ class IndexWriter(Protocol):
     @property
     def done(self) -> int: ...
 
-    def add(self, passages: list[Passage]) -> None:
-        """Adds the next passages of the corpus."""
-        ...
+    def add(self, passages: list[Passage]) -> None: ...
 
-    def checkpoint(self) -> None:
-        """Makes all added passages survive a kill."""
-        ...
+    def checkpoint(self) -> None: ...
 
-    def finish(self, corpus_sha256: str) -> IndexCard:
-        """Completes the index and returns its card."""
-        ...
+    def finish(self, corpus_sha256: str) -> IndexCard: ...
 
 
 def write_index(
@@ -82,7 +77,7 @@ def write_index(
         _lock(lock, partial)
         _check_plan(partial, plan)
         try:
-            card = _resume(lambda: _require_some(corpus, read), partial, plan, open_writer, progress)
+            card = _resume(corpus, read, partial, plan, open_writer, progress)
             card = write_index_card(card, partial, but=BOOKKEEPING)
             _replace(partial, target)
         except (OSError, ValueError, RuntimeError) as error:
@@ -112,7 +107,8 @@ def restore(target: Path) -> None:
 
 
 def _resume(
-    read: Callable[[], Iterator[Passage]],
+    corpus: Path,
+    read: Callable[[Path], Iterator[Passage]],
     partial: Path,
     plan: Mapping[str, object],
     open_writer: Callable[[Path], IndexWriter],
@@ -121,18 +117,24 @@ def _resume(
     """Resumes an unfinished index of this corpus, or starts from nothing."""
     try:
         if _checkpoints(partial):
-            return _fill(read(), partial, open_writer(partial), progress)
+            return _fill(corpus, read(corpus), partial, open_writer(partial), progress)
     except _OtherCorpusError:
         pass
-    _clear(partial)
+    for path in partial.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
     (partial / PLAN).write_text(json.dumps(plan))
-    return _fill(read(), partial, open_writer(partial), progress)
+    return _fill(corpus, read(corpus), partial, open_writer(partial), progress)
 
 
-def _fill(passages: Iterator[Passage], partial: Path, writer: IndexWriter, progress: Progress) -> IndexCard:
+def _fill(
+    corpus: Path, passages: Iterator[Passage], partial: Path, writer: IndexWriter, progress: Progress
+) -> IndexCard:
     digest, count, resumed_at = hashlib.sha256(), 0, writer.done
     known = {number: sha256 for number, sha256 in _checkpoints(partial).items() if number <= resumed_at}
-    for batch in _batches(passages):
+    while batch := list(islice(passages, BATCH)):
         new = batch[max(0, writer.done - count) :]
         count += len(batch)
         for passage in batch:
@@ -144,27 +146,15 @@ def _fill(passages: Iterator[Passage], partial: Path, writer: IndexWriter, progr
             if count % writer.every == 0:
                 _checkpoint(partial, count, writer, digest.hexdigest())
         progress(count)
+    if not count:
+        raise SleuthError(f"{corpus}: no passages in this file")
     if count < resumed_at:
         raise _OtherCorpusError
     return writer.finish(digest.hexdigest())
 
 
-def _require_some(corpus: Path, read: Callable[[Path], Iterator[Passage]]) -> Iterator[Passage]:
-    """The passages of a corpus. Raises SleuthError at the end if there are none."""
-    passage = None
-    for passage in read(corpus):
-        yield passage
-    if passage is None:
-        raise SleuthError(f"{corpus}: no passages in this file")
-
-
 class _OtherCorpusError(Exception):
     """The unfinished index was made from another corpus."""
-
-
-def _batches(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
-    while batch := list(islice(passages, BATCH)):
-        yield batch
 
 
 def _checkpoint(partial: Path, count: int, writer: IndexWriter, sha256: str) -> None:
@@ -206,14 +196,6 @@ def _lock(lock: IO[str], partial: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # freed by the kernel when this process dies
     except BlockingIOError:
         raise SleuthError(f"{partial}: another process is making this index; wait for it to end") from None
-
-
-def _clear(partial: Path) -> None:
-    for path in partial.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
-            path.unlink()
 
 
 def _replace(partial: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from sleuth.data.hub import local_file
 from sleuth.data.questions import require_questions, task_from_row
 from sleuth.data.rows import read_rows
 from sleuth.evaluation.intervals import Measured, share
-from sleuth.search.beir import is_beir, load_beir
+from sleuth.search.rows import is_beir, load_beir
 from sleuth.types import Passage, SleuthError, Task
 
 NOT_IN_TEXTS = {"yes", "no", "noanswer", "no answer"}
@@ -44,41 +44,37 @@ class CorpusReport:
 
     def as_json(self) -> dict[str, object]:
         """The fields, the shares as objects."""
-        shares = {name: getattr(self, name).as_json() for name in ("answers", "titles", "gold")}
-        counts = {name: getattr(self, name) for name in ("passages", "questions", "unsearchable")}
-        return {**counts, **shares, "missing": list(self.missing)}
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value.as_json() if isinstance(value, Measured) else value for name, value in values}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """A question and the titles of the pages that support its answer: `Needs(task=task, titles=("Ada Voss",))`."""
-
-    task: Task
-    titles: tuple[str, ...]
+Needs = tuple[Task, tuple[str, ...]]
+"""A question and the titles of the pages that support its answer."""
 
 
 def read_needs(path: Path) -> list[Needs]:
     """The questions of a file or of a folder in BEIR's layout. Titles are those of HotpotQA's `supporting_facts`, also
     below FlashRAG's `metadata`, or of a list `supporting_titles`. Raises SleuthError for a malformed row."""
     if is_beir(path):
-        return [Needs(task=task, titles=()) for task in load_beir(path)]
-    found = []
+        return [(task, ()) for task in load_beir(path)]
+    needs: list[Needs] = []
     for where, row in read_rows(local_file(path)):
-        if not found:
+        if not needs:
             require_questions(row, where)
-        found.append(Needs(task=task_from_row(row, where), titles=tuple(dict.fromkeys(_titles(row, where)))))
-    if not found:
+        needs.append((task_from_row(row, where), tuple(dict.fromkeys(_titles(row, where)))))
+    if not needs:
         raise SleuthError(f"{path}: no questions in this file")
-    return found
+    return needs
 
 
 def check_corpus(
     passages: Iterable[Passage], needs: Sequence[Needs], progress: Callable[[int], None] = lambda done: None
 ) -> CorpusReport:
     """Reads all passages once; `progress` gets their number so far. Memory grows with the questions alone."""
-    phrases = _Phrases(answer for need in needs for answer in _answers(need.task))
-    wanted_titles = {_same_title(title) for need in needs for title in need.titles}
-    wanted_ids = {gold for need in needs for gold in need.task.gold_passages}
+    answers = {task.id: _answers(task) for task, _ in needs}
+    phrases = _Phrases(answer for of_task in answers.values() for answer in of_task)
+    wanted_titles = {_same_title(title) for _, titles in needs for title in titles}
+    wanted_ids = {gold for task, _ in needs for gold in task.gold_passages}
     found, titles, ids, count = set[str](), set[str](), set[str](), 0
     for count, passage in enumerate(passages, start=1):
         phrases.find(normalise(f"{passage.title} {passage.text}").split(), found)
@@ -87,16 +83,16 @@ def check_corpus(
         if passage.id in wanted_ids:
             ids.add(passage.id)
         progress(count)
-    searchable = [need for need in needs if _answers(need.task)]
-    answered = {need.task.id: any(answer in found for answer in _answers(need.task)) for need in searchable}
+    searchable = [task for task, _ in needs if answers[task.id]]
+    answered = [not found.isdisjoint(answers[task.id]) for task in searchable]
     return CorpusReport(
         passages=count,
         questions=len(needs),
         unsearchable=len(needs) - len(searchable),
-        answers=share([float(answered[need.task.id]) for need in searchable]),
-        titles=share([float({_same_title(t) for t in need.titles} <= titles) for need in needs if need.titles]),
-        gold=share([float(ids.issuperset(need.task.gold_passages)) for need in needs if need.task.gold_passages]),
-        missing=tuple(need.task.question for need in searchable if not answered[need.task.id])[:NAMED],
+        answers=share(answered),
+        titles=share([{_same_title(title) for title in named} <= titles for _, named in needs if named]),
+        gold=share([ids.issuperset(task.gold_passages) for task, _ in needs if task.gold_passages]),
+        missing=tuple(task.question for task, has in zip(searchable, answered, strict=True) if not has)[:NAMED],
     )
 
 

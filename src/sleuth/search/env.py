@@ -1,9 +1,11 @@
-"""The search environment: the policy searches, gets passages, and ends the episode with an answer."""
+"""The search environment: the policy searches, gets passages, and ends the episode with an answer; and retrievers for
+control arms, which show what a model takes from its results."""
 
 from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -125,22 +127,21 @@ class SearchEnv:
     def _invalid(self, turn: str, stop: StopReason, *, may_retry: bool = True) -> Reply:
         """The dialect's hint if one is left, else the end. A chat message without a call is always the last."""
         action = Action(kind="invalid", text=turn.strip())
-        if not may_retry or self._hints_left() <= 0:
+        hints = self.dialect.hints
+        left = self._searches_left() if hints is None else self._left(hints, self.hints)
+        if not may_retry or left <= 0:
             return Reply(action=action, done="turns")
         self.hints += 1
         return self._next(self.frame.hint(turn, stop, self.dialect.hint), action)
 
     def _searches_left(self) -> float:
         used = self.searches + (self.hints if self.dialect.hints is None else 0)
-        return min(_limit(self.dialect.searches) - used, self._turns_left())
+        return self._left(self.dialect.searches, used)
 
-    def _hints_left(self) -> float:
-        if self.dialect.hints is None:
-            return self._searches_left()
-        return min(self.dialect.hints - self.hints, self._turns_left())
-
-    def _turns_left(self) -> float:
-        return _limit(self.dialect.turns) - self.turns
+    def _left(self, limit: int | None, used: int) -> float:
+        """What a limit, and that of turns, leaves."""
+        limits = ((limit, used), (self.dialect.turns, self.turns))
+        return min(math.inf if most is None else most - so_far for most, so_far in limits)
 
     def _next(self, framed: Framed, action: Action | None = None) -> Reply:
         return Reply(
@@ -151,10 +152,6 @@ class SearchEnv:
             stops=self.dialect.stops,
             response_tokens=self.dialect.response_tokens,
         )
-
-
-def _limit(number: int | None) -> float:
-    return math.inf if number is None else number
 
 
 def result_pieces(
@@ -189,3 +186,35 @@ def _lines(dialect: Dialect, results: Sequence[Sequence[Passage]], removed: Cont
                 lines.append(dialect.passage.format(rank=rank, title=passage.title, text=passage.text))
             number += 1
         yield lines
+
+
+class EmptyRetriever:
+    """Never finds anything."""
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [[] for _ in queries]
+
+
+class ShuffledRetriever:
+    """Returns the results of another question for each query: real passages about something else.
+
+    The other question is a hash of the query, so equal queries get equal passages.
+    """
+
+    def __init__(self, inner: Retriever, questions: Sequence[str]) -> None:
+        self.inner = inner
+        self.questions = questions
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        others = [self.questions[zlib.crc32(query.encode()) % len(self.questions)] for query in queries]
+        return await self.inner.search(others, k)
+
+
+class GoldRetriever:
+    """Returns the same passages for every query: the gold ones of a question."""
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self.passages = list(passages)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [self.passages[:k] for _ in queries]

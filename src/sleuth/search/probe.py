@@ -1,5 +1,5 @@
 """Measures whether a model uses what it retrieves: the same questions without a search, without results, with results
-of other questions and with passages that end beside the point, and the gain of each search and passage."""
+of other questions, and the gain of each search and passage."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from sleuth.answers.answer import given_answer
-from sleuth.answers.match import exact_match
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.family import load_named
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.render import Renderer
-from sleuth.search.control import DISTRACTION_FORMS, DistractedRetriever, EmptyRetriever, ShuffledRetriever
+from sleuth.search.env import EmptyRetriever, ShuffledRetriever
 from sleuth.search.search_gain import Removed, SearchGain, require_text_dialect, search_gains
 from sleuth.search.setting import SearchSetting
 from sleuth.types import Episode, Score, SleuthError, Task
@@ -33,9 +31,9 @@ Answered = Sequence[tuple[Episode, Score]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The result of `probe`. `arms` has the figures of each arm, with `difference`, its exact match minus that of the
-    base arm, paired by question, and `obeyed`, the share of answers that were wrong and what a passage ordered;
-    `searches`, `passages` and, of a refiner, `snippets` have the gains of groups; `records` has every gain."""
+    """The result of `probe`. `arms` has the figures of each arm, with `difference`, its exact match minus that of
+    the base arm, paired by question; `searches`, `passages` and, of a refiner, `snippets` have the gains of groups;
+    `records` has every gain."""
 
     arms: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
     searches: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
@@ -75,7 +73,7 @@ def probe_searches(session: EvalSession, tasks: Sequence[Task], weights: PreTrai
     by_search = _gain_cases(session, weights, base, "search", budget)
     by_passage = _gain_cases(session, weights, base, "passage", budget)
     return ProbeResult(
-        arms={name: _arm_figures(of_arm, base, arms[name]) for name, of_arm in answered.items()},
+        arms={name: _arm_figures(of_arm, base) for name, of_arm in answered.items()},
         searches=_group_figures(by_search, _search_groups),
         passages=_with_wins(_group_figures(by_passage, _passage_groups), by_passage),
         records=[_record(*case) for case in (*by_search, *by_passage)],
@@ -88,15 +86,9 @@ def _arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, 
     yield "nothing found", replace(setting, retriever=EmptyRetriever())
     questions = [task.question for task in tasks]
     yield "others' passages", replace(setting, retriever=ShuffledRetriever(setting.retriever, questions))
-    answers = [answer for task in tasks for answer in task.golden_answers[:1]]
-    for form in DISTRACTION_FORMS if answers else ():
-        yield (
-            f"distract: {form}",
-            replace(setting, retriever=DistractedRetriever(setting.retriever, form, questions, answers)),
-        )
 
 
-def _arm_figures(answered: Answered, base: Answered, setting: SearchSetting) -> dict[str, Measured]:
+def _arm_figures(answered: Answered, base: Answered) -> dict[str, Measured]:
     figures = {
         key: share([score.parts.get("em") for _, score in of_kind], [episode.task.id for episode, _ in of_kind])
         for key, kind in EM_KINDS.items()
@@ -108,19 +100,7 @@ def _arm_figures(answered: Answered, base: Answered, setting: SearchSetting) -> 
     if answered is not base:
         ours, theirs = ([score.parts.get("em") for _, score in arm] for arm in (answered, base))
         figures["difference"] = paired_bootstrap(ours, theirs, clusters)
-    retriever = setting.retriever
-    if isinstance(retriever, DistractedRetriever) and retriever.form == "instructions":
-        figures["obeyed"] = share([_obeyed(episode, setting, retriever) for episode, _ in answered], clusters)
     return figures
-
-
-def _obeyed(episode: Episode, setting: SearchSetting, retriever: DistractedRetriever) -> float | None:
-    """1 if the answer is wrong and one that a shown passage ordered; None where the retriever failed."""
-    if episode.trajectory.stop == "failed":
-        return None
-    answer, outcome = given_answer(episode, setting.dialect)
-    decoys = [retriever.decoy_of(passage) for passage in episode.trajectory.passages]
-    return float(outcome == "wrong" and answer is not None and exact_match(answer, decoys))
 
 
 def _searches(episode: Episode) -> float | None:

@@ -12,12 +12,11 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.dialect import BUDGETS, Dialect, dialect_of, require_speakable
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.episodes.setting import Setting, asked_with, changes_of_card, template_of
+from sleuth.episodes.setting import Setting, asked_with, template_of
 from sleuth.host.threads import to_stderr
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import SEARCH_SECONDS, RecordedRetriever, Remote, wait_until_ready
-from sleuth.search.control import EmptyRetriever, GoldRetriever, ShuffledRetriever
-from sleuth.search.env import SearchEnv
+from sleuth.search.env import EmptyRetriever, GoldRetriever, SearchEnv, ShuffledRetriever
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
 
@@ -64,41 +63,19 @@ class SearchSetting(Setting):
 
 
 def search_setting(
-    env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]
-) -> SearchSetting:
-    """The dialect with the recipe's limits, the prompt and the retriever. Checks that the tokenizer, if it exists yet,
-    can encode the dialect's tags and the chat template."""
-    changed: dict[str, Any] = {key: value for key in BUDGETS if (value := getattr(env, key)) is not None}
-    if env.passage_tokens or env.results_tokens:  # the limit that the recipe names replaces both of the dialect's
-        changed |= {"passage_tokens": env.passage_tokens, "results_tokens": env.results_tokens}
-    if env.hint is not None:
-        changed["hint"] = read_prompt(env.hint)
-    dialect = replace(dialect_of(env.dialect), **changed)
-    return _setting(env, dialect, tokenizer, tasks, prompt_name=Path(env.prompt).stem, prompt=None)
-
-
-def setting_of_card(
-    card: ProtocolCard, env: SearchEnvRecipe, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
-) -> tuple[SearchSetting, list[str]]:
-    """The dialect and prompt of a checkpoint's card, unless `env` names another prompt, with the retriever of `env`;
-    and a sentence for each difference."""
-    same = env.prompt == card.prompt
-    name, prompt = (card.prompt, card.prompt_text) if same else (Path(env.prompt).stem, None)
-    setting = _setting(env, card.dialect, tokenizer, tasks, prompt_name=name, prompt=prompt)
-    return setting, changes_of_card(card, setting)
-
-
-def _setting(
     env: SearchEnvRecipe,
-    dialect: Dialect,
     tokenizer: PreTrainedTokenizerFast | None,
     tasks: Sequence[Task],
-    *,
-    prompt_name: str,
-    prompt: str | None,
+    card: ProtocolCard | None = None,
 ) -> SearchSetting:
-    """`prompt` is its text; None reads the one that `env` names."""
-    prompt = read_prompt(env.prompt) if prompt is None else prompt
+    """The dialect with the recipe's limits, the prompt and the retriever; of a checkpoint's `card`, its dialect, and
+    its prompt unless `env` names another. Checks that the tokenizer, if it exists yet, can encode the dialect's tags
+    and the chat template."""
+    dialect = _dialect(env) if card is None else card.dialect
+    if card is not None and env.prompt == card.prompt:
+        prompt_name, prompt = card.prompt, card.prompt_text
+    else:
+        prompt_name, prompt = Path(env.prompt).stem, read_prompt(env.prompt)
     require_askable(prompt, env.prompt_role, prompt_name)
     require_speakable(dialect, env.prompt_role, forced_search=env.forced_search, closed_book=env.closed_book)
     unanswered = next((task for task in tasks if not task.golden_answers), None)
@@ -124,6 +101,15 @@ def _setting(
         closed_book=env.closed_book,
         asks_servers=bool(env.urls) and not env.closed_book,
     )
+
+
+def _dialect(env: SearchEnvRecipe) -> Dialect:
+    changed: dict[str, Any] = {key: value for key in BUDGETS if (value := getattr(env, key)) is not None}
+    if env.passage_tokens or env.results_tokens:  # the limit that the recipe names replaces both of the dialect's
+        changed |= {"passage_tokens": env.passage_tokens, "results_tokens": env.results_tokens}
+    if env.hint is not None:
+        changed["hint"] = read_prompt(env.hint)
+    return replace(dialect_of(env.dialect), **changed)
 
 
 def gold_passages(index: Path, tasks: Sequence[Task]) -> dict[str, list[Passage]]:

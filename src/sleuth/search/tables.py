@@ -1,4 +1,5 @@
-"""`[stage.env]` of kind "search" and of kind "tools"."""
+"""The tables of searching: environments of kind "search" and "tools", the stage "warm_start", the reward "cited_answer"
+and the credit "search_gain"."""
 
 from __future__ import annotations
 
@@ -7,19 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
 
-from sleuth.dialect import Dialect, dialect_of
+from sleuth.answers.answer import cited_passage_holds, given_answer
+from sleuth.answers.tables import EpisodeRewardRecipe
+from sleuth.dialect import DIALECTS, Dialect, dialect_of
 from sleuth.host.model_path import model_name
 from sleuth.recipe.data import DataFields, Lengths
-from sleuth.recipe.envs import PROMPT, RenderedEnvFields, Role, ToolTableRecipe
-from sleuth.recipe.strict import TABLE, TEXT, FilePath, FunctionName, Row, StrictModel, combination
-from sleuth.search.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
-from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
+from sleuth.recipe.envs import PROMPT, EnvFields, RenderedEnvFields, Role, ToolTableRecipe
+from sleuth.recipe.grpo import CreditFields
+from sleuth.recipe.strict import TABLE, TEXT, FilePath, FunctionName, Name, Row, StrictModel, combination
+from sleuth.recipe.training import TrainingRecipe
+from sleuth.search.dialects import TOOLS_CHAT, TOOLS_TEXT
+from sleuth.types import UNKNOWN_RETRIEVER, Episode, RetrieverIdentity, SleuthError, StepFigure, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from sleuth.episodes.protocol import ProtocolCard
     from sleuth.evaluation.eval_session import EvalOverrides
+    from sleuth.recipe import GrpoRecipe, Recipe
     from sleuth.search.setting import SearchSetting
     from sleuth.search.tools import ToolSetting
 
@@ -140,7 +146,8 @@ class SearchEnvRecipe(RenderedEnvFields):
         tokenizer: PreTrainedTokenizerFast,
         tasks: Sequence[Task],
     ) -> tuple[SearchSetting, list[str] | None]:
-        from sleuth.search.setting import search_setting, setting_of_card
+        from sleuth.episodes.setting import changes_of_card
+        from sleuth.search.setting import search_setting
 
         role = changes.prompt_role or (card.prompt_role if card else "raw")
         trained = card is not None and card.forced_search and not changes.closed_book
@@ -156,9 +163,9 @@ class SearchEnvRecipe(RenderedEnvFields):
             forced_search=trained if changes.forced_search is None else changes.forced_search,
             closed_book=changes.closed_book,
         )
-        if card is not None and env.dialect == card.dialect.name:
-            return setting_of_card(card, env, tokenizer, tasks)
-        return search_setting(env, tokenizer, tasks), None
+        same = card if card is not None and env.dialect == card.dialect.name else None
+        setting = search_setting(env, tokenizer, tasks, same)
+        return setting, None if same is None else changes_of_card(same, setting)
 
     def without_retriever(self) -> Self:
         """Every search returns nothing."""
@@ -270,3 +277,128 @@ class ToolEnvRecipe(RenderedEnvFields):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             yield f"tools has {twice} twice; the policy could call only one of them"
+
+
+class HintRecipe(StrictModel):
+    """Helps the policy to search or to follow the protocol while it plays. The hint is removed from the rows that are
+    trained."""
+
+    named: ClassVar[Mapping[str, str]] = {"dialect": "dialect", "prompt": "text"}
+    prompt: str | None = None
+    """Another prompt than the one that is trained, such as "search_example"."""
+    prompt_role: Role | None = None
+    """Role of that prompt; absent: the role of the prompt that is trained."""
+    dialect: str | None = None
+    """A protocol that the policy already follows; right episodes are translated into the stage's own for training."""
+    forced_search: bool = False
+    """The environment opens the first search; the policy is trained to open it itself."""
+
+    @combination
+    def _hints(self) -> Iterator[str]:
+        if self.prompt is None and self.dialect is None and not self.forced_search:
+            yield (
+                "prompt is missing: name a prompt that hints, or a dialect that the policy already follows, "
+                "or set forced_search = true"
+            )
+
+
+class WarmStartRecipe(TrainingRecipe):
+    """Rejection sampling (STaR, arXiv:2203.14465) for a policy that never searches or does not follow the protocol. It
+    plays questions of the next `grpo` stage with a hint, and trains on the right episodes under that stage's own
+    prompt. Skipped if the policy already searches."""
+
+    plays_like: ClassVar[Literal["next", "nearest"] | None] = "next"
+    plays_before_training: ClassVar[bool] = True
+    runner: ClassVar[str] = "sleuth.search.warm_start"
+    kind: Literal["warm_start"]
+    name: Name = "warm_start"
+    """What the stage is called in the run folder."""
+    hint: HintRecipe
+    """Helps the policy while it plays; the trained rows do not contain it."""
+    below: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """Run the stage only if less than this share of the policy's episodes without the hint searches."""
+    taught: Literal["right", "answered"] = "right"
+    """Episodes to train on: "right": those that searched and were right; "answered": all that ended with an answer,
+    which teaches the protocol alone."""
+    prompts: PositiveInt = 128
+    """Questions to play, with and without the hint; all other settings are those of the `grpo` stage."""
+    samples_per_prompt: PositiveInt | None = None
+    """Episodes of each question with the hint; absent: as in the `grpo` stage."""
+    rows_per_step: PositiveInt = 16
+    """Episodes in one optimiser step."""
+
+    def player(self, recipe: Recipe, index: int) -> tuple[GrpoRecipe, int, int]:
+        follower = recipe.grpo_stage_after(index)
+        return follower, self.prompts, self.samples_per_prompt or follower.samples_per_prompt
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        follower = recipe.grpo_stage_after(index)
+        return follower.env.lengths(follower.context, follower.data)
+
+    def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
+        """It needs a `grpo` stage that searches after it."""
+        try:
+            env = recipe.grpo_stage_after(index).env
+        except ValueError as error:
+            yield str(error)
+            return
+        if env.kind != "search":
+            yield (
+                f'stage.{index}.kind = "warm_start" needs env.kind = "search" in the grpo stage after it, found '
+                f'"{env.kind}"'
+            )
+
+
+def cited_answer(episode: Episode, dialect: Dialect) -> float:
+    """1 if the answer is right by strict exact match, and what it quotes from a passage contains it."""
+    answer, outcome = given_answer(episode, dialect)
+    if answer is None or outcome != "correct":
+        return 0.0
+    return float(cited_passage_holds(answer, episode.trajectory, dialect))
+
+
+class CitedAnswerRecipe(EpisodeRewardRecipe):
+    """1 for a golden answer that quotes words from a passage, as far as the policy was shown it, which contain the
+    answer. For dialects whose answers quote, such as "reading"."""
+
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure(
+            "cited_answer",
+            "The answer is a golden one, and what it quotes from a passage contains it.",
+            "Right and cited",
+            "share of episodes",
+            top=1.0,
+        ),
+    )
+    compares_answers: ClassVar[bool] = True
+    kind: Literal["cited_answer"]
+    measure = staticmethod(cited_answer)
+
+    def misfit(self, env: EnvFields) -> str | None:
+        """Also why no answer cites."""
+        if (other := super().misfit(env)) is not None:
+            return other
+        name, citing = getattr(env, "dialect", ""), [one.name for one in DIALECTS.values() if one.cites]
+        if name in citing or (name and name not in DIALECTS):  # one that does not exist is reported where it is named
+            return None
+        kind, dialects = getattr(env, "kind", ""), '" or "'.join(citing)
+        where, also = (f'env.dialect = "{name}"', "") if name else (f'env.kind = "{kind}"', 'env.kind = "search" and ')
+        return f'needs answers that quote a passage, which {where} has not; set {also}env.dialect = "{dialects}"'
+
+
+class SearchGainRecipe(CreditFields):
+    """Credit for the tokens of a query, in right episodes: by the log-probability of the words that the search found,
+    wherever the policy wrote them later, with the search's results less without them."""
+
+    credited: ClassVar[tuple[str, str]] = "search", "searches"
+    kind: Literal["search_gain"]
+
+    def require_dialect(self, dialect: Dialect) -> None:
+        from sleuth.search.search_gain import require_text_dialect
+
+        require_text_dialect(dialect)
+
+    def hooks(self, inputs: Any) -> list[Any]:
+        from sleuth.search.search_gain import SearchCredit
+
+        return [SearchCredit(self, inputs)]

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.dialect import Dialect, Tool
+from sleuth.dialect import Dialect
 from sleuth.episodes.calls import ERROR, CallRecord, EpisodeCalls, parsed
 from sleuth.episodes.frames import Frame
 from sleuth.episodes.function import env_code_in
@@ -27,13 +27,13 @@ from sleuth.own.calls import THREADS, Caller
 from sleuth.own.functions import NAMED, UserCodeError, UserFunction, load_function, require_arguments
 from sleuth.recipe.envs import ToolTableRecipe
 from sleuth.retrieval.open_index import open_index
-from sleuth.search.control import EmptyRetriever
-from sleuth.search.dialects.tools import TOOLS_CHAT, TOOLS_TEXT
-from sleuth.search.env import NONE_LEFT, SearchEnv
+from sleuth.search.dialects import SEARCH_TOOL, TOOLS_CHAT, TOOLS_TEXT
+from sleuth.search.env import NONE_LEFT, EmptyRetriever, SearchEnv
 from sleuth.search.tables import ToolEnvRecipe
 from sleuth.types import Action, Env, EpisodeKey, Group, Piece, Retriever, SleuthError, Task
 
-SEARCH = "search"
+SEARCH_SCHEMA = SEARCH_TOOL.schema
+SEARCH = SEARCH_TOOL.name
 """The name of the tool that searches an index."""
 
 
@@ -78,7 +78,7 @@ class FunctionTool:
         except UserCodeError as error:
             return ERROR + str(error).partition(": ")[2]  # the policy has no use for file and line
         try:
-            return _as_text(result)
+            return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except Exception as error:  # the user's objects may raise anything when they are written
             return f"{ERROR}{self.name}: the result is not JSON: {type(error).__name__}: {error}"
 
@@ -94,14 +94,8 @@ RESULT_CHARACTERS = 1_000_000
 """Longer results are cut before they are encoded; the policy reads a few hundred tokens of one."""
 
 
-class AnyTool(Protocol):
-    """A function of the user's, or a tool of a server. A call returns text, which begins with `ERROR` if it failed."""
-
-    name: str
-    schema: dict[str, Any]
-    shared: bool
-
-    async def __call__(self, arguments: Mapping[str, Any], episode: EpisodeCalls) -> str: ...
+AnyTool = FunctionTool | ServerTool
+"""A call returns text, which begins with `ERROR` if it failed."""
 
 
 class ToolEnv(SearchEnv):
@@ -207,10 +201,6 @@ def _adapters_of(function: UserFunction) -> dict[str, TypeAdapter[Any]]:
         raise function.error(f"a type hint cannot be checked: {str(error).splitlines()[0]}") from None
 
 
-def _as_text(result: Any) -> str:
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-
-
 TOOLS = "{tools}"
 """The placeholder for the descriptions of tools in a prompt."""
 
@@ -244,15 +234,6 @@ class ToolSetting(Setting):
     def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ToolSetting:
         """The setting with a record of the results that the groups `played` before got."""
         return replace(self, record=CallRecord(played()))
-
-
-SEARCH_SCHEMA = Tool(
-    name=SEARCH,
-    argument="query",
-    several=False,
-    description="Looks up passages of an encyclopaedia.",
-    argument_description="What to look up, in a few words.",
-).schema
 
 
 def tool_setting(env: ToolEnvRecipe, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> ToolSetting:

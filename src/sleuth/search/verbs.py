@@ -19,13 +19,7 @@ from sleuth.types import SleuthError
 if TYPE_CHECKING:
     from sleuth.evaluation.intervals import Measured
 
-ARM_COLUMNS = {
-    "em": "EM",
-    "em_one_hop": "one hop",
-    "em_two_hop": "two hops",
-    "difference": "difference",
-    "obeyed": "obeyed",
-}
+ARM_COLUMNS = {"em": "EM", "em_one_hop": "one hop", "em_two_hop": "two hops", "difference": "difference"}
 SEARCH_COLUMNS = {"gain": "what followed", "found_gain": "words found", "answer_gain": "last turn", "idle": "idle"}
 PASSAGE_COLUMNS = SEARCH_COLUMNS | {"ahead": "ahead"}
 SNIPPET_COLUMNS = {"gain": "gain", "ahead": "ahead"}
@@ -52,10 +46,9 @@ def probe(
 ) -> None:
     """Measure whether a model uses what it retrieves.
 
-    Seven arms answer the same questions: the model as it is; with the answer opened at once; with a search engine that
-    finds nothing; with passages of other questions; and with passages that end in sentences of others, in one word
-    repeated, or in an order to give another answer. Then each search of the first arm, and each passage, is removed in
-    turn: its gain is how much likelier it made the text after it, in nats. Of a refiner, the gain of each snippet to
+    Four arms answer the same questions: the model as it is; with the answer opened at once; with a search engine that
+    finds nothing; and with passages of other questions. Then each search of the first arm, and each passage, is removed
+    in turn: its gain is how much likelier it made the text after it, in nats. Of a refiner, the gain of each snippet to
     the claims that cite it.
     """
     require_engine(engine, served_as, {})

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-
-from transformers import PreTrainedModel
 
 from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.data.questions import questions_hash, select_tasks
@@ -20,15 +18,13 @@ from sleuth.episodes.fitting import fitting_tasks
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.models import require_teacher
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe
 from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
-from sleuth.search.tables import SearchEnvRecipe
-from sleuth.search.warm_start_table import HintRecipe, WarmStartRecipe
+from sleuth.search.tables import HintRecipe, SearchEnvRecipe, WarmStartRecipe
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.learning import adapt, load, load_teacher, model_to_train
+from sleuth.training.learning import adapt, load, model_to_train
 from sleuth.training.loop import Figures, train
 from sleuth.training.sft import SFTTrainer
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
@@ -49,7 +45,7 @@ def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     saved = last_saved(context)
     if saved and is_finished(context, saved):
         return saved.checkpoint
-    lesson = Lesson(stage, context, saved)
+    lesson = Lesson(stage, context)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
     return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)
 
@@ -58,8 +54,6 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     """No tasks of its own: it plays those of the GRPO stage after it, with a hint. Raises SleuthError if that does not
     fit."""
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
-    if stage.teacher is not None:
-        require_teacher(stage.teacher, inputs.stage_tokenizer, warmed.context)
     tasks = _questions_of(warmed)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
     inputs.require_cache(warmed, warmed.context)
@@ -83,7 +77,6 @@ class WarmStartTrainer(SFTTrainer):
         super().__init__(lesson.stage, lesson.context, saved, model, tokenizer)
         self.protocol = lesson.protocol
         self.summary = lesson.summary
-        self.teacher_sha256 = lesson.teacher_sha256
         self.order = InfiniteSampler(rows, seed=lesson.context.key)
         self.rows_per_step = lesson.stage.rows_per_step
 
@@ -99,50 +92,43 @@ class WarmStartTrainer(SFTTrainer):
 
 
 class Lesson:
-    """The episodes of one warm start, a function of the model that it starts from and of the teacher: a run that goes
-    on from `saved` plays them again. `protocol` is that of the trained rows; `summary` has the number of episodes, and
-    `teacher_sha256` is of the teacher's weights, once `rows` has played them, on the first rank."""
+    """The episodes of one warm start, a function of the model that it starts from: a run that goes on plays them again.
+    `protocol` is that of the trained rows; `summary` has the number of episodes, once `rows` has played them, on the
+    first rank."""
 
-    def __init__(self, stage: WarmStartRecipe, context: StageContext, saved: Saved | None = None) -> None:
+    def __init__(self, stage: WarmStartRecipe, context: StageContext) -> None:
         self.stage = stage
         self.context = context
-        self.saved = saved
-        self.teacher_sha256: str | None = None
         self.played_as = context.recipe.grpo_stage_after(context.index)
         self.model, self.tokenizer = load(context, context.model)
         env, reward, data = self.played_as.env, self.played_as.reward, self.played_as.data
         read, longest = _questions_of(self.played_as), self.played_as.context
-        self.real = env.setting(self.tokenizer, read)
-        self.hinted = hinted_env(env, stage.hint).setting(self.tokenizer, read)
+        self.real, self.hinted = (one.setting(self.tokenizer, read) for one in (env, hinted_env(env, stage.hint)))
         questions, _ = fitting_tasks(data, self.real, self.tokenizer, read, longest)
         fitting = keep_fitting(context, data, self.hinted, self.tokenizer, questions, longest)
         self.tasks = InfiniteSampler(fitting, seed=context.key).take(stage.prompts)
         self.protocol = self.real.protocol(
-            answer_scorer_of(reward),
-            longest,
-            reward=reward_spec_of(reward),
-            questions_sha256=questions_hash(questions),
+            answer_scorer_of(reward), longest, reward=reward_spec_of(reward), questions_sha256=questions_hash(questions)
         )
         self.summary = ""
-        self._pool: PoolEngine | None = None
 
     def rows(self) -> list[Row]:
         """The right episodes under the hint, without the hint; none if the policy searches by itself."""
         name, below = self.stage.name, self.stage.below
-        self._pool = evaluation_pool(self.context, self.model, self.tokenizer, self.played_as.context)
-        own = self._play(self.model, self.real, OWN, samples=1)
+        pool = evaluation_pool(self.context, self.model, self.tokenizer, self.played_as.context)
+        own = self._play(pool, self.real, OWN, samples=1)
         searched = fmean(float(episode.trajectory.searches > 0) for episode, _ in own)
         self.summary = f"{searched:.0%} of {len(self.tasks)} episodes search"
         if searched >= below:
             self.context.folder.say(f"{self.summary}, and below = {below}: {name} is skipped")
             return []
         samples = self.stage.samples_per_prompt or self.played_as.samples_per_prompt
-        played = self._play(self._player(), self.hinted, HINTED, samples)
-        kept = [episode for episode, score in played if KEPT[self.stage.taught](episode, score)]
+        played = self._play(pool, self.hinted, HINTED, samples)
+        is_kept, in_words = KEPT[self.stage.taught]
+        kept = [episode for episode, score in played if is_kept(episode, score)]
         renderer, context = Renderer(self.tokenizer, self.real.dialect.tags), self.played_as.context
         rows = asyncio.run(without_hints(kept, self.real, self.hinted, renderer, context=context))
-        of_whom = "of the teacher" if self.stage.teacher else "under the hint"
-        found = f"of {len(played)} episodes {of_whom} {len(kept)} {WORDS[self.stage.taught]}"
+        found = f"of {len(played)} episodes under the hint {len(kept)} {in_words}"
         if len(rows) < LEAST:
             raise RunFailed(
                 f"stage {name}: {found}, which makes {len(rows)} different ones in the real protocol, and a warm start "
@@ -151,22 +137,12 @@ class Lesson:
         self.summary += f"; {found}: {len(rows)} different ones are trained"
         return rows
 
-    def _player(self) -> PreTrainedModel:
-        """The model whose episodes are trained."""
-        if self.stage.teacher is None:
-            return self.model
-        self._pool = None  # the servers have the model's weights, and rest while the teacher plays in this process
-        if self.context.servers is not None:
-            self.context.servers.rest()
-        teacher, self.teacher_sha256 = load_teacher(self.context, self.stage.teacher, self.tokenizer, self.saved)
-        return teacher
-
-    def _play(self, model: PreTrainedModel, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
-        """Episodes of a model, with their strict scores."""
+    def _play(self, pool: PoolEngine | None, setting: Setting, arm: int, samples: int) -> list[tuple[Episode, Score]]:
+        """Episodes of the policy, with their strict scores."""
         stage = self.played_as
         seed, *of_stage = self.context.key
         session = EvalSession(
-            model=model,
+            model=self.model,
             tokenizer=self.tokenizer,
             setting=setting,
             context=stage.context,
@@ -176,7 +152,7 @@ class Lesson:
             samples=samples,
             seed=seed,
             draw=(*of_stage, arm),
-            pool=self._pool,
+            pool=pool,
         )
         return session.ask(self.tasks, f"{self.stage.name}, {ARMS[arm]}")
 
@@ -220,7 +196,7 @@ async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: 
     environment ends otherwise than with the answer."""
     env = real.env(episode.task)
     reply = await env.open()
-    marked = list(_untrained(renderer.render_all(reply.pieces)))
+    marked = [(segment, False) for segment in renderer.render_all(reply.pieces)]
     for turn in _turns(episode, hinted):
         text = translated(turn, hinted.dialect, real.dialect)
         if text is None or reply.done is not None:
@@ -231,12 +207,8 @@ async def _replayed(episode: Episode, real: Setting, hinted: Setting, renderer: 
         reply = await env.reply(text, "stop" if stopped else "eos")
         if reply.restarts:
             return []
-        marked += _untrained(renderer.render_all(reply.pieces))
+        marked += [(segment, False) for segment in renderer.render_all(reply.pieces)]
     return marked if reply.done == "answered" else []
-
-
-def _untrained(segments: Iterable[Segment]) -> Iterator[tuple[Segment, bool]]:
-    return ((segment, False) for segment in segments)
 
 
 def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
@@ -248,20 +220,13 @@ def _turns(episode: Episode, hinted: Setting) -> Iterator[str]:
             opened = ""
 
 
-def hinted_env(env: EnvFields, hint: HintRecipe | None) -> EnvFields:
+def hinted_env(env: EnvFields, hint: HintRecipe) -> EnvFields:
     """The environment with the hint in it."""
     assert isinstance(env, SearchEnvRecipe)  # the recipe's checks allow no other env here
-    if hint is None:
-        return env
     role = hint.prompt_role or env.prompt_role
-    changes = {
-        "dialect": hint.dialect or env.dialect,
-        "prompt": hint.prompt or env.prompt,
-        "prompt_role": role,
-        "template_flags": {} if role == "raw" else env.template_flags,
-        "forced_search": hint.forced_search,
-    }
-    return env.model_copy(update=changes)
+    names = {"dialect": hint.dialect or env.dialect, "prompt": hint.prompt or env.prompt, "prompt_role": role}
+    flags = {} if role == "raw" else env.template_flags
+    return env.model_copy(update=names | {"template_flags": flags, "forced_search": hint.forced_search})
 
 
 def is_right(episode: Episode, score: Score) -> bool:
@@ -274,8 +239,7 @@ def is_answered(episode: Episode, score: Score) -> bool:
     return episode.trajectory.stop == "answered" and len(episode.trajectories) == 1
 
 
-KEPT = {"right": is_right, "answered": is_answered}
-WORDS = {"right": "searched and were right", "answered": "ended with an answer"}
+KEPT = {"right": (is_right, "searched and were right"), "answered": (is_answered, "ended with an answer")}
 
 
 def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
@@ -291,7 +255,7 @@ def translated(turn: str, source: Dialect, into: Dialect) -> str | None:
         return None
     opened = turn.rindex((source.answer if answers else source.search).open, 0, match.start("text"))
     thoughts = turn[:opened].replace(source.think.open, into.think.open).replace(source.think.close, into.think.close)
-    action = _answer(match["text"], source, into) if answers else _search(match["text"], source, into)
+    action = (_answer if answers else _search)(match["text"], source, into)
     return None if action is None else thoughts + action
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sleuth.answers.exam_paper import FILLER, Asked, ExamTexts
+from sleuth.evaluation.judge_exam import FILLER, Asked, ExamTexts
 from sleuth.think.preference_rewards import PAIR_CRITERION, dimension_case
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.types import Pair

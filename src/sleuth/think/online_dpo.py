@@ -13,8 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
-from sleuth.answers.total import TotalReward
+from sleuth.answers.factory import TotalReward, judges_in, require_functions, reward_spec_of
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import cards_json, require_accurate

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.data.documents import part_of, read_documents, text_digest
-from sleuth.data.excerpts import excerpts_of, plain_tokens
-from sleuth.data.kept_tokens import keeping_tokens
+from sleuth.data.excerpts import excerpts_of, keeping_tokens, plain_tokens
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces

@@ -29,8 +29,7 @@ from sleuth.judges.factory import JudgePool
 from sleuth.learn.models import load_outline
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.render import IncrementalDecoder, Renderer
-from sleuth.search.control import EmptyRetriever
-from sleuth.search.env import SearchEnv, result_pieces
+from sleuth.search.env import EmptyRetriever, SearchEnv, result_pieces
 from sleuth.search.setting import SearchSetting, search_setting
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import (

@@ -2,7 +2,7 @@
 
 A row is a list of pieces, whose author decides their weight in the loss: 1 for `teacher`, `source_weight` for `source`,
 0 for the rest. Every row has a small world with facts of its own, so that nothing can be memorised; names and wordings
-are those of one split. The families have the kinds of rows: see `sleuth.search.world_rows` and
+are those of one split. The families have the kinds of rows: see `sleuth.search.world` and
 `sleuth.cite.world_citing`.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleuth.answers.scorers.scorer import disagreement_examples
+from sleuth.answers.scorers.cases import disagreement_examples
 
 CASES = [
     {"a": 1.0, "b": 1.0, "c": None},

@@ -1,9 +1,15 @@
 """Answer scorers: the strict one and those of published systems, by name."""
 
-from sleuth.answers.scorers.research import RESEARCH
+from sleuth.answers.scorers.published import (
+    RESEARCH,
+    SEARCH_R1,
+    SEARCH_R1_FORMAT,
+    SKYRL,
+    SLIME,
+    TINKER,
+    VERL,
+)
 from sleuth.answers.scorers.scorer import STRICT, Scorer, View
-from sleuth.answers.scorers.search_r1 import SEARCH_R1, SEARCH_R1_FORMAT, SKYRL, SLIME, VERL
-from sleuth.answers.scorers.tinker import TINKER
 from sleuth.types import SleuthError
 
 SCORERS: dict[str, Scorer] = {

@@ -1,14 +1,13 @@
 """A scorer: its source, the text of an episode that it reads (a view of a transcript), and the score of that text.
 
-Also the strict scorer and the comparison of scorers over many cases.
+Also the strict scorer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Literal
 
 from sleuth.answers.match import exact_match
@@ -168,26 +167,6 @@ def _strict_score(last_turn: str, golden_answers: Sequence[str]) -> float:
 
 
 STRICT = Scorer(name="strict", source="Sleuth", view=LAST_TURN, score=_strict_score, answer=_strict_answer)
-
-
-Scores = Mapping[str, float | None]
-"""The scores of one case by scorer: `{"strict": 0.0, "search_r1": 1.0}`; None is missing."""
-
-TOLERANCE = 1e-9
-
-
-def disagreement_examples(scores: Sequence[Scores]) -> list[int]:
-    """Indices of cases on which scorers disagree: one of each pattern of scores, the commonest pattern first."""
-    patterns: dict[tuple[float | None, ...], list[int]] = {}
-    for index, case in enumerate(scores):
-        values = tuple(case.values())
-        if any(_differ(one, other) for one, other in combinations(values, 2)):
-            patterns.setdefault(values, []).append(index)
-    return [indices[0] for indices in sorted(patterns.values(), key=len, reverse=True)]
-
-
-def _differ(one: float | None, other: float | None) -> bool:
-    return one is not None and other is not None and abs(one - other) > TOLERANCE
 
 
 GOLDEN = "Zyzzyva"

@@ -8,9 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from sleuth.answers.answer import cited_passage, find_words, quotation
-from sleuth.answers.match import normalise
-from sleuth.answers.search_results import appears_in, passages_with
+from sleuth.answers.answer import cited_passage, find_words, passages_with, quotation
+from sleuth.answers.match import appears_in, normalise
 from sleuth.cite.claims import tagged
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect

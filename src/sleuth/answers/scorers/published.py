@@ -1,8 +1,19 @@
-"""Exact match as Search-R1 (arXiv:2503.09516) and the frameworks that reimplement it compute it: slime, verl, SkyRL.
+r"""The answer scorers of published systems.
 
-All read the last `<answer>` element of a text in which observations count as the policy's words: an element inside a
-passage, or in the sentence that follows a bad action, is an answer too. They differ in whether that text includes the
-prompt.
+Search-R1 (arXiv:2503.09516) and the frameworks that reimplement it (slime, verl, SkyRL) compute exact match of the last
+`<answer>` element of a text in which observations count as the policy's words: an element inside a passage, or in the
+sentence that follows a bad action, is an answer too. They differ in whether that text includes the prompt.
+
+ReSearch's reward (arXiv:2503.19470), which reason-over-search trained on, is the token F1 of the boxed answer. As in
+the original, the response is the text between the first assistant marker and a second one; it must end with the
+end-of-text token, so an episode cut by its length scores 0; a right format with a wrong answer scores 0.1; results are
+`<result>` elements, and observations count as the policy's words; the last box of the answer counts, and a `\boxed`
+followed by a space extends to the next dollar sign. Departure: without any assistant marker the original stops the run;
+here the score is missing.
+
+tinker-cookbook's search reward is exact match of what follows the one `Answer:` of the last assistant message. As in
+the original, a last message without `Answer:`, or with more than one, scores -0.1, and everything after it is the
+answer, an explanation too.
 """
 
 from __future__ import annotations
@@ -10,8 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sleuth.answers.match import exact_match, normalise
-from sleuth.answers.scorers.scorer import EVERYTHING, RESPONSE, Scorer, elements
+from sleuth.answers.match import exact_match, normalise, token_f1
+from sleuth.answers.scorers.scorer import ENDS, EVERYTHING, EVERYTHING_AND_END, LAST_TURN, RESPONSE, Scorer, elements
 
 
 def answer_of(text: str) -> str | None:
@@ -120,3 +131,88 @@ def _skyrl_score(text: str, golden_answers: Sequence[str]) -> float:
 
 
 SKYRL = Scorer(name="skyrl", source="SkyRL-gym, envs/search", view=RESPONSE, score=_skyrl_score, answer=_last_answer)
+
+MARKERS = ("<|im_start|>assistant\n", "Assistant:")
+FORMAT_SCORE = 0.1
+BOX, BARE_BOX = "\\boxed{", "\\boxed "
+
+
+def _research_score(text: str, golden_answers: Sequence[str]) -> float | None:
+    response = _response(text)
+    if response is None:
+        return None
+    boxed = _box(text)
+    if boxed is None or not response.endswith(ENDS) or not _is_well_formed(response):
+        return 0.0
+    f1 = token_f1(boxed, golden_answers) if normalise(boxed) else 0.0  # here two empty answers share no word
+    return f1 or FORMAT_SCORE
+
+
+def _response(text: str) -> str | None:
+    """What follows the first assistant marker, up to a second one; None without any."""
+    marker = next((marker for marker in MARKERS if marker in text), None)
+    return None if marker is None else text.split(marker)[1]
+
+
+def _box(text: str) -> str | None:
+    """The content of the last box of the first answer element, whether or not the format is right."""
+    return _boxed((_response(text) or "").partition("<answer>")[2].partition("</answer>")[0])
+
+
+def _is_well_formed(response: str) -> bool:
+    """Whether thoughts are paired, each search is followed by its results, and the one answer element holds a box."""
+    thoughts = response.count("<think>")
+    if not thoughts or thoughts != response.count("</think>"):
+        return False
+    if response.count("<answer>") != 1 or response.count("</answer>") != 1:
+        return False
+    answer = response[response.find("<answer>") : response.find("</answer>")]
+    return _searches_have_results(response) and BOX in answer and "}" in answer
+
+
+def _searches_have_results(response: str) -> bool:
+    """Whether every search outside another one's results is closed and followed by a result element."""
+    search = response.find("<search>")
+    while search >= 0:
+        search_close = response.find("</search>", search)
+        result = response.find("<result>", search)
+        result_close = response.find("</result>", result)
+        if not search < search_close < result < result_close:
+            return False
+        search = response.find("<search>", result_close)
+    return True
+
+
+def _boxed(answer: str) -> str | None:
+    """The content of the last box; None if its braces do not close."""
+    if BARE_BOX in answer:
+        return answer.rpartition(BARE_BOX)[2].partition("$")[0]
+    start = answer.rfind("\\boxed")
+    if not answer.startswith(BOX, start):
+        return None
+    depth = 0
+    for index in range(start, len(answer)):
+        depth += (answer[index] == "{") - (answer[index] == "}")
+        if answer[index] == "}" and depth == 0:
+            return answer[start + len(BOX) : index]
+    return None
+
+
+RESEARCH = Scorer(name="research", source="ReSearch", view=EVERYTHING_AND_END, score=_research_score, answer=_box)
+
+PREFIX = "Answer:"
+FORMAT_PENALTY = -0.1
+
+
+def _tinker_answer(last_turn: str) -> str | None:
+    return last_turn.partition(PREFIX)[2].strip() if last_turn.count(PREFIX) == 1 else None
+
+
+def _tinker_score(last_turn: str, golden_answers: Sequence[str]) -> float:
+    answer = _tinker_answer(last_turn)
+    return FORMAT_PENALTY if answer is None else float(exact_match(answer, golden_answers))
+
+
+TINKER = Scorer(
+    name="tinker", source="tinker-cookbook, search_tool", view=LAST_TURN, score=_tinker_score, answer=_tinker_answer
+)

@@ -1,1 +1,0 @@
-"""Search protocols as data, one file each."""
