@@ -25,7 +25,6 @@ from sleuth.report.arm_table import ArmRow
 from sleuth.search import verbs as search
 from sleuth.terminal import tables
 from sleuth.terminal.tables import Column, print_columns
-from sleuth.think import verbs as think
 
 BIG = 123_456_789
 LONG = "an_arm_with_quite_a_long_name"
@@ -89,14 +88,6 @@ def probes() -> Shown:
     ]
 
 
-def thoughts() -> Shown:
-    one = {"value": -1234.567, "low": -2345.678, "high": 1098.764, "n": BIG}
-    keys = [f"{name}_{arm}" for name in ("gain", "over", "right", "right_over") for arm in think.THOUGHT_ARMS]
-    found = dict.fromkeys([*keys, "blank_nll"], one) | {"model": "m", "documents_needed": {}}
-    found |= {"certificate": {"passes": True, "claim": "it does"}}
-    return lambda: think._print_arms(found, None), ["-1234.567", "-2345.68 to 1098.76", "123,456,789"]
-
-
 def rescored() -> Shown:
     scoring = SimpleNamespace(mean=-1234.567, missing=BIG, signal=MEASURED, why="")
     found: Any = SimpleNamespace(stage="grpo", episodes=1, groups=1, steps=1, before=scoring, after=scoring)
@@ -142,7 +133,6 @@ TABLES: dict[str, Callable[[], Shown]] = {
     ),
     "sets": sets,
     "probe": probes,
-    "thoughts": thoughts,
     "rescore": rescored,
     "sweep": arms,
     "prompts": lambda: (lambda: shipped._print_table(list_prompts()), ["268941fc60ba"]),

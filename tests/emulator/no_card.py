@@ -3,6 +3,7 @@ and handles of its own memory in that of a card."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -42,9 +43,15 @@ class GlooGroup:
         how = {"is_master": unique_id is None, "wait_for_workers": False, "timeout": TIMEOUT}
         self._store = GLOO.TCPStore(LOOPBACK, port, **how)
         self.unique_id = unique_id or str(self._store.port).encode().ljust(ID_BYTES, b"\0")
+        self._is_aborted = False
 
     def join(self, size: int, rank: int = 0) -> None:
-        """See `NcclGroup`."""
+        """See `NcclGroup`. Waits here for the others: gloo's own waiting cannot be ended."""
+        self._store.set(str(rank), "here")
+        while not self._store.check([str(other) for other in range(size)]):
+            if self._is_aborted:
+                raise GroupError("gloo: aborted")
+            time.sleep(0.01)
         options = GLOO.ProcessGroupGloo._Options()
         options._devices = [GLOO.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
         options._timeout = TIMEOUT
@@ -63,7 +70,8 @@ class GlooGroup:
             raise GroupError(f"gloo: {error}") from None
 
     def abort(self) -> None:
-        """Nothing: what waits ends by its timeout."""
+        """Ends what waits in `join`; what waits in `broadcast` ends by its timeout."""
+        self._is_aborted = True
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import re
 from collections.abc import Sequence
-from typing import get_args
 
 import pytest
 from answer_key import AnswerKey
@@ -22,8 +21,8 @@ from sleuth.evaluation.judge_exam import FILLER, INSTRUCTIONS, REPEAT_EVERY, exa
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.think.preference_rewards import PairwiseReward, PointwiseReward, candidate
-from sleuth.think.preference_tables import PairwiseRecipe, PointwiseRecipe
+from sleuth.think.preference_rewards import PairwiseReward, candidate
+from sleuth.think.preference_tables import PairwiseRecipe
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.think.tables import SuffixRecipe
 from sleuth.types import (
@@ -86,17 +85,6 @@ def test_pairs_are_those_that_the_pairwise_reward_asks_about() -> None:
     assert judge.asked == asked
 
 
-@pytest.mark.parametrize("dimension", ["quality", "factuality", "safety"])
-def test_graded_continuations_are_those_that_the_pointwise_reward_asks_about(dimension: str) -> None:
-    judge = Listening()
-    cases = [q.item for q in paper_of(dimension, 2) if isinstance(q.item, Case)]
-    truths = {q.item.question: q.item.claim for q in paper_of(dimension, 2) if q.kind == "true"}
-    for case in cases:
-        group = text_group(case.question, [case.claim], reference=truths[case.question])
-        asyncio.run(PointwiseReward(judge, dimension)(group))
-    assert judge.asked == cases
-
-
 def test_suffixes_are_asked_about_as_the_suffix_reward_asks() -> None:
     paper = paper_of("suffixes", 2)
     truths = {q.item.question: q.item.claim for q in paper if q.kind == "true"}
@@ -138,11 +126,7 @@ def test_each_skill_that_a_reward_asks_for_has_questions() -> None:
     assert blind.skills() == ("static_criteria_without_evidence_on_sheets",)
     pairwise = PairwiseRecipe.model_validate({"kind": "pairwise", "judge": http})
     suffix = SuffixRecipe.model_validate({"kind": "suffix", "judge": http})
-    pointwise = [
-        PointwiseRecipe.model_validate({"kind": "pointwise", "judge": http, "dimension": dimension})
-        for dimension in get_args(PointwiseRecipe.model_fields["dimension"].annotation)
-    ]
-    for reward in (claims, either, rubric, blind, pairwise, suffix, *pointwise):
+    for reward in (claims, either, rubric, blind, pairwise, suffix):
         assert reward.skills()
         assert set(reward.skills()) <= family.kinds("skills").keys()
 

@@ -88,13 +88,11 @@ def test_every_busy_process_costs_one_core(monkeypatch: pytest.MonkeyPatch, core
         assert free_of(monkeypatch, cores, *[fair] * 3) == cores - busy
 
 
-def test_the_best_of_several_probes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_of(monkeypatch, 2, 1.3, 1.95) == 2
-    assert free_of(monkeypatch, 2, 1.3, 1.2, 1.4) == 1
-
-
-def test_a_crowded_machine_leaves_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_of(monkeypatch, 2, 0.02, 0.1, 0.0) == 1
+@pytest.mark.parametrize(("obtained", "free"), [((1.3, 1.95), 2), ((1.3, 1.2, 1.4), 1), ((0.02, 0.1, 0.0), 1)])
+def test_the_best_of_several_probes_counts_and_one_thread_is_left(
+    monkeypatch: pytest.MonkeyPatch, obtained: tuple[float, ...], free: int
+) -> None:
+    assert free_of(monkeypatch, 2, *obtained) == free
 
 
 def test_the_environment_wins_then_the_run_then_the_size_then_what_is_free(

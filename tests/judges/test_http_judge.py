@@ -7,6 +7,8 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,19 @@ def test_what_is_no_verdict_is_asked_again_once_with_what_was_wrong(server: Chat
     assert (judge.ledger.calls, judge.ledger.asked_again, accounts(judge)) == (2, 1, (1, 0, 0))
 
 
-@pytest.mark.parametrize("content", ["Full marks!", scored(5), scored(None), "", None])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Full marks!",
+        "Die Aussage ist belegt.",
+        '{"reason": "so it is", "sco',
+        scored([2, 2]),
+        scored(5),
+        scored(None),
+        "",
+        None,
+    ],
+)
 def test_two_answers_that_are_none_make_it_invalid_and_never_a_score(server: ChatServer, content: object) -> None:
     server.answer = lambda body: says(content)
     judge = HttpJudge([server.url], MODEL)
@@ -161,6 +175,47 @@ def test_a_server_that_hangs_is_left_for_another(server: ChatServer) -> None:
         assert verdict.score is None
         assert "no answer within" in verdict.reason
         release.set()
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """A server that sends a byte of its answer every 50 ms, for ten seconds at most."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        done = threading.Event()
+
+        def drip(client: socket.socket) -> None:
+            with client:
+                client.recv(65536)
+                for byte in (
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n" + b" " * 100
+                ):
+                    if done.wait(0.05):
+                        return
+                    try:
+                        client.sendall(bytes([byte]))
+                    except OSError:
+                        return
+
+        def accept() -> None:
+            while not done.is_set():
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=drip, args=(client,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done.set()
+
+
+def test_an_answer_that_drips_is_given_up_as_one_that_never_comes() -> None:
+    with dripping() as url:
+        began = time.monotonic()
+        [verdict] = judged(HttpJudge([url], MODEL, timeout=0.4))
+        assert time.monotonic() - began < 8
+    assert verdict.score is None
+    assert "no answer within" in verdict.reason, verdict.reason
 
 
 def test_a_server_that_asks_to_wait_is_waited_for(server: ChatServer) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import MODEL, ChatServer, part, says
+from chat_server import MODEL, Answer, ChatServer, part, says
 from scripted_judge import ScriptedJudge
 
 from sleuth.judges import http, verdicts_on
@@ -67,22 +67,6 @@ def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: 
         question_of(SHEET).read(answer)
 
 
-def test_a_model_is_asked_once_for_all_criteria_with_tokens_for_each(server: ChatServer) -> None:
-    server.answer = rated
-    judge = HttpJudge([server.url], MODEL, max_tokens=100)
-    [verdicts] = asyncio.run(judge.rate([SHEET]))
-    assert [verdict.score for verdict in verdicts] == [1.0, 0.0]
-    [body] = server.asked
-    assert body["max_tokens"] == 200
-    assert part(body, "criteria") == "1. Names Tarn.\n2. Sea."
-    message = body["messages"][1]["content"]
-    assert message.index("<evidence-") < message.index("<answer-") < message.index("<criteria-")
-    entries = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]
-    assert (entries["minItems"], entries["maxItems"]) == (2, 2)
-    assert list(entries["items"]["properties"]) == ["criterion", "reason", "score"]
-    assert (judge.ledger.scored, judge.ledger.calls) == (2, 1)
-
-
 def test_a_sheet_that_cannot_be_read_twice_has_no_verdict_on_any_criterion(server: ChatServer) -> None:
     server.answer = lambda body: says(told(entry(1)))
     [verdicts] = asyncio.run(HttpJudge([server.url], MODEL).rate([SHEET]))
@@ -132,23 +116,44 @@ def supported(body: dict[str, Any]) -> tuple[int, object]:
     return says(told(*(claim_entry(number, 0 if "sailed" in line else 2) for number, line in enumerate(claims, 1))))
 
 
-def test_claims_are_asked_in_one_call_each_by_its_own_snippets(server: ChatServer) -> None:
-    server.answer = supported
+@pytest.mark.parametrize(
+    ("sheet", "answer", "scores", "number", "lines"),
+    [
+        (SHEET, rated, [1.0, 0.0], "criterion", ["1. Names Tarn.", "2. Sea."]),
+        (
+            CLAIMS,
+            supported,
+            [1.0, 1.0, 0.0],
+            "claim",
+            [
+                "1. (by snippet 1) Ada was born in Tarn.",
+                "2. (by snippets 1 and 2) Ada was born in Tarn and painted.",
+                "3. (by snippet 2) Ada sailed.",
+            ],
+        ),
+    ],
+)
+def test_a_model_is_asked_once_for_all_entries_with_tokens_for_each(
+    server: ChatServer, sheet: AnySheet, answer: Answer, scores: list[float], number: str, lines: list[str]
+) -> None:
+    server.answer = answer
     judge = HttpJudge([server.url], MODEL, max_tokens=100)
-    [verdicts] = asyncio.run(judge.rate([CLAIMS]))
-    assert [verdict.score for verdict in verdicts] == [1.0, 1.0, 0.0]
+    [verdicts] = asyncio.run(judge.rate([sheet]))
+    assert [verdict.score for verdict in verdicts] == scores
     [body] = server.asked
-    assert part(body, "claims").splitlines() == [
-        "1. (by snippet 1) Ada was born in Tarn.",
-        "2. (by snippets 1 and 2) Ada was born in Tarn and painted.",
-        "3. (by snippet 2) Ada sailed.",
-    ]
-    assert (part(body, "snippet-1"), part(body, "snippet-2")) == (BORN, WORKED)
-    assert body["max_tokens"] == 300
+    assert (part(body, "criteria") or part(body, "claims")).splitlines() == lines
+    assert body["max_tokens"] == 100 * len(lines)
+    names = (
+        ("question", "evidence", "answer", "criteria")
+        if number == "criterion"
+        else ("snippet-1", "snippet-2", "claims")
+    )
+    places = [body["messages"][1]["content"].index(f"<{name}-") for name in names]
+    assert places == sorted(places)
     entries = body["response_format"]["json_schema"]["schema"]["properties"]["verdicts"]
-    assert (entries["minItems"], entries["maxItems"]) == (3, 3)
-    assert list(entries["items"]["properties"]) == ["claim", "reason", "score"]
-    assert (judge.ledger.scored, judge.ledger.calls) == (3, 1)
+    assert (entries["minItems"], entries["maxItems"]) == (len(lines), len(lines))
+    assert list(entries["items"]["properties"]) == [number, "reason", "score"]
+    assert (judge.ledger.scored, judge.ledger.calls) == (len(lines), 1)
 
 
 def test_the_cases_of_a_sheet_of_claims_are_what_single_calls_would_ask() -> None:

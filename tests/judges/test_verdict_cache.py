@@ -75,53 +75,34 @@ def test_equal_claims_of_siblings_are_asked_once_and_known_the_next_time(file: P
     assert inner.asked == [case("a"), case("bb"), case("c")]
 
 
-class Halting(Counting):
-    """Has no verdict until it was asked about the same so many times."""
-
-    def __init__(self, fails: int) -> None:
-        super().__init__()
-        self.fails = fails
-
-    async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-        verdicts = await super().judge(cases)
-        return [
-            Verdict(score=None, reason="timed out") if self.asked.count(known) <= self.fails else verdict
-            for known, verdict in zip(cases, verdicts, strict=True)
-        ]
+DOWN, NONE = Verdict(score=None, reason="down"), Verdict(score=None, reason="no number", invalid=True)
 
 
-@pytest.mark.parametrize(("fails", "again", "asked", "score"), [(2, 2, 3, 1.0), (2, 1, 2, None), (0, 4, 1, 1.0)])
-def test_a_missing_verdict_is_asked_for_again(
-    file: Path, fails: int, again: int, asked: int, score: float | None
+@pytest.mark.parametrize(
+    ("fate", "fails", "limits", "asked"),
+    [
+        (DOWN, 2, RetryLimits(retries=2), 3),
+        (DOWN, 2, RetryLimits(retries=1), 2),
+        (DOWN, 0, RetryLimits(retries=4), 1),
+        (DOWN, 3, RetryLimits(retries=4, seconds=0.0), 1),  # it would hold a step up as often as it may be asked
+        (NONE, 9, RetryLimits(retries=4), 1),  # the judge answered already, twice
+    ],
+)
+def test_only_a_missing_verdict_is_asked_for_again_within_its_limits(
+    file: Path, fate: Verdict, fails: int, limits: RetryLimits, asked: int
 ) -> None:
-    inner = Halting(fails)
-    with VerdictCache(file) as cache:
-        judge = CachedJudge(inner, cache, RetryLimits(retries=again))
-        [verdict] = asyncio.run(judge.judge([case("a")]))
-    assert (verdict.score, len(inner.asked)) == (score, asked)
-    assert judge.tally.take()["missing"] == (score is None)
-
-
-def test_what_takes_too_long_is_not_asked_for_again(file: Path) -> None:
-    """A question that a server never answers would hold a step up as often as it may be asked."""
-    inner = Halting(3)
-    with VerdictCache(file) as cache:
-        [verdict] = asyncio.run(CachedJudge(inner, cache, RetryLimits(retries=4, seconds=0.0)).judge([case("a")]))
-    assert (verdict.score, len(inner.asked)) == (None, 1)
-
-
-def test_an_invalid_verdict_is_not_asked_for_again(file: Path) -> None:
-    """The judge answered already, twice."""
-
-    class Babbling(Counting):
+    class Halting(Counting):
         async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
-            await super().judge(cases)
-            return [Verdict(score=None, reason="no number", invalid=True) for _ in cases]
+            verdicts = await super().judge(cases)
+            return [fate if len(self.asked) <= fails else verdict for verdict in verdicts]
 
-    inner = Babbling()
+    inner = Halting()
     with VerdictCache(file) as cache:
-        asyncio.run(CachedJudge(inner, cache, RetryLimits(retries=4)).judge([case("a")]))
-    assert len(inner.asked) == 1
+        judge = CachedJudge(inner, cache, limits)
+        [verdict] = asyncio.run(judge.judge([case("a")]))
+    assert len(inner.asked) == asked
+    assert verdict == (fate if asked <= fails else Verdict(score=1.0, reason="letters"))
+    assert judge.tally.take()["missing"] == (verdict == DOWN)
 
 
 def test_another_judge_is_asked_itself(file: Path) -> None:
@@ -150,8 +131,8 @@ def test_both_orders_of_a_pair_are_two_questions(file: Path) -> None:
     assert inner.asked == [pair, pair.swapped]
 
 
-def test_a_missing_verdict_is_asked_for_again_and_an_invalid_one_is_not(file: Path) -> None:
-    for fate, asked in ((Verdict(score=None, reason="down"), 2), (Verdict(score=None, invalid=True, reason="?"), 1)):
+def test_a_missing_verdict_is_not_stored_and_an_invalid_one_is(file: Path) -> None:
+    for fate, asked in ((DOWN, 2), (NONE, 1)):
         inner = Counting(identity=fate.reason, fate=fate)
         with VerdictCache(file) as cache:
             judge = CachedJudge(inner, cache)

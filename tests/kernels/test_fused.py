@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -65,43 +66,28 @@ def normal(*shape, dtype):
     return torch.randn(*shape, dtype=dtype, requires_grad=True)
 
 
-@BY_DTYPE
-def test_a_gate_is_that_of_torch_with_one_graph_each_way(on_card, dtype) -> None:
-    torch.manual_seed(0)
-    for rows in (5, 12, 64, 7):
-        inputs = normal(rows, 48, dtype=dtype), normal(rows, 48, dtype=dtype)
-        expected = outcome(lambda gate, up: nn.functional.silu(gate) * up, inputs)
-        for one, other in zip(outcome(fused._SwishProduct.apply, inputs), expected, strict=True):
-            close(one, other, DTYPES[dtype])
-    assert graphs() == 2
+def gate(dtype):
+    """A fused function, what it replaces, inputs for rows, and its graphs."""
+    inputs = lambda rows: [normal(rows, 48, dtype=dtype), normal(rows, 48, dtype=dtype)]  # noqa: E731
+    return fused._SwishProduct.apply, lambda gate, up: nn.functional.silu(gate) * up, inputs, 2
 
 
-@BY_DTYPE
-def test_a_joined_gate_is_that_of_torch(on_card, dtype) -> None:
-    torch.manual_seed(0)
-    inputs = [normal(5, 96, dtype=dtype)]
-    expected = outcome(lambda both: nn.functional.silu(both[:, :48]) * both[:, 48:], inputs)
-    for one, other in zip(outcome(fused.JoinedSwishProduct.apply, inputs), expected, strict=True):
-        close(one, other, DTYPES[dtype])
+def joined_gate(dtype):
+    inputs = lambda rows: [normal(rows, 96, dtype=dtype)]  # noqa: E731
+    return fused.JoinedSwishProduct.apply, lambda both: nn.functional.silu(both[:, :48]) * both[:, 48:], inputs, 0
 
 
-@BY_DTYPE
-def test_a_norm_is_that_of_transformers_with_one_graph_each_way(on_card, dtype) -> None:
-    torch.manual_seed(0)
-    norm = Qwen3RMSNorm(32).to(dtype)
-    for rows in (5, 12, 64, 7):
-        inputs = normal(rows, 32, dtype=dtype), normal(32, dtype=dtype)
-        expected = outcome(lambda x, weight: torch.func.functional_call(norm, {"weight": weight}, (x,)), inputs)
-        ours = outcome(lambda x, weight: fused._Norm.apply(x, weight, norm.variance_epsilon), inputs)
-        for one, other in zip(ours, expected, strict=True):
-            close(one, other, DTYPES[dtype])
-    assert graphs() == 2
+def norm(dtype):
+    module = Qwen3RMSNorm(32).to(dtype)
+
+    def theirs(rows, weight):
+        return torch.func.functional_call(module, {"weight": weight}, (rows,))
+
+    inputs = lambda rows: [normal(rows, 32, dtype=dtype), normal(32, dtype=dtype)]  # noqa: E731
+    return lambda rows, weight: fused._Norm.apply(rows, weight, module.variance_epsilon), theirs, inputs, 2
 
 
-@BY_DTYPE
-@pytest.mark.parametrize("normed", [True, False])
-def test_a_rotation_is_that_of_transformers_with_one_graph_each_way(on_card, dtype, normed) -> None:
-    torch.manual_seed(0)
+def rotation(dtype, normed=False):
     norms = Qwen3RMSNorm(8).to(dtype), Qwen3RMSNorm(8).to(dtype)
 
     def theirs(query, key, cos, sin, *weights):
@@ -118,14 +104,25 @@ def test_a_rotation_is_that_of_transformers_with_one_graph_each_way(on_card, dty
             return fused._NormedRotation.apply(query, key, cos, sin, *weights, norms[0].variance_epsilon)
         return fused._Rotation.apply(query, key, cos, sin)
 
-    for rows in (5, 12, 64, 7):
+    def inputs(rows):
         angles = torch.randn(rows, 4).repeat(1, 2)
-        inputs = [normal(rows, 4, 8, dtype=dtype), normal(rows, 2, 8, dtype=dtype)]
-        inputs += [angles.cos().to(dtype), angles.sin().to(dtype)]
-        inputs += [normal(8, dtype=dtype), normal(8, dtype=dtype)] if normed else []
-        for one, other in zip(outcome(ours, inputs), outcome(theirs, inputs), strict=True):
+        heads = [normal(rows, 4, 8, dtype=dtype), normal(rows, 2, 8, dtype=dtype)]
+        weights = [normal(8, dtype=dtype), normal(8, dtype=dtype)] if normed else []
+        return [*heads, angles.cos().to(dtype), angles.sin().to(dtype), *weights]
+
+    return ours, theirs, inputs, 2 if normed else 1  # without a norm the gradient is a rotation too
+
+
+@BY_DTYPE
+@pytest.mark.parametrize("make", [gate, joined_gate, norm, rotation, partial(rotation, normed=True)])
+def test_a_fused_function_is_that_of_torch_with_one_graph_each_way(on_card, dtype, make) -> None:
+    torch.manual_seed(0)
+    ours, theirs, inputs, count = make(dtype)
+    for rows in (5, 12, 64, 7):
+        drawn = inputs(rows)
+        for one, other in zip(outcome(ours, drawn), outcome(theirs, drawn), strict=True):
             close(one, other, DTYPES[dtype])
-    assert graphs() == (2 if normed else 1), "without a norm the gradient is a rotation too"
+    assert graphs() == count
 
 
 def head_of(dtype, width=16, words=301):

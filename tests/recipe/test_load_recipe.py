@@ -178,22 +178,18 @@ def test_files_and_overrides_are_recorded_in_the_order_of_their_use(demo: Path, 
     assert past.set == ("stage.1.steps=200", 'device="cpu"')
 
 
-def test_a_recipe_that_extends_itself_is_refused(write: Write) -> None:
-    write("a.toml", 'extends = "b.toml"\n')
-    assert "closes a circle" in message(write("b.toml", 'extends = "a.toml"\n'))
-
-
-def test_a_missing_parent_is_reported_with_its_child(write: Write) -> None:
-    child = write("child.toml", 'extends = "nowhere.toml"\n')
-    assert message(child).startswith(f"{child}: extends a file that is not there: ")
-
-
-def test_extends_takes_one_file_name(write: Write) -> None:
-    assert "should be the name of one file" in message(write("child.toml", 'extends = ["a.toml", "b.toml"]\n'))
-
-
-def test_a_set_that_is_not_a_table_is_refused(demo: Path, write: Write) -> None:
-    assert "should be a table" in message(write("child.toml", 'extends = "demo.toml"\nset = 3\n'))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('extends = "child.toml"\n', "closes a circle"),
+        ('extends = "nowhere.toml"\n', "child.toml: extends a file that is not there: "),
+        ('extends = ["a.toml", "b.toml"]\n', "should be the name of one file"),
+        ('extends = "demo.toml"\nset = 3\n', "should be a table"),
+        ('name = "a"\nseed = \n', "child.toml:2: is no TOML"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_in_one_line(demo: Path, write: Write, text: str, said: str) -> None:
+    assert said in message(write("child.toml", text))
 
 
 # -- --set -------------------------------------------------------------------------------------------------------------
@@ -247,11 +243,6 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_is_refused_as_a_recipe(tmp_path: Path) -> None:
     assert "is not an ordinary file" in message(tmp_path)
-
-
-def test_invalid_toml_is_reported_with_its_line(write: Write) -> None:
-    path = write("broken.toml", 'name = "a"\nseed = \n')
-    assert message(path).startswith(f"{path}:2: is no TOML")
 
 
 def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

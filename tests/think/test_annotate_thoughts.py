@@ -16,9 +16,11 @@ from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
+from sleuth.evaluation.intervals import Measured
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
+from sleuth.think.thought_figures import SourceGate
 from sleuth.think.world_texts import ChainedTexts
 from sleuth.types import Thought
 
@@ -159,15 +161,21 @@ def test_a_teachers_answer_is_read_strictly_and_its_thoughts_stand_in_order() ->
     assert QUESTION.schema["properties"]["thoughts"]["items"]["properties"]["place"]["maximum"] == 2
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
-def test_real_texts_are_annotated_without_a_malformed_row(server: ChatServer, tmp_path: Path) -> None:
-    server.answer = lambda body: thinking((1, "It goes on."), (2, "So it does."))
-    (tmp_path / "teacher.toml").write_text(f'[teacher]\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n')
-    asked = ["--teacher", tmp_path / "teacher.toml", "--model", BASE, "--out", tmp_path / "out.parquet"]
-    real = REAL_DATA / "midtrain_text.jsonl.gz"
-    options = ["--tokens", 512, "--limit", 40, "--no-gate"]
-    result = CliRunner().invoke(app, ["annotate", "thoughts", str(real), *map(str, [*asked, *options])])
-    assert result.exit_code in (0, 1), result.stderr
-    rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert len(rows) > 20
-    assert all(extract_thoughts(row["augmented_text"])[0] == row["raw_text"] for row in rows)
+LEAST = 16
+"""Documents."""
+
+
+def gate(blank: tuple[float, float], generic: tuple[float, float], documents: int = LEAST) -> SourceGate:
+    gains = [Measured(value=sum(ends) / 2, low=ends[0], high=ends[1], n=documents) for ends in (blank, generic)]
+    return SourceGate(source="s", documents=documents, over_blank=gains[0], over_generic=gains[1])
+
+
+def test_both_gains_must_be_above_zero_with_their_whole_intervals() -> None:
+    assert gate((0.1, 0.3), (0.01, 0.2)).passes
+    assert not gate((0.1, 0.3), (0.0, 0.2)).passes
+    assert not gate((-0.1, 0.3), (0.1, 0.2)).passes
+
+
+@pytest.mark.parametrize(("documents", "passes"), [(0, False), (LEAST - 1, False), (LEAST, True)])
+def test_too_few_documents_cannot_tell(documents: int, passes: bool) -> None:
+    assert gate((0.1, 0.3), (0.1, 0.3), documents).passes is passes

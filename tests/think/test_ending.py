@@ -86,13 +86,3 @@ def test_asked_in_one_order_a_judge_of_places_favours_about_half():
     scores = [verdict.score for verdict in asyncio.run(OneOrder(First()).compare(asked))]
     assert 150 < scores.count(1.0) < 250
     assert set(scores) == {0.0, 1.0}
-
-
-def test_asked_in_one_order_a_verdict_is_told_of_the_pair_as_it_is_given():
-    asked = [pair(" Tarn.", " Ulm.", question=f"text {number}") for number in range(50)]
-    assert {verdict.score for verdict in asyncio.run(OneOrder(EndingJudge()).compare(asked))} == {1.0}
-
-
-def test_the_identity_tells_apart_judges_that_could_say_otherwise():
-    assert EndingJudge().identity == "ending"
-    assert EndingJudge(flip=0.15).identity == "ending flip=0.15"

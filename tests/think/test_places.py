@@ -1,17 +1,21 @@
-"""Positions to think at: the first with enough text on both sides, with earlier thoughts and without later ones."""
+"""Documents with thoughts as rows to train, and the positions in them to think at."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sleuth.data.documents import part_of
-from sleuth.render import Renderer, load_tokenizer
-from sleuth.think.tables import PlacesRecipe
-from sleuth.think.thoughts import spots_of, thought_tokens
-from sleuth.types import Piece, SleuthError
+from sleuth.render import Renderer, decode, load_tokenizer
+from sleuth.think.tables import HeldOutThoughtsRecipe, PlacesRecipe
+from sleuth.think.thought_figures import positions_in
+from sleuth.think.thoughts import interleaved, require_apart, spots_of, thought_documents, thought_tokens
+from sleuth.types import Document, Piece, SleuthError, Thought
 
 TOKENIZER = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))
 TEXT = " Ada was born in Tarn. Tarn is in Osmark. So Ada is from Osmark. It rains."
@@ -62,3 +66,84 @@ def test_a_part_contains_only_documents_of_its_origins(tmp_path: Path) -> None:
     for other in {"sft", "rl", "held_out"} - {own}:
         with pytest.raises(SleuthError, match="no document of the part"):
             places(tmp_path, part=other)
+
+
+RENDERER = Renderer(TOKENIZER)
+WRITTEN = (Thought(at=8, text=" in Osmark"), Thought(at=20, text=" region"))
+DOCUMENT = Document(id="d", text=" was in Osmark. born in the region.", origin="d", thoughts=WRITTEN, kind="k")
+
+
+def test_the_source_is_the_author_of_the_text_and_a_teacher_of_the_thoughts_with_their_tags() -> None:
+    pieces = interleaved(DOCUMENT, RENDERER, 100)
+    assert "".join(piece.text for piece in pieces if piece.author == "source") == DOCUMENT.text
+    assert [piece.text for piece in pieces if piece.author == "teacher"] == [
+        "<think> in Osmark</think>",
+        "<think> region</think>",
+    ]
+    assert [piece.author for piece in pieces] == ["source", "teacher", "source", "teacher", "source"]
+    for segment in RENDERER.render_all(pieces):
+        assert decode(TOKENIZER, segment.tokens) == segment.text
+    tag = TOKENIZER.convert_tokens_to_ids("<think>")
+    assert [segment.tokens[0] for segment in RENDERER.render_all(pieces) if segment.author == "teacher"] == [tag, tag]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("ab .é漢\n"), min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_the_sources_pieces_are_the_text_wherever_the_thoughts_are(text: str, places: list[int]) -> None:
+    thoughts = tuple(Thought(at=min(at, len(text)), text=" so") for at in sorted(places))
+    document = Document(id="d", text=text, origin="d", thoughts=thoughts)
+    segments = RENDERER.render_all(interleaved(document, RENDERER, 10_000))
+    assert "".join(segment.text for segment in segments if segment.author == "source") == text
+    assert sum(segment.author == "teacher" for segment in segments) == len(thoughts)
+
+
+def test_a_row_ends_at_its_token_limit_without_cutting_a_thought() -> None:
+    whole = [len(segment.tokens) for segment in RENDERER.render_all(interleaved(DOCUMENT, RENDERER, 100))]
+    for most in range(1, sum(whole) + 1):
+        segments = RENDERER.render_all(interleaved(DOCUMENT, RENDERER, most))
+        assert sum(len(segment.tokens) for segment in segments) <= most
+        for segment in segments:
+            assert segment.author == "source" or segment.text.endswith("</think>")
+
+
+def test_a_position_has_the_text_on_both_sides_without_any_thought() -> None:
+    first, second = positions_in(DOCUMENT, RENDERER, suffix_tokens=3, context=64)
+    assert decode(TOKENIZER, first.before) == DOCUMENT.text[:8]
+    assert decode(TOKENIZER, second.before) == DOCUMENT.text[:20]
+    assert DOCUMENT.text[20:].startswith(decode(TOKENIZER, second.behind))
+    assert (len(second.behind), second.thought, second.kind) == (3, " region", "k")
+    [near] = list(positions_in(DOCUMENT, RENDERER, suffix_tokens=3, context=10))[:1]
+    assert len(near.before) + len(near.behind) + 4 <= 10
+
+
+def test_a_control_token_in_a_document_is_encoded_as_letters() -> None:
+    named = Document(id="d", text=" in <|end|> in", origin="d", thoughts=(Thought(at=3, text="<|end|>"),))
+    tokens = [token for segment in RENDERER.render_all(interleaved(named, RENDERER, 99)) for token in segment.tokens]
+    assert TOKENIZER.eos_token_id not in tokens
+
+
+def recipe(texts: Path, **changes: Any) -> HeldOutThoughtsRecipe:
+    return HeldOutThoughtsRecipe(texts=texts, **changes)
+
+
+def test_documents_without_thoughts_or_with_tags_in_their_text_are_skipped(tmp_path: Path) -> None:
+    thought = {"thoughts": [{"at": 1, "text": "so"}]}
+    rows = [
+        {"id": "a", "text": "bare"},
+        {"id": "b", "text": "a <think> b"} | thought,
+        {"id": "c", "text": "cc"} | thought,
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [document.id for document in thought_documents(recipe(path))] == ["c"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    with pytest.raises(SleuthError, match=r"no document has `thoughts`; `sleuth annotate thoughts` adds them"):
+        thought_documents(recipe(path))
+
+
+def test_a_held_out_text_in_the_training_data_is_refused() -> None:
+    require_apart(["another text"], [DOCUMENT])
+    with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
+        require_apart([DOCUMENT.text + " "], [DOCUMENT])
+    with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
+        require_apart([], [DOCUMENT], {"d"})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.learn.models import load_model
 from sleuth.think.problems import is_right, load_problems
-from sleuth.think.reasoning import prompt_of, solve_problems
+from sleuth.think.reasoning import guessed_pass, pass_at, problem_figures, prompt_of, solve_problems, suite_figures
 from sleuth.think.tables import ReasonRecipe
 from sleuth.types import Sampling, SleuthError
 
@@ -225,3 +227,43 @@ def test_problems_that_cannot_be_solved_are_refused_with_their_key(
     assert "nowhere.csv: no such file" in refused(recipe, missing)
     files["math_500"].write_text(json.dumps(MATH[0]) + "\n" + json.dumps(MATH[0]) + "\n")
     assert "was used by an earlier problem" in refused(recipe)
+
+
+def record(right: list[float], guess: float = 0.0) -> dict[str, Any]:
+    return {"right": right, "guess": guess, "answered": [1.0] * len(right), "cut": [0.0] * len(right)}
+
+
+@pytest.mark.parametrize("right", [[1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0], [1, 1, 1]])
+def test_pass_at_k_is_the_mean_over_all_choices_of_k_samples(right: list[float]) -> None:
+    for k in range(1, len(right) + 1):
+        chosen = list(combinations(right, k))
+        assert pass_at(k, right) == pytest.approx(sum(any(some) for some in chosen) / len(chosen))
+    with pytest.raises(ValueError, match="samples"):
+        pass_at(len(right) + 1, right)
+
+
+def test_samples_of_a_problem_are_one_draw() -> None:
+    figures = problem_figures([record([1, 0, 0, 0]), record([0, 0, 0, 0])], 4)
+    assert (figures["mean_at_4"].value, figures["mean_at_4"].n) == (1 / 8, 2)
+    assert (figures["pass_at_4"].value, figures["pass_at_4"].n) == (1 / 2, 2)
+    assert "guessed_pass" not in figures
+
+
+def test_who_guesses_among_four_is_right_within_eight_in_nine_of_ten_and_nothing_is_left_above_it() -> None:
+    assert guessed_pass(8, 0.25) == pytest.approx(0.8999, abs=1e-4)
+    draw = random.Random(0)
+    records = [record([float(draw.random() < 0.25) for _ in range(8)], 0.25) for _ in range(400)]
+    figures = problem_figures(records, 8)
+    assert figures["guessed_pass"].value == pytest.approx(0.8999, abs=1e-4)
+    for name in ("mean_over_guess", "pass_over_guess"):
+        low, high = figures[name].low, figures[name].high
+        assert low is not None
+        assert high is not None
+        assert low < 0 < high
+
+
+def test_a_set_counts_alike_however_large_it_is() -> None:
+    figures = suite_figures([[record([1, 1])] * 3, [record([0, 0], 0.25)]], 2)
+    assert figures["mean_at_2"].value == 0.5
+    assert figures["pass_at_2"].value == 0.5
+    assert figures["guessed_pass"].value == pytest.approx((1 - 0.75**2) / 2)

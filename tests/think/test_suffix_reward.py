@@ -81,13 +81,6 @@ def test_a_missing_verdict_is_missing_and_no_zero() -> None:
     assert verdict.score is None
 
 
-def test_a_judge_that_errs_on_purpose_errs_as_often_as_it_says() -> None:
-    cases = [Case(question=str(number), claim=" Osmark.", evidence="Osmark") for number in range(2_000)]
-    verdicts = asyncio.run(EndingJudge(0.15).judge(cases))
-    assert sum(1 - (verdict.score or 0) for verdict in verdicts) / 2_000 == pytest.approx(0.15, abs=0.03)
-    assert asyncio.run(EndingJudge(0.15).judge(cases)) == verdicts
-
-
 def test_signs_count_what_is_no_thought() -> None:
     eight = "Ada lives in Tarn, which is in"
     found = thought_figures(

@@ -196,7 +196,8 @@ def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world:
         "stage.0.reward=[{kind='suffix', judge='ending'}]",
         f"stage.0.data={{kind='places', texts='{bare}'}}",
     )
-    recipe.write_text(recipe.read_text().replace('kind = "places", texts', "questions"))
+    text = recipe.read_text().replace('kind = "places", texts', "questions")
+    recipe.write_text(text.replace(', part = "rl", suffix_tokens = 8', ""))
     with pytest.raises(SleuthError, match=r'data\.kind is missing: env\.kind = "thought" reads texts'):
         load_recipe(recipe)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,58 +142,6 @@ def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
         - plain_nll(base[0], renderer, f"{other}|<think>|{THOUGHTS[0]}|</think>", " Ulmark."),
     ]
     assert figures["swapped_gain"] == pytest.approx(sum(swapped) / 2, abs=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_gains_are_those_of_plain_padded_rows_however_the_stories_are_packed(base, renderer, seed: int) -> None:
-    model, draw = base[0], random.Random(seed)
-
-    def some(count: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(20, 800) for _ in range(count))
-
-    def drawn() -> Group:
-        made = group(renderer, *[" x"] * draw.randint(1, 4))
-        prefix, suffix = some(draw.randint(1, 12)), some(draw.randint(1, 6))
-        continuation = Continuation(
-            document="d",
-            prefix=Segment(author="source", tokens=prefix, text=""),
-            suffix=Segment(author="source", tokens=suffix, text=""),
-        )
-        task = replace(made.task, continuation=continuation)
-
-        def episode(old: Episode) -> Episode:
-            _, opening, _, closing = old.trajectory.segments
-            thought = Segment(author="policy", tokens=some(draw.randint(0, 8)), text=" x")
-            story = Trajectory(segments=(continuation.prefix, opening, thought, closing))
-            return replace(old, task=task, trajectories=(story,))
-
-        return replace(made, task=task, episodes=tuple(map(episode, made.episodes)))
-
-    groups = [drawn() for _ in range(draw.randint(1, 3))]
-    found = {budget: scorer(base, renderer).score(groups, base[0], budget=budget) for budget in (24, 4096)}
-    rows, spans = [], []
-    for of in groups:
-        assert of.task.continuation is not None
-        prefix, suffix = of.task.continuation.prefix.tokens, of.task.continuation.suffix.tokens
-        stories = [(*prefix, *[token for tag in tags(renderer) for token in tag.tokens or ()])]
-        stories += [episode.trajectory.tokens for episode in of.episodes]
-        rows += [(*story, *suffix) for story in stories]
-        spans += [len(suffix)] * len(stories)
-    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    with torch.no_grad():
-        logprobs = model(padded).logits.float().log_softmax(-1)
-    means = [
-        sum(float(logprobs[at, t - 1, row[t]]) for t in range(len(row) - span, len(row))) / span
-        for at, (row, span) in enumerate(zip(rows, spans, strict=True))
-    ]
-    plain: list[float] = []
-    at = 0
-    for of in groups:
-        blank_mean, own = means[at], means[at + 1 : at + 1 + len(of.episodes)]
-        plain += [value - blank_mean for value in own]
-        at += 1 + len(of.episodes)
-    for paid, _ in found.values():
-        assert [score.value for one in paid for score in one.scores] == pytest.approx(plain, abs=1e-4)
 
 
 def test_gains_are_clipped_where_they_are_paid_and_told_as_they_are(base, renderer) -> None:

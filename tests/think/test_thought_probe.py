@@ -234,21 +234,6 @@ def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, t
     assert "records" not in figures
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["probe"], "sleuth probe: missing option '--questions'"),
-        (["probe-thoughts"], "sleuth probe-thoughts: missing argument 'RECIPE'"),
-        (["probe-thoughts", "r.toml", "--index", "i"], "sleuth probe-thoughts: no such option: --index"),
-    ],
-)
-def test_what_the_verb_cannot_do_is_one_line(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, [arguments[0], str(BASE), *arguments[1:]], prog_name="sleuth")
-    assert done.exit_code == 2
-    assert said in done.output
-    assert done.output.count("\n") == 1
-
-
 def test_a_probe_that_cannot_run_is_refused_before_the_first_step(recipe: Path, texts: Path) -> None:
     require_inputs(load_recipe(recipe))
     assert "only one document; swapping thoughts needs two or more" in refused(recipe, "stage.0.data.limit=1")

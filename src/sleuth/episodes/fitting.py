@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeGuard
+from typing import TypeGuard
 
 from transformers import PreTrainedTokenizerFast
 
@@ -24,15 +23,6 @@ LONGEST = 100
 do the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooLong:
-    """A row whose prompt or answer has more `tokens` than there is room for."""
-
-    task: Task
-    part: Literal["prompt", "answer"]
-    tokens: int
-
-
 def require_room(
     data: StrictModel, setting: Setting, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task], context: int
 ) -> None:
@@ -41,9 +31,8 @@ def require_room(
     skips are no error."""
     if skips(data):
         return
-    found = list(_too_long(data, setting, tokenizer, tasks, context))
-    by_part = [[row for row in found if row.part == part] for part in ("prompt", "answer")]
-    if problems := [_refusal(data, setting, rows, len(tasks), context) for rows in by_part if rows]:
+    long = _too_long(data, setting, tokenizer, tasks, context)
+    if problems := [_refusal(data, setting, part, rows, len(tasks), context) for part, rows in long.items() if rows]:
         raise SleuthError(*problems)
 
 
@@ -55,7 +44,8 @@ def fitting_tasks(
     and the context, so that a run that continues keeps the same. Raises SleuthError if none is left."""
     if not skips(data):
         return list(tasks), []
-    long = {one.task.id for one in _too_long(data, setting, tokenizer, tasks, context, every=True)}
+    found = _too_long(data, setting, tokenizer, tasks, context, every=True)
+    long = {task.id for rows in found.values() for task, _ in rows}
     kept = [task for task in tasks if task.id not in long]
     if not kept:
         raise SleuthError(f'all {len(tasks)} rows are too long for context = {context}, and data.too_long = "skip"')
@@ -80,8 +70,9 @@ def _too_long(
     context: int,
     *,
     every: bool = False,
-) -> Iterator[TooLong]:
-    """The rows that do not fit, in their order; with `every`, also those that `LONGEST` longer ones hide."""
+) -> dict[str, list[tuple[Task, int]]]:
+    """Of the `prompt` and of the `answer`: the rows that do not fit, in their order, and their tokens; with `every`,
+    also those that `LONGEST` longer ones hide."""
     renderer = Renderer(tokenizer, setting.dialect.tags)
 
     async def prompts(asked: Sequence[Task]) -> list[int]:
@@ -92,16 +83,14 @@ def _too_long(
         with ThreadPoolExecutor(1) as thread:  # the caller may be a coroutine, as in verifiers
             return thread.submit(asyncio.run, prompts(asked)).result()
 
+    def answer_tokens(answered: Sequence[Task]) -> list[int]:
+        return [len(encode(tokenizer, task.reference)) for task in answered]
+
     size = _prompt_bytes if setting.own_code is None else lambda task: 2**63  # what it makes of a task is not known
-    for task, tokens in _over(tasks, size, prompt_tokens, context - setting.longest_answer, every=every):
-        yield TooLong(task=task, part="prompt", tokens=tokens)
+    found = {"prompt": _over(tasks, size, prompt_tokens, context - setting.longest_answer, every=every)}
     if isinstance(data, AnsweredRowsRecipe):
-
-        def answer_tokens(answered: Sequence[Task]) -> list[int]:
-            return [len(encode(tokenizer, task.reference)) for task in answered]
-
-        for task, tokens in _over(tasks, _answer_bytes, answer_tokens, setting.dialect.turn_tokens, every=every):
-            yield TooLong(task=task, part="answer", tokens=tokens)
+        found["answer"] = _over(tasks, _answer_bytes, answer_tokens, setting.dialect.turn_tokens, every=every)
+    return found
 
 
 def _over(
@@ -125,19 +114,19 @@ def _over(
 
 def _prompt_bytes(task: Task) -> int:
     """How much of a prompt comes from the task; a message of its own holds the tool output too."""
-    brought = task.evidence is not None and not task.prompt
-    return len((task.prompt or task.question).encode()) + (
-        len(task.evidence.output.encode()) if brought and task.evidence else 0
-    )
+    output = task.evidence.output if task.evidence is not None and not task.prompt else ""
+    return len((task.prompt or task.question).encode()) + len(output.encode())
 
 
 def _answer_bytes(task: Task) -> int:
     return len(task.reference.encode())
 
 
-def _refusal(data: StrictModel, setting: Setting, rows: Sequence[TooLong], total: int, context: int) -> str:
-    most = max(row.tokens for row in rows)
-    if rows[0].part == "prompt":
+def _refusal(
+    data: StrictModel, setting: Setting, part: str, rows: Sequence[tuple[Task, int]], total: int, context: int
+) -> str:
+    most = max(tokens for _, tokens in rows)
+    if part == "prompt":
         answer = f"{setting.longest_answer_is}{setting.longest_answer}"
         problem = f"a prompt of {most} tokens and {answer} do not fit in context = {context}"
         remedy = f"raise context, lower {setting.longest_answer_key}"
@@ -146,7 +135,7 @@ def _refusal(data: StrictModel, setting: Setting, rows: Sequence[TooLong], total
         problem = f"an answer of {most} tokens is more than turn_tokens = {turn}, in which it is to be written"
         remedy = "raise env.turn_tokens"
     leave = 'set data.too_long = "skip"' if isinstance(data, QuestionsRecipe) else "leave them out of the file"
-    return f"{named_rows(_file(data), [row.task for row in rows])} of {total:,}: {problem}; {remedy}, or {leave}"
+    return f"{named_rows(_file(data), [task for task, _ in rows])} of {total:,}: {problem}; {remedy}, or {leave}"
 
 
 def _file(data: StrictModel) -> Path | None:

@@ -105,6 +105,8 @@ class ToolServer:
     async def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> CallToolResult | str:
         """The result of a tool, or the reason why the call failed. Raises ToolServerFailed if the server cannot be
         started again, or ends twice during this call."""
+        from mcp import McpError
+
         reason = ""
         for _ in range(2):
             await self.open()
@@ -114,7 +116,8 @@ class ToolServer:
                 self._remembers = self.of_episode and self._session_id() is not None
                 return result
             except Exception as error:  # of the SDK, of its streams, or of its validation
-                reason, late = str(_first(error)) or type(error).__name__, _is_timeout(error)
+                reason = str(_first(error)) or type(error).__name__
+                late = isinstance(error, McpError) and error.error.code == HTTPStatus.REQUEST_TIMEOUT
             if not await _answers(session):
                 if self._session is session:  # else another call has closed it, and may have opened the next
                     await self.close()
@@ -144,7 +147,7 @@ class ToolServer:
             ):
                 await session.initialize()
                 if not self.of_episode:
-                    self.listed = [tool async for tool in _tools_of(session)]
+                    self.listed = await _tools_of(session)
                 self._session = session
                 opened.set_result(None)
                 await asyncio.Event().wait()
@@ -281,30 +284,22 @@ def _close_all(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.run_coroutine_threadsafe(close(), loop).result(END_SECONDS)
 
 
-async def _tools_of(session: ClientSession) -> AsyncIterator[Tool]:
+async def _tools_of(session: ClientSession) -> list[Tool]:
     from mcp.types import PaginatedRequestParams
 
     page = await session.list_tools()
-    while True:
-        for tool in page.tools:
-            yield tool
-        if not page.nextCursor:
-            return
+    tools = [*page.tools]
+    while page.nextCursor:
         page = await session.list_tools(params=PaginatedRequestParams(cursor=page.nextCursor))
+        tools += page.tools
+    return tools
 
 
 async def _answers(session: ClientSession) -> bool:
-    try:
+    with suppress(Exception):
         await asyncio.wait_for(session.send_ping(), PING_SECONDS)
-    except Exception:
-        return False
-    return True
-
-
-def _is_timeout(error: BaseException) -> bool:
-    from mcp import McpError
-
-    return isinstance(error, McpError) and error.error.code == HTTPStatus.REQUEST_TIMEOUT
+        return True
+    return False
 
 
 def _first(error: BaseException) -> BaseException:

@@ -18,10 +18,14 @@ from sleuth.recipe.data import AskWith
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
 
 
-class OwnCode(BaseModel):
-    """Code of the user that a run called."""
+class _Record(BaseModel):
+    """A part of `protocol.json`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+class OwnCode(_Record):
+    """Code of the user that a run called."""
 
     functions: tuple[str, ...]
     """`MODULE:NAME` of each function or class."""
@@ -31,10 +35,8 @@ class OwnCode(BaseModel):
     """sha256 of each of their files, by its path."""
 
 
-class RewardPart(BaseModel):
+class RewardPart(_Record):
     """One reward of the sum: its kind and weight, and which version of which scorer read the episodes."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     kind: str
     """As in `[[stage.reward]]`."""
@@ -50,10 +52,8 @@ class RewardPart(BaseModel):
     """sha256 of each file of a reward of the user, by its path; absent for ours."""
 
 
-class RewardSpec(BaseModel):
+class RewardSpec(_Record):
     """All that decides the score of an episode."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     aggregation: Literal["sum"] = "sum"
     """How the parts become one score."""
@@ -83,10 +83,8 @@ def text_sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class ProtocolCard(BaseModel):
+class ProtocolCard(_Record):
     """All that evaluation and serving need to prompt a checkpoint as in training."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     dialect: Dialect
     """The whole search dialect: tags, wrappers, passage format, action rule, stops, hint and budgets."""

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,13 +24,8 @@ DIGITS = 12
 """Digits of a hash that are shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """`Difference(field="dialect.searches", a=3, b=4)`. Of one part of a reward, its kind is in `field`."""
-
-    field: str
-    a: Any
-    b: Any
+Difference = tuple[str, Any, Any]
+"""A field and both values: `("dialect.searches", 3, 4)`. Of one part of a reward, its kind is in the field."""
 
 
 def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A", "B")) -> list[str]:
@@ -38,7 +33,7 @@ def differences(a: ProtocolCard, b: ProtocolCard, names: tuple[str, str] = ("A",
 
     A long text is shown where it first differs, with the white space visible.
     """
-    return [_line(difference, names) for difference in _differing("", a, b) if not _is_implied(difference, a, b)]
+    return [_line(difference, names) for difference in _differing("", a, b) if not _is_implied(difference[0], a, b)]
 
 
 def reward_differences(a: RewardSpec, b: RewardSpec, names: tuple[str, str] = ("A", "B")) -> list[str]:
@@ -58,25 +53,20 @@ def visible(text: str) -> str:
 
 
 def _differing(field: str, a: Any, b: Any) -> Iterator[Difference]:
-    if field == "reward.parts":
-        yield from _differing_parts(a, b)
+    if field == "reward.parts":  # matched by kind, not by position
+        parts_a, parts_b = _by_kind(a), _by_kind(b)
+        for kind in parts_a | parts_b:
+            yield from _differing(f"reward.{kind}", parts_a.get(kind), parts_b.get(kind))
+        orders = tuple(filter(parts_b.get, parts_a)), tuple(filter(parts_a.get, parts_b))
+        if orders[0] != orders[1]:
+            yield field, *orders
     elif isinstance(a, RetrieverIdentity) and isinstance(b, RetrieverIdentity) and a.kind != b.kind:
-        yield Difference(field=field, a=a, b=b)
+        yield field, a, b
     elif _is_record(a) and type(a) is type(b):
         for name in _fields(a):
             yield from _differing(f"{field}.{name}" if field else name, getattr(a, name), getattr(b, name))
     elif a != b:
-        yield Difference(field=field, a=a, b=b)
-
-
-def _differing_parts(a: Sequence[RewardPart], b: Sequence[RewardPart]) -> Iterator[Difference]:
-    """Parts are matched by kind, not by position."""
-    parts_a, parts_b = _by_kind(a), _by_kind(b)
-    for kind in parts_a | parts_b:
-        yield from _differing(f"reward.{kind}", parts_a.get(kind), parts_b.get(kind))
-    orders = tuple(kind for kind in parts_a if kind in parts_b), tuple(kind for kind in parts_b if kind in parts_a)
-    if orders[0] != orders[1]:
-        yield Difference(field="reward.parts", a=orders[0], b=orders[1])
+        yield field, a, b
 
 
 def _by_kind(parts: Sequence[RewardPart]) -> dict[str, RewardPart]:
@@ -89,12 +79,12 @@ def _by_kind(parts: Sequence[RewardPart]) -> dict[str, RewardPart]:
     return named
 
 
-def _is_implied(difference: Difference, a: ProtocolCard, b: ProtocolCard) -> bool:
+def _is_implied(field: str, a: ProtocolCard, b: ProtocolCard) -> bool:
     """Whether another difference implies this one: a changed prompt text implies a changed hash, and having searched no
     corpus implies having had no retriever."""
-    if difference.field == "retriever" and a.corpus_sha256 != b.corpus_sha256:
+    if field == "retriever" and a.corpus_sha256 != b.corpus_sha256:
         return any(card.retriever is None and card.corpus_sha256 is None for card in (a, b))
-    return difference.field == "prompt_sha256" and a.prompt_text != b.prompt_text
+    return field == "prompt_sha256" and a.prompt_text != b.prompt_text
 
 
 def _is_record(value: Any) -> bool:
@@ -111,43 +101,29 @@ def _fields(record: Any) -> list[str]:
 
 
 def _line(difference: Difference, names: tuple[str, str]) -> str:
-    a, b, where = _shown_pair(difference)
-    return f"{difference.field}: {names[0]} {a}, {names[1]} {b}{where}"
-
-
-def _shown_pair(difference: Difference) -> tuple[str, str, str]:
     """Both values as shown, never equal, and the position of the first difference of long texts."""
-    a, b, where = difference.a, difference.b, ""
-    if difference.field.endswith("sha256"):
+    (field, a, b), where = difference, ""
+    if field.endswith("sha256"):
         shown = ["none" if value is None else str(value)[:DIGITS] for value in (a, b)]
-    elif difference.field.endswith(".sources"):
-        shown = [_changed_files(*pair) for pair in ((a, b), (b, a))]
+    elif field.endswith(".sources"):
+        shown = [_changed_files(a, b), _changed_files(b, a)]
     elif isinstance(a, str) and isinstance(b, str) and max(len(a), len(b)) > LONGEST:
-        at = _first_difference(a, b)
-        shown = [visible(_excerpt(text, at)) for text in (a, b)]
-        before = a[:at].split("\n")
+        at = len([*takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))])
+        begin, end = max(0, at - BEFORE), at + AFTER
+        shown = ["..." * (begin > 0) + text[begin:end] + "..." * (end < len(text)) for text in (a, b)]
+        shown, before = list(map(visible, shown)), a[:at].split("\n")
         where = f" (they first differ in line {len(before)}, character {len(before[-1]) + 1})"
     else:
-        shown = [_shown(value) for value in (a, b)]
+        shown = [_shown(a), _shown(b)]
     if shown[0] == shown[1]:
-        shown = [repr(value) for value in (a, b)]
-    return shown[0], shown[1], where
+        shown = [repr(a), repr(b)]
+    return f"{field}: {names[0]} {shown[0]}, {names[1]} {shown[1]}{where}"
 
 
 def _changed_files(files: Mapping[str, str], others: Mapping[str, str]) -> str:
     """The files whose hash is not that of the others: `my_rewards.py (5f1c02ab93de)`."""
     changed = sorted(files.items() - others.items())
     return ", ".join(f"{name} ({str(sha256)[:DIGITS]})" for name, sha256 in changed) or "none of them"
-
-
-def _first_difference(a: str, b: str) -> int:
-    pairs = enumerate(zip(a, b, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(a), len(b)))
-
-
-def _excerpt(text: str, at: int) -> str:
-    begin, end = max(0, at - BEFORE), at + AFTER
-    return ("..." if begin > 0 else "") + text[begin:end] + ("..." if end < len(text) else "")
 
 
 def _shown(value: Any) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from sleuth.host.memory import text_of
 from sleuth.types import SleuthError
@@ -241,8 +242,7 @@ class IdleTeam:
         self._over.wait()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineTime:
+class MachineTime(NamedTuple):
     """Seconds of cores since the machine started: in `total` (idle ones too), `used` by all, and `own` of this
     process."""
 

@@ -44,7 +44,7 @@ class OpenJudge:
         """All that it can be asked. One that compares texts reads written criteria; others know statements alone."""
         statements = "claims", "criteria", f"criteria{UNSEEN}"
         written = "static_criteria", f"static_criteria{UNSEEN}"
-        texts = "continuations", "suffixes", "quality", "factuality", "safety"
+        texts = "continuations", "suffixes"
         singly = (*statements, *written) if self.pairs is not None else statements
         on_sheets = tuple(f"{skill}{ON_SHEETS}" for skill in singly) if self.sheets is not None else ()
         return (*singly, *on_sheets, *(texts if self.pairs is not None else ()))
@@ -75,15 +75,11 @@ def judge_of(recipe: JudgeFields) -> OpenJudge:
     return recipe.open()
 
 
-def require_available(recipe: JudgeFields) -> None:
-    """Waits while the servers of a judge are loading. Raises SleuthError if one does not answer or serves other
-    models. Judges without servers need no check."""
-    if isinstance(recipe, ServedModelRecipe):
-        require_served(recipe)
-
-
-def require_served(recipe: ServedModelRecipe) -> None:
-    """Waits while the servers of a model are loading. Raises SleuthError if one does not answer or serves others."""
+def require_available(recipe: JudgeFields | ServedModelRecipe) -> None:
+    """Waits while the servers of a judge or a teacher are loading. Raises SleuthError if one does not answer or serves
+    other models. Judges without servers need no check."""
+    if not isinstance(recipe, ServedModelRecipe):
+        return
     if recipe.key_variable is not None and not recipe.key:
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
     wait_until_served(recipe.urls, recipe.model, key=recipe.key, log=to_stderr)
@@ -117,7 +113,7 @@ def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
 def open_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
     """The client of a teacher that writes the file `out`. Raises SleuthError if its server does not answer or serves
     other models."""
-    require_served(recipe)
+    require_available(recipe)
     client = connect(recipe, JsonClient)
     count_calls(client.ledger, recipe.model, out)
     return client

@@ -87,7 +87,7 @@ def load_function(name: str, files: Sequence[Path] = ()) -> UserFunction:
     or file, or if the import fails; CodeRefusedError, before the import, if it may not run here."""
     read = {str(file): _sha256(file) for file in files}
     module, attribute, found = _load(name, read)
-    place = _file_of(module)
+    place = _source_of(module)
     is_file = name.partition(":")[0].endswith(SOURCE)
     sources = merged_sources(_IMPORTED[module.__name__][1] if is_file else _sources(place), read)
     if not callable(found):
@@ -99,8 +99,8 @@ def load_object(name: str, *, ask: bool = True) -> tuple[Any, str]:
     """What `my_family:FAMILY` or `folder/my_family.py:FAMILY` names, and the file and line at which it is defined.
     Raises UserCodeError as `load_function` does; with `ask`, CodeRefusedError if it may not run here."""
     module, attribute, found = _load(name, {}, ask=ask)
-    place = getattr(module, "__file__", None)
-    return found, module.__name__ if place is None else f"{shown(Path(place))}:{_line_of(Path(place), attribute)}"
+    place = _file_of(module)
+    return found, module.__name__ if place is None else f"{shown(place)}:{_line_of(place, attribute)}"
 
 
 def _load(name: str, read: Mapping[str, str], *, ask: bool = True) -> tuple[ModuleType, str, Any]:
@@ -124,7 +124,7 @@ def _line_of(file: Path, name: str) -> int:
 
 def sources_of(found: type) -> dict[str, str]:
     """The sha256 of the files of an imported class, as `UserFunction.sources` has them."""
-    return _sources(_file_of(sys.modules[found.__module__]))
+    return _sources(_source_of(sys.modules[found.__module__]))
 
 
 def merged_sources(*sources: Mapping[str, str]) -> dict[str, str]:
@@ -221,18 +221,19 @@ def _module_in(file: Path, read: Mapping[str, str] | None = None) -> ModuleType:
     known = sys.modules.get(name)
     seen = _READ.get(name, {})
     is_same = all(seen.get(path, sha256) == sha256 for path, sha256 in (read or {}).items())
-    if known is not None and _IMPORTED.get(name) == (file, sources) and is_same and _is_from(known, file):
+    if known is not None and _IMPORTED.get(name) == (file, sources) and is_same and _file_of(known) == file:
         _READ[name] = {**seen, **(read or {})}
         return known
-    if known is not None and name not in _IMPORTED and not _is_from(known, file):
+    if known is not None and name not in _IMPORTED and _file_of(known) != file:
         raise UserCodeError(
             f"{shown(file)}: a module named {name} is already imported from {known.__file__ or 'Python'}; "
             "give yours another name"
         )
     if name.partition(".")[0] in sys.stdlib_module_names:
         raise UserCodeError(f"{shown(file)}: {name} is a module of Python itself; give yours another name")
-    for of_sources in [key for key, module in sys.modules.items() if _is_one_of(module, root, sources)]:
-        del sys.modules[of_sources]
+    files = {root / source for source in sources}
+    for imported in [key for key, module in sys.modules.items() if _file_of(module) in files]:
+        del sys.modules[imported]
     importlib.invalidate_caches()
     if str(root) not in sys.path:
         sys.path.append(str(root))  # at the end: nothing that is installed is hidden from others
@@ -253,11 +254,11 @@ def _module_in(file: Path, read: Mapping[str, str] | None = None) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt | UserCodeError):
             raise
-        raise _import_error(error, file, {root / source for source in sources}) from None
+        raise _import_error(error, file, files) from None
     _READ[name] = dict(read or {})
-    for source in sources:  # what it imports is the user's too
-        if (imported := _root_of(root / source)[1]) in sys.modules:
-            _IMPORTED[imported] = (root / source, _sources(root / source))
+    for source in files:  # what it imports is the user's too
+        if (imported := _root_of(source)[1]) in sys.modules:
+            _IMPORTED[imported] = (source, _sources(source))
     return module
 
 
@@ -266,7 +267,7 @@ def _require_own(root: Path, sources: Mapping[str, str]) -> None:
     for source in sources:
         name = _root_of(root / source)[1]
         imported = sys.modules.get(name)
-        if imported is not None and not _is_from(imported, root / source):
+        if imported is not None and _file_of(imported) != root / source:
             raise UserCodeError(
                 f"{shown(root / source)}: a module named {name} is imported from "
                 f"{imported.__file__ or 'Python'} instead; give yours another name"
@@ -320,20 +321,15 @@ def _root_of(file: Path) -> tuple[Path, str]:
     return root, ".".join(parts)
 
 
-def _file_of(module: ModuleType) -> Path:
-    file = getattr(module, "__file__", None)
-    if file is None or not file.endswith(SOURCE):
+def _source_of(module: ModuleType) -> Path:
+    if (place := _file_of(module)) is None or place.suffix != SOURCE:
         raise UserCodeError(f"{module.__name__} is no module of Python source, so that its source cannot be recorded")
-    return Path(file)
+    return place
 
 
-def _is_from(module: ModuleType, file: Path) -> bool:
-    return getattr(module, "__file__", None) is not None and Path(str(module.__file__)) == file
-
-
-def _is_one_of(module: ModuleType, root: Path, sources: Mapping[str, str]) -> bool:
+def _file_of(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)
-    return isinstance(file, str) and any(Path(file) == root / name for name in sources)
+    return Path(file) if isinstance(file, str) else None
 
 
 # -- source ------------------------------------------------------------------------------------------------------------

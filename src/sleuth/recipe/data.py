@@ -85,12 +85,11 @@ AskWith = Literal["question", "prompt"]
 """What replaces {question} in an environment's prompt: the question, or the row's whole message."""
 
 
-class QuestionsRecipe(DataFields):
-    """Questions with their golden answers."""
+class ChosenQuestions(StrictModel):
+    """The keys of all tables of questions."""
 
-    named: ClassVar[Mapping[str, str]] = {"questions": "file"}
-    questions: FilePath
-    """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
+    questions: Any
+    """Set by each class."""
     kinds: Row[str] = ()
     """Use only questions of these kinds; empty: all."""
     limit: PositiveInt | None = None
@@ -98,6 +97,14 @@ class QuestionsRecipe(DataFields):
     ask_with: AskWith = "question"
     """What replaces {question} in the prompt: the question, or the whole user message that the row contains (as in
     Search-R1's parquet files); prompt = "bare" consists of {question} alone."""
+
+
+class QuestionsRecipe(ChosenQuestions, DataFields):
+    """Questions with their golden answers."""
+
+    named: ClassVar[Mapping[str, str]] = {"questions": "file"}
+    questions: FilePath
+    """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
     too_long: Literal["refuse", "skip"] = "refuse"
     """What becomes of rows whose prompt leaves no room for a whole turn in `context`, or whose answer is longer than a
     turn: refuse the recipe, or skip them. Their number is printed, and stored in `manifest.json`."""
@@ -122,18 +129,12 @@ class AnsweredRowsRecipe(QuestionsRecipe):
         return env.lengths(context or ROW, self)
 
 
-class EvalQuestionsRecipe(StrictModel):
+class EvalQuestionsRecipe(ChosenQuestions):
     """The questions of an evaluation: one file, or a suite of test sets."""
 
     named: ClassVar[Mapping[str, str]] = {"questions": "file", "suite": "suite"}
     questions: FilePath | None = None
     """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
-    kinds: Row[str] = ()
-    """Use only questions of these kinds; empty: all."""
-    limit: PositiveInt | None = None
-    """Use only the first `limit` of them; absent: all."""
-    ask_with: AskWith = "question"
-    """What replaces {question} in the prompt: the question, or the whole user message that the row contains."""
     suite: FilePath | None = None
     """Instead of `questions`: a folder of test sets (`nq/test.jsonl`, ...), here or on the hub, or a suite by name."""
     per_set: PositiveInt | None = None

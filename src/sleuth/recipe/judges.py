@@ -18,8 +18,7 @@ RESERVED = ("model", "messages", "temperature", "max_tokens", "response_format",
 
 Skill = str
 """What a judge is asked: to check "claims" by their evidence, or an answer by a row's "criteria" or "static_criteria",
-to compare two "continuations", to hold "suffixes" against the true one, or to grade a continuation's "quality",
-"factuality" or "safety". A judge may be good at one and bad at another."""
+to compare two "continuations", or to hold "suffixes" against the true one. It may be good at one and bad at another."""
 UNSEEN, ON_SHEETS = "_without_evidence", "_on_sheets"
 """Endings of a skill: criteria by a judge who does not see the evidence, and several questions in one call."""
 

@@ -60,6 +60,7 @@ KINDS = {
     ("reward", "answer_from_evidence"): OWN_REWARD,
     ("reward", "evidence_in_results"): OWN_REWARD,
     ("reward", "mechanics"): 'set kind = "pairwise" and a judge, or kind = "python" and a function of your own',
+    ("reward", "pointwise"): 'set kind = "pairwise", or kind = "python" and a function of your own that asks a model',
     ("reward", "searched"): OWN_REWARD,
     ("reward", "sub_match"): 'set kind = "token_f1", or kind = "python" and a function of your own',
     ("judge", "nli"): 'serve a judge and set kind = "http", or set judge = "lexical"',

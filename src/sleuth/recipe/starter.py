@@ -97,6 +97,30 @@ OF_CHAT = {
 }
 """Comments on the keys of an environment that is not a checkpoint's own."""
 CHAT = {"prompt_role": "user", "template_flags": {"enable_thinking": False}}
+Start = tuple[int, dict[str, Any], dict[str, str]]
+"""The context, the keys of the environment (of texts: their lengths), and comments on them."""
+SMALL: dict[str, Start] = {
+    "search": (
+        768,
+        {"dialect": "sleuth", "prompt": "plain", "turn_tokens": 32},
+        OF_SEARCH | {"prompt": "the question alone, as the tiny models were trained"},
+    ),
+    "refine": (
+        1024,
+        {"mode": "thinking", "prompt": "bare", "turn_tokens": 96},
+        {"prompt": "question, reasoning and tool output, as the tiny models were trained"},
+    ),
+    "think": (256, {"prefix": 64, "suffix": 16}, {}),
+}
+LARGE: dict[str, Start] = {
+    "search": (
+        4096,
+        {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384},
+        OF_SEARCH | OF_CHAT,
+    ),
+    "refine": (7168, {"mode": "answer_only", "prompt": "refine", **CHAT, "turn_tokens": 1024}, OF_CHAT),
+    "think": (1024, {"prefix": 384, "suffix": 64}, {}),
+}
 LONG = 2048
 """Positions. A model with fewer has no room for rules and long turns."""
 SMALL_WEIGHTS = 64 * 2**20
@@ -129,7 +153,8 @@ def starter_recipe(task: StarterTask, folder: Path, model: str | None, taught: T
     ships = model is None or "tiny-" in Path(model).name
     tiny = ships or (taught.weights is not None and taught.weights < SMALL_WEIGHTS)
     paths = {name: emit_value((folder / name).as_posix()) for name in ("train.jsonl", "test.jsonl", "index")}
-    context, env, comments = TASKS[task](ships or (taught.positions or LONG) < LONG)
+    starts = SMALL if ships or (taught.positions or LONG) < LONG else LARGE
+    context, env, comments = starts[task][0], {**starts[task][1]}, starts[task][2]
     context = min(taught.context or context, taught.positions or context)
     if "turn_tokens" in env:
         env["turn_tokens"] = min(env["turn_tokens"], context // 4)
@@ -174,33 +199,6 @@ def starter_recipe(task: StarterTask, folder: Path, model: str | None, taught: T
     return (HEAD + "{before}" + text.removeprefix(HEAD) + "{after}").format(**numbers, before=before, after=after)
 
 
-Start = tuple[int, dict[str, Any], dict[str, str]]
-"""The context, the keys of the environment (of texts: their lengths), and comments on them."""
-
-
 def _lines(env: Mapping[str, Any], comments: Mapping[str, str]) -> str:
     said = {key: f" # {comments[key]}" if key in comments else "" for key in env}
     return "\n".join(f"{key} = {emit_value(value)}{said[key]}" for key, value in env.items())
-
-
-def _search(small: bool) -> Start:
-    if small:
-        env = {"dialect": "sleuth", "prompt": "plain", "turn_tokens": 32}
-        return 768, env, OF_SEARCH | {"prompt": "the question alone, as the tiny models were trained"}
-    env = {"dialect": "sleuth", "prompt": "search_rules", **CHAT, "turn_tokens": 384}
-    return 4096, env, OF_SEARCH | OF_CHAT
-
-
-def _refine(small: bool) -> Start:
-    if small:
-        env = {"mode": "thinking", "prompt": "bare", "turn_tokens": 96}
-        return 1024, env, {"prompt": "question, reasoning and tool output, as the tiny models were trained"}
-    env = {"mode": "answer_only", "prompt": "refine", **CHAT, "turn_tokens": 1024}
-    return 7168, env, OF_CHAT
-
-
-def _think(small: bool) -> Start:
-    return (256, {"prefix": 64, "suffix": 16}, {}) if small else (1024, {"prefix": 384, "suffix": 64}, {})
-
-
-TASKS = {"search": _search, "refine": _refine, "think": _think}

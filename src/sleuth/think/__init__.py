@@ -24,15 +24,11 @@ FAMILY = Family(
     },
     preferences={
         "pairwise": "sleuth.think.preference_tables:PairwiseRecipe",
-        "pointwise": "sleuth.think.preference_tables:PointwiseRecipe",
         "python": "sleuth.think.preference_tables:FunctionPreferenceRecipe",
     },
     skills={
         "continuations": "sleuth.think.exam:continuations",
         "suffixes": "sleuth.think.exam:suffixes",
-        "quality": "sleuth.think.exam:quality",
-        "factuality": "sleuth.think.exam:factuality",
-        "safety": "sleuth.think.exam:safety",
     },
     judges={
         "ending": "sleuth.think.tables:EndingJudgeRecipe",

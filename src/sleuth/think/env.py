@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sleuth.types import Piece, Reply, Segment, StopReason, Task, Trajectory
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtLimits:
-    """Token limits of the thought and of the suffix after it (0: none), the suffix's stop strings, and whether the
-    environment closes a thought that fills its budget."""
-
-    thought_tokens: int
-    suffix_tokens: int = 0
-    stops: tuple[str, ...] = ()
-    inserts: bool = True
+if TYPE_CHECKING:
+    from sleuth.think.tables import ThoughtEnvRecipe
 
 
 def thought_budget(step: int, steps: int, *, first: int, least: int) -> int:
@@ -36,11 +28,11 @@ class ThoughtEnv:
     """One turn for the thought and, if limits allow it, one for the suffix. Opening and closing tags have the tokens
     that the policy was trained on; the prefix has the data's tokens, or is encoded if the data has only text.
 
-    A closing tag that the policy samples stays as sampled. Otherwise the environment appends it or, without
-    `limits.inserts`, ends the episode with the stop reason `length`.
+    A closing tag that the policy samples stays as sampled. Otherwise the environment appends it or, if it
+    is to be "earned", ends the episode with the stop reason `length`.
     """
 
-    def __init__(self, task: Task, limits: ThoughtLimits, opening: Piece, closing: Piece) -> None:
+    def __init__(self, task: Task, limits: ThoughtEnvRecipe, opening: Piece, closing: Piece) -> None:
         self.task = task
         self.limits = limits
         self.opening = opening
@@ -61,7 +53,7 @@ class ThoughtEnv:
             return Reply(done="answered")
         self._is_thought_next = False
         closed = text.endswith(self.closing.text)
-        if not closed and not self.limits.inserts:
+        if not closed and self.limits.close == "earned":
             return Reply(done="length")
         pieces = () if closed else (self.closing,)
         if not self.limits.suffix_tokens:

@@ -1,11 +1,9 @@
-"""The questions of a judge's exam about continuations, suffixes and single dimensions of a text."""
+"""The questions of a judge's exam about continuations and suffixes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from sleuth.evaluation.judge_exam import FILLER, Asked, ExamTexts
-from sleuth.think.preference_rewards import PAIR_CRITERION, dimension_case
+from sleuth.evaluation.judge_exam import Asked, ExamTexts
+from sleuth.think.preference_rewards import PAIR_CRITERION
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.types import Pair
 
@@ -34,52 +32,14 @@ def suffixes(texts: ExamTexts) -> Asked:
         ("true", texts.true, 1.0),
         ("restated", texts.restated, 1.0),
         ("cut_off", f"{texts.restated} {' '.join(texts.job.split()[:4])}", 1.0),
-        *_wrong(texts),
-        ("off_topic", texts.other_job, 0.0),
-        ("scrambled", texts.scrambled, 0.0),
-        ("empty", "", 0.0),
-    ):
-        yield kind, equivalence_case(texts.opening, suffix), right
-
-
-def factuality(texts: ExamTexts) -> Asked:
-    """Continuations that agree with the true one or contradict it."""
-    for kind, text, right in (("true", texts.true, 1.0), ("restated", texts.restated, 1.0), *_wrong(texts)):
-        yield kind, dimension_case("factuality", texts.opening, text), right
-
-
-def quality(texts: ExamTexts) -> Asked:
-    """Continuations that go on coherently or do not."""
-    for kind, text, right in (
-        ("true", texts.true, 1.0),
-        ("restated", texts.restated, 1.0),
-        ("scrambled", texts.scrambled, 0.0),
-        ("repetition", " ".join([texts.true] * 5), 0.0),
-        ("off_topic", " ".join((texts.other_job, FILLER[0])), 0.0),
-        ("empty", "", 0.0),
-        ("instructions", f"{texts.scrambled} {texts.instructed.removeprefix(texts.changed)}", 0.0),
-    ):
-        yield kind, dimension_case("quality", texts.opening, text), right
-
-
-def safety(texts: ExamTexts) -> Asked:
-    """Continuations that harm or do not."""
-    for kind, text, right in (
-        ("true", texts.true, 1.0),
-        ("entity_swapped", texts.swapped, 1.0),
-        ("harmful", texts.harmful, 0.0),
-        ("harmful_after_truth", f"{texts.true} {texts.harmful}", 0.0),
-        ("instructions", texts.harmful_instructed, 0.0),
-    ):
-        yield kind, dimension_case("safety", texts.opening, text), right
-
-
-def _wrong(texts: ExamTexts) -> Iterator[tuple[str, str, float]]:
-    yield from (
         ("entity_swapped", texts.swapped, 0.0),
         ("number_changed", texts.changed, 0.0),
         ("negation", texts.negated, 0.0),
         ("denial", texts.denied, 0.0),
         ("padded_false", texts.padded_false, 0.0),
         ("instructions", texts.instructed, 0.0),
-    )
+        ("off_topic", texts.other_job, 0.0),
+        ("scrambled", texts.scrambled, 0.0),
+        ("empty", "", 0.0),
+    ):
+        yield kind, equivalence_case(texts.opening, suffix), right

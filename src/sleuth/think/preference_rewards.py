@@ -12,7 +12,7 @@ from sleuth.recipe.judges import JudgeFields
 from sleuth.recipe.rewards import Judges
 from sleuth.think.preference_tables import ComparisonRecipe
 from sleuth.think.tournament import BothOrders, OneOrder, find_extremes
-from sleuth.types import Case, Episode, Group, Judge, Pair, PairJudge, Score, Segment, Task, Trajectory
+from sleuth.types import Episode, Group, Pair, PairJudge, Score, Segment, Task, Trajectory
 
 MIN_JUDGED_SHARE = 0.5
 """A candidate with a smaller share of its comparisons judged has no score."""
@@ -109,51 +109,6 @@ def _score(wins: float | None, unjudged: float) -> Score:
     if wins is None:
         return Score(value=None, parts={"unjudged": unjudged}, note="too few comparisons have a verdict")
     return Score(value=wins, parts={"wins": wins, "unjudged": unjudged})
-
-
-_GOING_ON = (
-    "The question is how a text begins and the answer how it goes on, cut off after a number of words, which says "
-    "nothing against it. "
-)
-CRITERIA = {
-    "quality": _GOING_ON
-    + "It goes on coherently from where the beginning stops, keeps to the matter, does not repeat itself, and is "
-    "written as well as the beginning is.",
-    "safety": _GOING_ON
-    + "It holds nothing that harms: no threats, no contempt for people, no instructions for doing damage, nothing "
-    "sexual about minors.",
-    "factuality": _GOING_ON
-    + "In truth the text goes on like this: «{reference}» It states nothing that contradicts that, the beginning, or "
-    "what is known; harmless inventions that may well be true, and style, make no difference.",
-}
-"""Pointwise criteria by dimension, in our words. The judge sees the true suffix for factuality alone, where it makes
-verdicts better (arXiv:2601.21343)."""
-
-
-def dimension_case(dimension: str, task: Task, text: str) -> Case:
-    """The case about one continuation."""
-    criterion = CRITERIA[dimension].replace("{reference}", task.reference)
-    return Case(question=task.question, claim=text, evidence="", criterion=criterion)
-
-
-class PointwiseReward:
-    """How far each candidate fulfils the criterion of a dimension, from 0 to 1; also the part of that name. Missing if
-    the verdict is."""
-
-    def __init__(self, judge: Judge, dimension: str) -> None:
-        self.judge = judge
-        self.dimension = dimension
-
-    async def __call__(self, group: Group) -> list[Score]:
-        texts = [continuation(episode).text for episode in group.episodes]
-        cases = {text: dimension_case(self.dimension, group.task, text) for text in texts}
-        verdicts = dict(zip(cases, await self.judge.judge([*cases.values()]), strict=True))
-        return [self._score(verdicts[text].score, verdicts[text].reason) for text in texts]
-
-    def _score(self, value: float | None, reason: str) -> Score:
-        if value is None:
-            return Score(value=None, note=f"the judge gave no verdict: {reason}")
-        return Score(value=value, parts={self.dimension: value})
 
 
 def candidate(task: Task, sample: int, continuation: Segment, stop: str) -> Episode:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.answers.function import function_reward_of
-from sleuth.judges.tables import HttpJudgeRecipe
 from sleuth.recipe.data import Lengths, TextRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgedFields, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
@@ -86,30 +85,6 @@ class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
     def calls_of_pool(self, size: int) -> int:
         pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
         return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
-
-
-class PointwiseRecipe(PreferenceFields):
-    """One dimension of a continuation, according to a judge who sees one continuation at a time."""
-
-    kind: Literal["pointwise"]
-    dimension: Literal["quality", "factuality", "safety"]
-    """The dimension; for factuality the judge sees the true continuation too."""
-    judge: HttpJudgeRecipe
-    """The judge."""
-
-    def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.think.preference_rewards import PointwiseReward
-
-        return PointwiseReward(judge_pool.judge(self.judge), self.dimension)
-
-    def record(self, identify: Identify) -> dict[str, Any]:
-        return {"scorer": f"{identify(self.judge)}, {self.dimension}", "scorer_version": self.version}
-
-    def skills(self) -> tuple[Skill, ...]:
-        return (self.dimension,)
-
-    def calls_of_pool(self, size: int) -> int:
-        return size
 
 
 class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):

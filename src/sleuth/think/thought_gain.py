@@ -180,7 +180,7 @@ class ThoughtRewards(Hook):
             groups, figures = self.budget.run(lambda tokens: scorer.score(played, self.model, budget=tokens))
         if self.shuffles:
             groups = shuffled_scores(groups, (*self.worker.context.key, step))
-        if self.setting.least_thought_tokens is not None:
+        if self.setting.limits.least_thought_tokens is not None:
             shrunk = self.setting.for_step(step, self.worker.stage.steps, dict)
             figures["thought_budget"] = float(shrunk.limits.thought_tokens)
         return groups, {**figures, **signs}

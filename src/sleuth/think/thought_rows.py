@@ -13,7 +13,7 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import SupervisedRecipe
 from sleuth.render import Renderer, check_writable
 from sleuth.runs.eval_file import write_eval
-from sleuth.think.splicing import THINK
+from sleuth.think.splicing import TAGS
 from sleuth.think.tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
 from sleuth.think.thought_figures import LogprobScorer, thought_figures
 from sleuth.think.thoughts import interleaved, require_apart, thought_documents
@@ -43,7 +43,7 @@ def require_texts(stage: SupervisedRecipe, tokenizer: PreTrainedTokenizerFast | 
     assert isinstance(data, ThoughtTextRecipe)
     texts = [document.text for document in thought_documents(data)]
     if tokenizer is not None:
-        check_writable(tokenizer, (THINK.open, THINK.close))
+        check_writable(tokenizer, TAGS)
     return TrainedTexts(texts=texts, longest={"data.row_tokens": data.row_tokens})
 
 
@@ -92,7 +92,7 @@ class HeldOutThoughts:
         ids = trained.ids if getattr(stage.data, "texts", None) == recipe.texts else ()
         require_apart(trained.texts, thought_documents(recipe), ids)
         if tokenizer is not None:
-            check_writable(tokenizer, (THINK.open, THINK.close))
+            check_writable(tokenizer, TAGS)
         return {"held_out.row_tokens": recipe.row_tokens}
 
     def measure(

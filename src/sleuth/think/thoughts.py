@@ -15,8 +15,8 @@ from sleuth.dialect import DIALECTS
 from sleuth.episodes.setting import Setting
 from sleuth.recipe.data import DocumentsRecipe, TextRecipe, ThoughtPlaces
 from sleuth.render import Renderer, check_writable, decode
-from sleuth.think.env import ThoughtEnv, ThoughtLimits, thought_budget
-from sleuth.think.splicing import THINK
+from sleuth.think.env import ThoughtEnv, thought_budget
+from sleuth.think.splicing import TAGS, THINK
 from sleuth.think.tables import PlacesRecipe, ThoughtEnvRecipe
 from sleuth.types import Continuation, Document, Env, EpisodeKey, Group, Piece, Segment, SleuthError, Task
 
@@ -38,7 +38,7 @@ def thought_documents(data: DocumentsRecipe) -> list[Document]:
 
 def has_tags(text: str) -> bool:
     """Whether a text contains a tag of thoughts."""
-    return THINK.open in text or THINK.close in text
+    return any(tag in text for tag in TAGS)
 
 
 def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece]:
@@ -59,7 +59,7 @@ def interleaved(document: Document, renderer: Renderer, most: int) -> list[Piece
 
 def thought_tokens(thought: str, renderer: Renderer) -> tuple[int, ...]:
     """A thought between its tags."""
-    before, behind = (tag_piece(tag, renderer).tokens or () for tag in (THINK.open, THINK.close))
+    before, behind = (tag_piece(tag, renderer).tokens or () for tag in TAGS)
     return (*before, *plain_tokens(renderer, thought), *behind)
 
 
@@ -67,13 +67,6 @@ def tag_piece(tag: str, renderer: Renderer | None) -> Piece:
     """A tag that an environment inserts, with the tokens that training on thoughts uses; none without a renderer."""
     tokens = None if renderer is None else renderer.render(Piece(text=tag, author="teacher")).tokens
     return Piece(text=tag, author="env", tokens=tokens)
-
-
-def interleaved_tokens(document: Document, renderer: Renderer, until: int) -> list[int]:
-    """The document up to its thought number `until`, with the earlier thoughts in their places."""
-    at = document.thoughts[until].at
-    start = replace(document, text=document.text[:at], thoughts=document.thoughts[:until])
-    return [token for piece in _pieces(start, renderer) for token in piece.tokens or ()]
 
 
 def require_apart(trained: Iterable[str], held_out: Sequence[Document], ids: Container[str] = ()) -> None:
@@ -87,19 +80,16 @@ def require_apart(trained: Iterable[str], held_out: Sequence[Document], ids: Con
 
 
 def _pieces(document: Document, renderer: Renderer) -> Iterator[Piece]:
-    read = 0
-    for thought in document.thoughts:
-        if thought.at > read:
-            yield _source(document.text[read : thought.at], renderer)
-        written = f"{THINK.open}{thought.text}{THINK.close}"
-        yield Piece(text=written, author="teacher", tokens=thought_tokens(thought.text, renderer))
-        read = thought.at
-    if read < len(document.text):
-        yield _source(document.text[read:], renderer)
-
-
-def _source(text: str, renderer: Renderer) -> Piece:
-    return Piece(text=text, author="source", tokens=tuple(plain_tokens(renderer, text)))
+    starts = [0, *(thought.at for thought in document.thoughts)]
+    ends = [*starts[1:], len(document.text)]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        if number:
+            thought = document.thoughts[number - 1].text
+            written = f"{THINK.open}{thought}{THINK.close}"
+            yield Piece(text=written, author="teacher", tokens=thought_tokens(thought, renderer))
+        if end > start:
+            text = document.text[start:end]
+            yield Piece(text=text, author="source", tokens=tuple(plain_tokens(renderer, text)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +132,9 @@ def require_fit(spots: Sequence[Spot], positions: int, *, thought: int, suffix: 
 class ThoughtSetting(Setting):
     """What the episodes of a stage that thinks share. Of its dialect only the tags of thoughts are used."""
 
-    limits: ThoughtLimits
+    limits: ThoughtEnvRecipe
     opening_tag: Piece
     closing_tag: Piece
-    least_thought_tokens: int | None = None
 
     has_protocol: ClassVar[bool] = False
     scores_late: ClassVar[bool] = True
@@ -157,10 +146,11 @@ class ThoughtSetting(Setting):
 
     def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> ThoughtSetting:
         """The setting with the token budget of this step, if that shrinks."""
-        if self.least_thought_tokens is None:
+        first, least = self.limits.thought_tokens, self.limits.least_thought_tokens
+        if least is None:
             return self
-        tokens = thought_budget(step, steps, first=self.limits.thought_tokens, least=self.least_thought_tokens)
-        return replace(self, limits=replace(self.limits, thought_tokens=tokens))
+        tokens = thought_budget(step, steps, first=first, least=least)
+        return replace(self, limits=self.limits.model_copy(update={"thought_tokens": tokens}))
 
     def hooks(self, inputs: Any) -> list[Any]:
         from sleuth.think.thought_gain import ThoughtRewards
@@ -174,27 +164,20 @@ class ThoughtSetting(Setting):
 
 
 def thought_setting(env: ThoughtEnvRecipe, tokenizer: PreTrainedTokenizerFast | None) -> ThoughtSetting:
-    """The limits of the recipe, and the tags, as tokens if there is a tokenizer. Raises SleuthError if it cannot encode
-    them."""
-    limits = ThoughtLimits(
-        thought_tokens=env.thought_tokens,
-        suffix_tokens=env.suffix_tokens,
-        stops=env.stops,
-        inserts=env.close == "inserted",
-    )
+    """The setting of a recipe, with the tokens of the tags if there is a tokenizer. Raises SleuthError if it cannot
+    encode them."""
     if tokenizer is not None:
-        check_writable(tokenizer, (THINK.open, THINK.close))
-    renderer = None if tokenizer is None else Renderer(tokenizer)
+        check_writable(tokenizer, TAGS)
+    opening, closing = (tag_piece(tag, None if tokenizer is None else Renderer(tokenizer)) for tag in TAGS)
     return ThoughtSetting(
         dialect=DIALECTS["sleuth"],
         prompt_name="",
         prompt="",
         prompt_role="raw",
         template=None,
-        limits=limits,
-        opening_tag=tag_piece(THINK.open, renderer),
-        closing_tag=tag_piece(THINK.close, renderer),
-        least_thought_tokens=env.least_thought_tokens,
+        limits=env,
+        opening_tag=opening,
+        closing_tag=closing,
     )
 
 
@@ -214,37 +197,34 @@ def spots_of(data: ThoughtPlaces, tokenizer: PreTrainedTokenizerFast) -> list[Sp
 
 
 def _spots(data: PlacesRecipe, renderer: Renderer) -> Iterator[Spot]:
+    """The first place of each document with enough text on both sides."""
     for document in read_documents(data.texts):
-        if data.part in (None, part_of(document.origin)) and not has_tags(document.text):
-            yield from islice(_of_document(document, data, renderer), 1)
-
-
-def _of_document(document: Document, data: PlacesRecipe, renderer: Renderer) -> Iterator[Spot]:
-    for number, thought in enumerate(document.thoughts):
-        before = plain_tokens(renderer, document.text[: thought.at])
-        behind = plain_tokens(renderer, document.text[thought.at :])
-        if len(before) < data.least_before or len(behind) < data.least_behind or not before or not behind:
+        if data.part not in (None, part_of(document.origin)) or has_tags(document.text):
             continue
-        prefix = interleaved_tokens(document, renderer, until=number)[-data.prefix_tokens :]
-        yield Spot(
-            task=_task(document, renderer, prefix, behind[: data.suffix_tokens], before[-data.prefix_tokens :]),
-            teacher=thought.text,
-        )
+        for number, thought in enumerate(document.thoughts):
+            before = plain_tokens(renderer, document.text[: thought.at])
+            behind = plain_tokens(renderer, document.text[thought.at :])
+            if len(before) >= max(data.least_before, 1) and len(behind) >= max(data.least_behind, 1):
+                start = replace(document, text=document.text[: thought.at], thoughts=document.thoughts[:number])
+                read = [token for piece in _pieces(start, renderer) for token in piece.tokens or ()]
+                question = decode(renderer.tokenizer, before[-data.prefix_tokens :])
+                sides = read[-data.prefix_tokens :], behind[: data.suffix_tokens]
+                yield Spot(task=_task(document, question, *sides, renderer), teacher=thought.text)
+                break
 
 
-def _task(document: Document, renderer: Renderer, prefix: list[int], suffix: list[int], text: list[int]) -> Task:
+def _task(document: Document, question: str, prefix: list[int], suffix: list[int], renderer: Renderer) -> Task:
     """The question, which judges see, is the text without earlier thoughts."""
-    read, behind = (decode(renderer.tokenizer, tokens) for tokens in (prefix, suffix))
+    before, behind = (
+        Segment(author="source", tokens=tuple(tokens), text=decode(renderer.tokenizer, tokens))
+        for tokens in (prefix, suffix)
+    )
     return Task(
         id=document.id,
-        question=decode(renderer.tokenizer, text),
+        question=question,
         golden_answers=document.golden_answers,
         kind=document.kind,
         source=document.source,
-        reference=behind,
-        continuation=Continuation(
-            document=document.id,
-            prefix=Segment(author="source", tokens=tuple(prefix), text=read),
-            suffix=Segment(author="source", tokens=tuple(suffix), text=behind),
-        ),
+        reference=behind.text,
+        continuation=Continuation(document=document.id, prefix=before, suffix=behind),
     )

@@ -5,27 +5,26 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sleuth.host.threads import PROCESS
-from sleuth.terminal import options
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
-from sleuth.terminal.tables import Column, measured_in, print_columns, print_figures, table_cell
+from sleuth.terminal.tables import measured_in, print_figures
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
+    from sleuth.judges.factory import JudgePool
     from sleuth.think.annotate import AnnotatedTexts
 
 SHOWN_REASONS = 3
 """Reasons to show of why texts have no thoughts."""
-GATE_TOKENS = 8_192
-"""Tokens of one forward pass."""
-THOUGHT_ARMS = ("sampled", "blank", "generic", "swapped", "within", "teacher")
 
 
 def thoughts(
@@ -70,12 +69,12 @@ def thoughts(
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
     from sleuth.runs.progress import progress_bar
-    from sleuth.think.annotate import ThoughtWriter, annotate_thoughts
+    from sleuth.think.annotate import SCORED_TOKENS, ThoughtWriter, annotate_thoughts
     from sleuth.think.thought_figures import LogprobScorer
 
     writer = ThoughtWriter(open_client(writing, out))
     loaded, tokenizer = load_model(model, dtype=None, device="auto")
-    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=GATE_TOKENS)
+    scorer = LogprobScorer(model=loaded, renderer=Renderer(tokenizer), budget=SCORED_TOKENS)
     PROCESS.announce()
     found = annotate_thoughts(resolved, out, writer, scorer, gated=gate, watch=progress_bar)
     if as_json:
@@ -99,14 +98,14 @@ def _print_annotated(found: AnnotatedTexts, out: Path) -> None:
 
 
 def probe_thoughts(
-    model: options.Model,
-    recipe: options.RecipeFile,
+    model: Model,
+    recipe: RecipeFile,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use only so many places in texts. [default: as the recipe says]")
     ] = None,
-    no_code: options.NoCode = False,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
+    no_code: NoCode = False,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure whether a model's thoughts make true text likelier.
 
@@ -124,47 +123,26 @@ def probe_thoughts(
 
     import_heavy()
     from sleuth.evaluation.eval_session import load_named
-    from sleuth.judges.factory import JudgePool
-    from sleuth.runs.eval_file import with_digests, write_eval
-    from sleuth.think.thought_probe import probe_thoughts as probe_model
-    from sleuth.think.thought_probe import require_spots, write_certificate
+    from sleuth.runs.eval_file import with_digests
+    from sleuth.think import thought_probe
 
     thinker = load_named(model, resolved)
-    require_spots(stage, thinker.tokenizer, thinker.max_positions)
-    PROCESS.announce()
-    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
-        found = probe_model(stage, thinker, judge_pool, seed=resolved.seed)
+    thought_probe.require_spots(stage, thinker.tokenizer, thinker.max_positions)
+    with _judging() as judge_pool:
+        found = thought_probe.probe_thoughts(stage, thinker, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **found})
-    certificate = write_certificate(model, contents)
-    if out is not None:
-        write_eval(out, contents)
-    figures = {name: value for name, value in contents.items() if name != "records"}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        _print_arms(figures, certificate)
+    certificate = thought_probe.write_certificate(model, contents)
+    _report(contents, out, as_json, lambda: _print_arms(contents, certificate))
 
 
-def _print_arms(figures: dict[str, Any], file: Path | None) -> None:
-    """One line per arm: its gain, by how much the model's own thoughts beat it, and the share of suffixes equivalent to
-    the true one; then the certificate, and its `file`."""
-    measured = measured_in(figures)
-    headings = {"gain": "gain", "over": "own over it", "right": "right", "right_over": "own over it"}
-    by_arm = {arm: [measured.get(f"{name}_{arm}") for name in headings] for arm in THOUGHT_ARMS}
-    counts = {arm: count for arm, named in by_arm.items() if (count := next((one.n for one in named if one), None))}
-    columns = [
-        Column(heading=heading, cells=[table_cell(by_arm[arm][at]) for arm in counts])
-        for at, heading in enumerate(headings.values())
-    ]
-    columns.append(Column(heading="n", cells=[f"{count:,}" for count in counts.values()]))
-    typer.echo(f"thoughts of {figures['model']}, in nats a token of the true suffix")
-    print_columns(list(counts), columns, heading="arm")
+def _print_arms(contents: Mapping[str, Any], file: Path | None) -> None:
+    measured = measured_in(contents)
+    print_figures(f"thoughts of {contents['model']}, in nats a token of the true suffix", measured)
     left = measured["blank_nll"].formatted()
     typer.echo(f"An empty thought leaves {left} to gain. Intervals are of 95 %, over documents.")
-    needed = {name: count for name, count in figures["documents_needed"].items() if count}
-    counts = ", ".join(f"{name} {count:,}" for name, count in needed.items())
-    typer.echo(f"Documents that would show differences of this size, in four of five cases: {counts or 'not known'}.")
-    certificate = figures["certificate"]
+    needed = ", ".join(f"{name} {count:,}" for name, count in contents["documents_needed"].items() if count)
+    typer.echo(f"Documents that would show differences of this size, in four of five cases: {needed or 'not known'}.")
+    certificate = contents["certificate"]
     typer.echo(f"{'PASS' if certificate['passes'] else 'No certificate'}: {certificate['claim']}.")
     if file is not None:
         typer.echo(f"{file}: the certificate")
@@ -196,31 +174,23 @@ def win_rate(
 
     import_heavy()
     from sleuth.evaluation.eval_session import load_named
-    from sleuth.judges.factory import JudgePool
-    from sleuth.runs.eval_file import with_digests, write_eval
+    from sleuth.runs.eval_file import with_digests
     from sleuth.think.pools import require_pools
     from sleuth.think.win_rate import compare_writers
 
     ours, theirs = (load_named(name, resolved) for name in (model, other))
     require_pools(stage, ours.tokenizer, min(ours.max_positions, theirs.max_positions))
-    PROCESS.announce()
-    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+    with _judging() as judge_pool:
         compared = compare_writers(stage, ours, theirs, judge_pool, seed=resolved.seed)
     contents = with_digests({"name": Path(model).name, **compared})
-    figures = {name: value for name, value in contents.items() if name != "records"}
-    if as_json:
-        typer.echo(json.dumps(figures))
-    else:
-        _print_win_rate(figures)
-    if out is not None:
-        write_eval(out, contents)
+    _report(contents, out, as_json, lambda: _print_win_rate(contents))
 
 
-def _print_win_rate(figures: dict[str, Any]) -> None:
-    print_figures(f"{figures['model']} against {figures['against']}", measured_in(figures))
+def _print_win_rate(contents: Mapping[str, Any]) -> None:
+    print_figures(f"{contents['model']} against {contents['against']}", measured_in(contents))
     typer.echo(
-        f"wins {figures['wins']}, ties {figures['ties']}, losses {figures['losses']}, without a verdict "
-        f"{figures['no_verdict']}; sign test p = {figures['p']:.2g}; judged by {figures['judged_by']['kind']}"
+        f"wins {contents['wins']}, ties {contents['ties']}, losses {contents['losses']}, without a verdict "
+        f"{contents['no_verdict']}; sign test p = {contents['p']:.2g}; judged by {contents['judged_by']['kind']}"
     )
 
 
@@ -247,14 +217,35 @@ def reasoning(
     require_problems(stage, solver.tokenizer, solver.max_positions)
     PROCESS.announce()
     found = solve_problems(stage, solver, seed=resolved.seed)
-    *_, suite = found
-    found = {name: with_digests(contents) for name, contents in found.items()}
+    found = {name: with_digests({"name": name, **contents}) for name, contents in found.items()}
+    suite = found[stage.name]
     for name, contents in found.items() if out is not None else ():
         assert out is not None
-        place = out if name == suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json")
-        write_eval(place, {"name": name, **contents})
+        write_eval(out if contents is suite else out.with_name(f"{out.stem}@{name.partition('@')[2]}.json"), contents)
     if as_json:
-        typer.echo(json.dumps({"name": Path(model).name, **found[suite]}))
+        typer.echo(json.dumps({**suite, "name": Path(model).name}))
         return
     for name, contents in found.items():
         print_figures(f"{model}, {name}", measured_in(contents))
+
+
+@contextmanager
+def _judging() -> Iterator[JudgePool]:
+    """Judges that keep their verdicts only until they are done."""
+    from sleuth.judges.factory import JudgePool
+
+    PROCESS.announce()
+    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+        yield judge_pool
+
+
+def _report(contents: Mapping[str, Any], out: Path | None, as_json: bool, show: Callable[[], None]) -> None:
+    """Writes the contents to `out`; prints them without the records as JSON, or what `show` does."""
+    from sleuth.runs.eval_file import write_eval
+
+    if out is not None:
+        write_eval(out, contents)
+    if as_json:
+        typer.echo(json.dumps({name: value for name, value in contents.items() if name != "records"}))
+    else:
+        show()

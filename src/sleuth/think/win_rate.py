@@ -93,26 +93,36 @@ def compare_writers(
     tasks = excerpts_of(stage.data, ours.tokenizer).tasks
     _require_same_tokens(ours.name, ours.tokenizer, theirs.name, theirs.tokenizer)
     others, own = (_continue_all(writer, stage, tasks, seed) for writer in (theirs, ours))  # servers end with ours
-    segments = list(zip(own, others, strict=True))
-    texts = [(one.text, other.text) for one, other in segments]
     shown = shown_to(stage.judge)
     pairs = [
-        Pair(question=task.question, first=one, second=other, evidence=shown(task), criterion=PAIR_CRITERION)
-        for task, (one, other) in zip(tasks, texts, strict=True)
+        Pair(question=task.question, first=one.text, second=other.text, evidence=shown(task), criterion=PAIR_CRITERION)
+        for task, one, other in zip(tasks, own, others, strict=True)
     ]
     verdicts = _verdicts(stage, pairs, judge_pool)
+    records = [
+        {
+            "id": task.id,
+            "question": task.question,
+            "reference": task.reference,
+            "golden_answers": list(task.golden_answers),
+            "ours": one.text,
+            "theirs": other.text,
+            "tokens": len(one.tokens) + len(other.tokens),
+            "score": verdict.score,
+            "reason": verdict.reason,
+        }
+        for task, one, other, verdict in zip(tasks, own, others, verdicts, strict=True)
+    ]
     return {
         "model": ours.name,
         "against": theirs.name,
         **win_rate(verdicts),
-        **_endings(tasks, texts),
+        **_endings(tasks, own, others),
         "temperature": stage.temperature,
         "judged_by": stage.judge.model_dump(mode="json", exclude_none=True),
         "orders": stage.orders,
         "figures_of_judge": judge_pool.figures(),
-        "records": [
-            _record(task, *pair, verdict) for task, pair, verdict in zip(tasks, segments, verdicts, strict=True)
-        ],
+        "records": records,
     }
 
 
@@ -144,32 +154,18 @@ def _verdicts(stage: WinRateRecipe, pairs: Sequence[Pair], judge_pool: JudgePool
     return [same if pair.first == pair.second else next(judged) for pair in pairs]
 
 
-def _endings(tasks: Sequence[Task], texts: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _endings(tasks: Sequence[Task], own: Sequence[Segment], others: Sequence[Segment]) -> dict[str, Any]:
     """The shares of right endings, if all tasks have golden answers."""
     if not all(task.golden_answers for task in tasks):
         return {}
     ours, theirs = (
-        [float(ends_right(pair[side], task.golden_answers)) for task, pair in zip(tasks, texts, strict=True)]
-        for side in (0, 1)
+        [float(ends_right(one.text, task.golden_answers)) for task, one in zip(tasks, side, strict=True)]
+        for side in (own, others)
     )
     return {
         "right": share(ours).as_json(),
         "right_against": share(theirs).as_json(),
         "right_gain": paired_bootstrap(ours, theirs).as_json(),
-    }
-
-
-def _record(task: Task, ours: Segment, theirs: Segment, verdict: Verdict) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "question": task.question,
-        "reference": task.reference,
-        "golden_answers": list(task.golden_answers),
-        "ours": ours.text,
-        "theirs": theirs.text,
-        "tokens": len(ours.tokens) + len(theirs.tokens),
-        "score": verdict.score,
-        "reason": verdict.reason,
     }
 
 

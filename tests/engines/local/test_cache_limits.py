@@ -7,6 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from playing import gather, out_of_memory_above
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.slots import SlotTable
@@ -33,16 +34,12 @@ async def two_turns(engine, prompt, observation, key):
 
 def play(engine, words, groups=3):
     """Groups of four siblings, of two turns each."""
-
-    async def joint():
-        episodes = (
-            two_turns(engine, words(20 + 30 * group, group), words(9, 1), (group, sample))
-            for group in range(groups)
-            for sample in range(4)
-        )
-        return await asyncio.wait_for(asyncio.gather(*episodes), timeout=120)
-
-    return asyncio.run(joint())
+    episodes = (
+        two_turns(engine, words(20 + 30 * group, group), words(9, 1), (group, sample))
+        for group in range(groups)
+        for sample in range(4)
+    )
+    return gather(*episodes)
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
@@ -72,10 +69,7 @@ def test_a_preempted_stream_goes_on_where_it_was(model, tokenizer, words):
             sampling = Sampling(max_tokens=100, key=(sample,))
             return [chunk async for chunk in engine.stream(words(50, sample), sampling)]
 
-        async def joint():
-            return await asyncio.wait_for(asyncio.gather(*map(stream, range(4))), timeout=60)
-
-        return asyncio.run(joint())
+        return gather(*map(stream, range(4)))
 
     small = engine_of(model, tokenizer, 5)
     for chunks, expected in zip(collect(small), collect(engine_of(model, tokenizer)), strict=True):
@@ -91,10 +85,7 @@ def test_the_first_key_is_never_preempted(model, tokenizer, words):
         await engine.complete(words(40, key), Sampling(max_tokens=150, key=(key,)))
         ended.append(key)
 
-    async def joint():
-        await asyncio.gather(*map(ask, range(4)))
-
-    asyncio.run(joint())
+    gather(*map(ask, range(4)))
     assert ended == [0, 1, 2, 3]
     assert engine.preemptions > 0
 
@@ -131,15 +122,8 @@ def test_out_of_memory_shrinks_the_cache_in_a_line_and_gives_the_same_tokens(mak
     expected = play(engine_of(model, tokenizer), words)
     engine = engine_of(model, tokenizer, log=lines.append)
 
-    def limited(module, args, kwargs):
-        if kwargs["input_ids"].shape[1] > 70:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    hook = model.register_forward_pre_hook(limited, with_kwargs=True)
-    try:
+    with out_of_memory_above(model, 70):
         episodes = play(engine, words)
-    finally:
-        hook.remove()
     assert [[token for token, _ in episode] for episode in episodes] == [[t for t, _ in other] for other in expected]
     assert lines
     assert all("out of memory while sampling: continuing with a cache of" in line for line in lines)
@@ -147,18 +131,10 @@ def test_out_of_memory_shrinks_the_cache_in_a_line_and_gives_the_same_tokens(mak
 
 def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
     model = make_model("qwen3")
-
-    def never(module, args, kwargs):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    hook = model.register_forward_pre_hook(never, with_kwargs=True)
-    try:
-        engine = engine_of(model, tokenizer)
-        with pytest.raises(torch.OutOfMemoryError):
-            play(engine, words)
-        assert engine.forwards == 0
-    finally:
-        hook.remove()
+    engine = engine_of(model, tokenizer)
+    with out_of_memory_above(model, 0), pytest.raises(torch.OutOfMemoryError):
+        play(engine, words)
+    assert engine.forwards == 0
 
 
 @pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (PAGE, 1.15), (256, 1.3)])

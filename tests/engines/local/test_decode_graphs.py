@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fake_card import HostWaits, Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
+from playing import gather
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from windowed_models import windowed_model
 
@@ -69,10 +70,7 @@ def play(engine, words, count=12):
             trajectory = [*trajectory, *completion.tokens, *words(9, 50 + number)]
         return written
 
-    async def joint():
-        return await asyncio.wait_for(asyncio.gather(*map(episode, range(count))), timeout=60)
-
-    return asyncio.run(joint())
+    return gather(*map(episode, range(count)))
 
 
 def same(played, expected):
@@ -113,11 +111,8 @@ def test_with_graphs_prompts_wait_while_many_slots_decode(make_model, tokenizer,
             await asyncio.sleep(0)
         return await engine.complete(words(7, 90 + number), Sampling(max_tokens=3, key=(9, number)))
 
-    async def both():
-        long = (engine.complete(words(5, number), Sampling(max_tokens=60, key=(0, number))) for number in range(8))
-        return await asyncio.wait_for(asyncio.gather(*long, *map(arrive, range(4))), timeout=60)
-
-    asyncio.run(both())
+    long = (engine.complete(words(5, number), Sampling(max_tokens=60, key=(0, number))) for number in range(8))
+    gather(*long, *map(arrive, range(4)))
     with_chunks = [number for number, (_, chunks) in enumerate(filter(None, steps)) if chunks]
     between = np.diff(with_chunks[1:])
     assert with_chunks[0] == 0
@@ -165,15 +160,8 @@ def test_a_graph_decodes_all_batches_of_a_quarter_of_its_rows_and_more(make_mode
     model = make_model("qwen3")
     model.generation_config.eos_token_id = []
     engine = engine_of(model, tokenizer, True)
-
-    async def fewer_and_fewer():
-        asked = (
-            engine.complete(words(5, number), Sampling(max_tokens=12 + 2 * number, key=(number,)))
-            for number in range(32)
-        )
-        return await asyncio.wait_for(asyncio.gather(*asked), timeout=60)
-
-    asyncio.run(fewer_and_fewer())
+    settings = [Sampling(max_tokens=12 + 2 * number, key=(number,)) for number in range(32)]
+    gather(*(engine.complete(words(5, number), sampling) for number, sampling in enumerate(settings)))
     assert captured == [32, 8]
 
 

@@ -5,20 +5,12 @@ import gc
 
 import pytest
 import torch
+from playing import gather
 
 from sleuth.engines.local import cpu_layers
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import decode
 from sleuth.types import Sampling, SleuthError
-
-
-def gather(*coroutines):
-    """Run coroutines side by side, to the end."""
-
-    async def joint():
-        return await asyncio.wait_for(asyncio.gather(*coroutines), timeout=60)
-
-    return asyncio.run(joint())
 
 
 def engine_of(model, tokenizer, *, slots=8, context=128) -> LocalEngine:

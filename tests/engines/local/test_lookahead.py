@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from fake_card import HostWaits, WithoutCard, ragged_engine, two_launches, use_kernel, use_sample_kernels
+from playing import gather, out_of_memory_above
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sleuth.engines.local import slots
@@ -20,13 +22,6 @@ from sleuth.types import Sampling
 
 def engine_of(model, tokenizer, ahead, **options):
     return LocalEngine(model, tokenizer, **{"slots": 8, "context": 192, **options}, lookahead=ahead)
-
-
-def gather(*coroutines):
-    async def joint():
-        return await asyncio.wait_for(asyncio.gather(*coroutines), timeout=60)
-
-    return asyncio.run(joint())
 
 
 async def episode(engine, words, number, *, stops=()):
@@ -125,17 +120,10 @@ def test_a_cancelled_request_leaves_no_unknown_tokens(model, tokenizer, words):
 
 def test_running_out_of_memory_keeps_the_tokens_that_are_under_way(make_model, tokenizer, words):
     model, played = make_model("qwen3"), []
-
-    def limited(module, args, kwargs):
-        if kwargs["input_ids"].shape[1] > 70:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
     for ahead in (False, True):
         engine = engine_of(model, tokenizer, ahead)
-        hook = model.register_forward_pre_hook(limited, with_kwargs=True) if ahead else None
-        played.append(gather(*(episode(engine, words, n) for n in range(8))))
-        if hook is not None:
-            hook.remove()
+        with out_of_memory_above(model, 70) if ahead else nullcontext():
+            played.append(gather(*(episode(engine, words, n) for n in range(8))))
     same(*played)
 
 

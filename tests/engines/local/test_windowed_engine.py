@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
+from playing import gather
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
 from sleuth.engines.local import engine as local_engine
@@ -20,13 +19,9 @@ PAGE = 16
 
 def written(engine, prompts, temperature):
     """Two siblings of each prompt with 25 more tokens."""
-
-    async def joint():
-        samplings = (Sampling(max_tokens=25, temperature=temperature, key=(0, n)) for n in range(2 * len(prompts)))
-        asked = zip([prompt for prompt in prompts for _ in range(2)], samplings, strict=True)
-        return await asyncio.wait_for(asyncio.gather(*(engine.complete(*one) for one in asked)), timeout=60)
-
-    return asyncio.run(joint())
+    samplings = (Sampling(max_tokens=25, temperature=temperature, key=(0, n)) for n in range(2 * len(prompts)))
+    asked = zip([prompt for prompt in prompts for _ in range(2)], samplings, strict=True)
+    return gather(*(engine.complete(*one) for one in asked))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -23,6 +23,11 @@ KINDS = ("SGLang", "vLLM")
 Requests = Sequence[tuple[list[int], Sampling]]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
+
+
 @contextmanager
 def serving(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, kind: str, **how: object
@@ -142,30 +147,16 @@ def refused(number: int) -> Response | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_request_is_retried(model, tokenizer, words, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
+def test_a_refused_request_is_retried(model, tokenizer, words, kind: str) -> None:
     with serving(model, tokenizer, kind, disturbs=refused) as server:
         through_http = asked(server, greedy(words))
     same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words)))
 
 
-def test_a_request_that_is_always_refused_fails_with_the_reason(
-    model, tokenizer, words, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02))
-    busy = JSONResponse({"error": {"message": "queue is full"}}, 503)
-    with (
-        serving(model, tokenizer, "vLLM", disturbs=lambda number: busy if number > 1 else None) as server,
-        pytest.raises(SleuthError, match="refused with 503: queue is full, 3 times"),
-    ):
-        asked(server, greedy(words)[:1])
-
-
-def test_a_server_that_is_gone_is_one_line(model, tokenizer, words, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02))
+def test_a_server_that_is_gone_is_one_line(model, tokenizer, words) -> None:
     with serving(model, tokenizer, "vLLM") as server:
         place = found(server)
-    with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 3 times"):
+    with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 5 times"):
         asked(server, greedy(words)[:1], place=place)
 
 
@@ -186,45 +177,35 @@ def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, mo
     assert len(server.bodies) == 2
 
 
-NONSENSE = {
-    "no JSON": Response("<html>", 200),
-    "another shape": JSONResponse({"text": "hello"}),
-    "a list": JSONResponse([1, 2]),
-    "ids that are words": JSONResponse(
-        {"choices": [{"token_ids": ["a"], "text": "", "finish_reason": "stop"}], "text": "", "meta_info": None}
-    ),
-}
+GIVEN_UP = {"type": "abort", "message": "input is longer than the context"}
+SHORT = {"token_ids": [5, 6], "logprobs": {"token_logprobs": [0, 0]}, "finish_reason": "length"}
+WORDS = {"choices": [{"token_ids": ["a"], "finish_reason": "stop"}], "text": "", "meta_info": None}
+UNUSABLE = "an answer that cannot be used"
 
 
-@pytest.mark.parametrize("what", NONSENSE)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_malformed_answer_is_one_line(model, tokenizer, words, kind: str, what: str) -> None:
-    with (
-        serving(model, tokenizer, kind, disturbs=lambda number: NONSENSE[what] if number > 1 else None) as server,
-        pytest.raises(SleuthError, match="an answer that cannot be used"),
-    ):
-        asked(server, greedy(words)[:1])
-
-
-def test_a_turn_that_ends_without_a_stop_is_an_error(model, tokenizer, words) -> None:
-    short = JSONResponse(
-        {"choices": [{"token_ids": [5, 6], "logprobs": {"token_logprobs": [0, 0]}, "finish_reason": "length"}]}
-    )
-    with (
-        serving(model, tokenizer, "vLLM", disturbs=lambda number: short if number > 1 else None) as server,
-        pytest.raises(SleuthError, match=r"ended a turn \(length\) after 2 of 40 tokens"),
-    ):
-        asked(server, greedy(words)[:1])
-
-
-def test_a_request_that_sglang_aborts_is_an_error(model, tokenizer, words) -> None:
-    reason = {"type": "abort", "message": "input is longer than the context"}
-    given_up = JSONResponse({"text": "", "meta_info": {"finish_reason": reason, "output_token_logprobs": []}})
-    with (
-        serving(model, tokenizer, "SGLang", disturbs=lambda number: given_up if number > 1 else None) as server,
-        pytest.raises(SleuthError, match="it gave up: input is longer than the context"),
-    ):
-        asked(server, greedy(words)[:1])
+@pytest.mark.parametrize(
+    ("kinds", "answer", "problem"),
+    [
+        (KINDS, JSONResponse({"error": {"message": "queue is full"}}, 503), "refused with 503: queue is full, 5 times"),
+        (("vLLM",), JSONResponse({"choices": [SHORT]}), r"ended a turn \(length\) after 2 of 40 tokens"),
+        (
+            ("SGLang",),
+            JSONResponse({"text": "", "meta_info": {"finish_reason": GIVEN_UP, "output_token_logprobs": []}}),
+            "it gave up: input is longer than the context",
+        ),
+        (KINDS, Response("<html>", 200), UNUSABLE),
+        (KINDS, JSONResponse({"text": "hello"}), UNUSABLE),
+        (KINDS, JSONResponse([1, 2]), UNUSABLE),
+        (KINDS, JSONResponse(WORDS), UNUSABLE),
+    ],
+)
+def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, answer, problem: str) -> None:
+    for kind in kinds:
+        with (
+            serving(model, tokenizer, kind, disturbs=lambda number: answer if number > 1 else None) as server,
+            pytest.raises(SleuthError, match=problem),
+        ):
+            asked(server, greedy(words)[:1])
 
 
 def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> None:

@@ -56,7 +56,7 @@ class HttpClient:
     async def get(self, path: str, *, seconds: float | None = None) -> Any:
         """The JSON at `path`, or None if the answer is not JSON; `seconds` overrides the timeout. Raises
         HttpClientError."""
-        return await self._request("GET", path, seconds=seconds)
+        return await self._request("GET", path, None, None, seconds)
 
     async def post(
         self,
@@ -70,24 +70,13 @@ class HttpClient:
         return await self._request("POST", path, body, params, seconds)
 
     async def _request(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        params: dict[str, str] | None = None,
-        seconds: float | None = None,
+        self, method: str, path: str, body: dict[str, Any] | None, params: dict[str, str] | None, seconds: float | None
     ) -> Any:
         seconds = seconds or self._seconds
         try:
             async with asyncio.timeout(seconds):
-                answer = await ask(
-                    method,
-                    self.url + path,
-                    body=body,
-                    params=params,
-                    headers=self._headers,
-                    connect_seconds=CONNECT_SECONDS,
-                )
+                limits = {"headers": self._headers, "connect_seconds": CONNECT_SECONDS}
+                answer = await ask(method, self.url + path, body=body, params=params, **limits)
         except UnreachableError as error:
             raise UnavailableError(f"does not answer ({error})") from None
         except TimeoutError:

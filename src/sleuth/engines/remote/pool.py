@@ -14,9 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import Aborted, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClientError, RefusedError, UnavailableError
-from sleuth.engines.remote.replica import EngineReplica, LoadOutcome
 from sleuth.engines.remote.server import DiscoveredServer
-from sleuth.engines.remote.weight_sync import WeightSync
+from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
 from sleuth.engines.request import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
@@ -135,7 +134,8 @@ class PoolEngine:
         group, failed, started = sampling.key[:-2], None, time.monotonic()
         failures = refusals = 0
         while True:
-            await asyncio.sleep(_pause(refusals))
+            # None after one refusal, as another server may have room.
+            await asyncio.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (refusals - 2)) if refusals > 1 else 0.0)
             replica = await self._choose_replica(group, failed, started)
             replica.health.in_flight += 1
             try:
@@ -251,20 +251,26 @@ class PoolEngine:
         self.policy_version = version
         self._group_replicas.clear()
 
-        async def update() -> list[LoadOutcome]:
+        async def update() -> list[tuple[str | None, str, bool, bool]]:
+            """Why each server does not answer, if it does not, and what the first rank knows about it."""
             self._connect()
             with self._waiting():
                 failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
-            return [replica.outcome(failure) for replica, failure in zip(self._replicas, failures, strict=True)]
+            return [
+                (failure, replica.label, replica.load_finished, replica.asleep)
+                for failure, replica in zip(failures, self._replicas, strict=True)
+            ]
 
-        for replica, outcome in zip(self._replicas, self._ranks.broadcast(lambda: asyncio.run(update())), strict=True):
-            replica.adopt(outcome)
-            if outcome.failure is None:
+        outcomes = self._ranks.broadcast(lambda: asyncio.run(update()))
+        for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):
+            replica.label, replica.load_finished, replica.asleep = label, load_finished, asleep
+            replica.may_have_restarted, replica.reloads = failure is not None, 0
+            if failure is None:
                 self._health.succeeded(replica.health)
                 self._last_success = time.monotonic()
             else:
                 self._health.failed(replica.health)
-                self._log(f"without new weights: {outcome.failure}; it will get them when it comes back")
+                self._log(f"without new weights: {failure}; it will get them when it comes back")
         self._seconds += time.monotonic() - started
 
     def sleep(self) -> None:
@@ -294,16 +300,11 @@ class PoolEngine:
         """Creates the clients of the running event loop, and what watches the servers in it, once per loop."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
+            share = self._ranks.share(self.limits.requests_at_once)  # of the turns in flight at each server
             for replica in self._replicas:
-                replica.connect(requests_at_once=self._at_once, seconds=self.limits.seconds)
+                replica.connect(requests_at_once=max(1, share.stop - share.start), seconds=self.limits.seconds)
             if self._ranks.first:  # which prints
                 self._watching = self._loop.create_task(self._watch())
-
-    @property
-    def _at_once(self) -> int:
-        """This rank's share of the turns in flight at each server."""
-        share = self._ranks.share(self.limits.requests_at_once)
-        return max(1, share.stop - share.start)
 
 
 def from_memory(servers: Sequence[DiscoveredServer], model: PreTrainedModel, limits: PoolLimits) -> Transfer | None:
@@ -320,8 +321,3 @@ def from_memory(servers: Sequence[DiscoveredServer], model: PreTrainedModel, lim
 
 def is_on_card(model: PreTrainedModel) -> bool:
     return model.device.type == "cuda"
-
-
-def _pause(refusals: int) -> float:
-    """Seconds before the next attempt at a turn; none after one refusal, as another server may have room."""
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (refusals - 2)) if refusals > 1 else 0.0

@@ -1,4 +1,4 @@
-"""Sends the learner's weights to the servers of a pool and checks that they arrived."""
+"""The servers of a pool, what is known about their processes and weights, and how they get the learner's weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from statistics import fmean
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.remote.completions import Aborted
-from sleuth.engines.remote.http_client import HttpClientError, LostResponseError, RefusedError, UnavailableError
+from sleuth.engines.remote.completions import MALFORMED, Aborted, RawCompletion
+from sleuth.engines.remote.http_client import (
+    HttpClient,
+    HttpClientError,
+    LostResponseError,
+    RefusedError,
+    ServerFailedError,
+    UnavailableError,
+)
 from sleuth.engines.remote.published import (
     INITIAL_WEIGHTS,
     EndedError,
@@ -26,20 +33,130 @@ from sleuth.engines.remote.published import (
     published_in_memory,
     same_weights,
 )
-from sleuth.engines.remote.replica import EngineReplica
-from sleuth.engines.remote.server import PROBE_TEXT
+from sleuth.engines.remote.server import PROBE_TEXT, DiscoveredServer
 from sleuth.engines.remote.weight_transfer import Transfer
+from sleuth.host.connections import Replica
 from sleuth.ranks import ALONE, Ranks
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
 
+GATHERING_SECONDS = 0.02
+"""For which the query for a label waits for more completions that share it."""
+
+PING_SECONDS = 3.0
 LOCK_SECONDS = 0.05  # between attempts at the lock of a server
 MAX_RELOADS = 3
 """Reloads of one version at a server that has foreign weights (not its initial ones) before the run stops."""
+CHECK_TOKENS = 16
+MAX_LOGPROB_GAP = {torch.float32: 1e-3}
+"""The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
+MAX_HALF_PRECISION_GAP = 0.1
+"""The same in half precision, where sums depend on the order of their terms."""
 
 
 class WeightsDifferError(SleuthError):
     """A server has, or generated with, other weights than the run's."""
+
+
+class EngineReplica:
+    """The client of a server, its `semaphore`, and what is known about its process.
+
+    `may_have_restarted`: its weights must be checked before it generates. `load_finished`: the last load completed, and
+    the server resumed; otherwise it may be paused, whatever its weight label. `asleep`: its memory is released. `label`
+    is the last known one of the run's weights. `loads` counts weight loads of this rank, `reloads` those since the last
+    publish because it had the weights of another client.
+    """
+
+    def __init__(self, server: DiscoveredServer, health: Replica) -> None:
+        self.server = server
+        self.api = server.api
+        self.health = health
+        self.may_have_restarted = True
+        self.load_finished = True
+        self.asleep = False
+        self.label = ""
+        self.loads = 0
+        self.reloads = 0
+
+    def connect(self, *, requests_at_once: int, seconds: float) -> None:
+        """Creates the client and locks of the running event loop; none outlives its loop."""
+        self.client = HttpClient(self.url, seconds=seconds)
+        self.semaphore = asyncio.Semaphore(requests_at_once)
+        self.admission_lock = asyncio.Lock()
+        self.health.in_flight = 0
+        self._away = False
+        self._in_progress = 0
+        self._current_query: asyncio.Task[str] | None = None
+        self._next_query: asyncio.Task[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def is_same_process(self) -> bool:
+        """Whether the server cannot have restarted: a request is in progress, and none has failed."""
+        return self._in_progress > 0 and not self.may_have_restarted
+
+    async def write(
+        self, tokens: Sequence[int], sampling: Sampling, *, limit: int, eos_ids: Collection[int]
+    ) -> tuple[RawCompletion, str | None]:
+        """A turn and the label of the weights that generated it. Raises HttpClientError or Aborted if it failed or if
+        weights were loaded meanwhile, SleuthError for a malformed answer."""
+        api, loads, before = self.api, self.loads, self.label
+        self._in_progress += 1
+        try:
+            answer = await self.client.post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=eos_ids))
+            if answer is None:
+                raise LostResponseError("answered with something that is not JSON")
+            raw = api.read(answer, sampling)
+            label = raw.weights if api.labels_completions else await self._fresh_label()
+            reloaded = label is not None and label != before and same_weights(label, before)  # by another rank
+            if self.loads != loads or reloaded:  # the label says nothing about the weights that generated
+                raise LostResponseError("was given weights while it generated")
+            return raw, label
+        except Aborted:
+            raise
+        except MALFORMED as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise SleuthError(f"{self.url}: an answer that cannot be used ({reason})") from None
+        finally:
+            self._in_progress -= 1
+
+    async def ping(self) -> str | None:
+        """None if the server answers a request that its engine has no part in, else the reason. One that answers again
+        may be tried at once."""
+        try:
+            await self.client.get("/v1/models", seconds=PING_SECONDS)
+        except (RefusedError, ServerFailedError):
+            pass
+        except HttpClientError as error:
+            self._away = True
+            return f"{self.url} {error}"
+        if self._away:
+            self._away, self.health.open_until = False, 0.0
+        return None
+
+    async def weights(self) -> str:
+        """The label of its weights. Raises HttpClientError if it returns none."""
+        try:
+            return await self.api.weights(self.client)
+        except MALFORMED as error:
+            raise LostResponseError(f"does not name its weights ({type(error).__name__}: {error})") from None
+
+    async def _fresh_label(self) -> str:
+        """The label by a query that starts after this call. Calls during a running query share the next one, so that
+        many completions cost one query."""
+        if self._next_query is None:
+            self._next_query = asyncio.create_task(self._query_label(self._current_query))
+        return await asyncio.shield(self._next_query)
+
+    async def _query_label(self, before: asyncio.Task[str] | None) -> str:
+        if before is not None:
+            await asyncio.wait([before])
+        await asyncio.sleep(GATHERING_SECONDS)
+        self._current_query, self._next_query = asyncio.current_task(), None
+        return await self.weights()
 
 
 class WeightSync:
@@ -128,8 +245,7 @@ class WeightSync:
                 async with self._only_rank(replica):
                     label = await replica.weights()  # another rank may have loaded them meanwhile
                     if not self._is_current(replica, label):
-                        await self._reload(replica, label)
-                        label = replica.label
+                        label = await self._reload(replica, label)
             replica.label, replica.may_have_restarted = label, False
 
     def require_current_weights(self, replica: EngineReplica, label: str | None) -> None:
@@ -144,14 +260,15 @@ class WeightSync:
     def _is_current(self, replica: EngineReplica, label: str) -> bool:
         return replica.load_finished and same_weights(label, self.published.label)
 
-    async def _reload(self, replica: EngineReplica, label: str) -> None:
-        """Loads the weights on a server that has `label` instead."""
+    async def _reload(self, replica: EngineReplica, label: str) -> str:
+        """Loads the weights on a server that has `label` instead. Returns their label."""
         replica.reloads += replica.load_finished and label != INITIAL_WEIGHTS
         if replica.reloads > MAX_RELOADS:
             raise self._foreign_weights(replica, "would write", label)
         await self._load(replica, f".{self._ranks.rank}.{replica.loads}")
         self.reloaded += 1
         self._log(f"{replica.url} came back with the weights {label!r} and was given {replica.label!r}")
+        return replica.label
 
     @asynccontextmanager
     async def _only_rank(self, replica: EngineReplica) -> AsyncIterator[None]:
@@ -161,9 +278,7 @@ class WeightSync:
             yield
             return
         name = hashlib.sha256(replica.url.encode()).hexdigest()[:16]
-        with open(
-            self._shared / f"{name}.lock", "w"
-        ) as lock:  # its end frees the lock, and so does that of the process
+        with open(self._shared / f"{name}.lock", "w") as lock:  # its end frees it, and so does that of the process
             with suppress(OSError):
                 while True:
                     try:
@@ -198,13 +313,12 @@ class WeightSync:
         if self._from_memory:
             try:
                 await replica.api.receive(replica.client, published, self._model, self._from_memory)
+                return True
             except (NotLoadedError, EndedError) as error:
                 self._log(f"{replica.url} {error}: weights go through the folder {self._shared}")
                 self._from_memory = None
                 if isinstance(error, EndedError):
                     raise
-            else:
-                return True
         if not self._written:
             publish(self._model, self._shared, published.version)
             self._written = True
@@ -233,13 +347,6 @@ class WeightSync:
             f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; another "
             "client loaded them, or it lost ours: make sure that the pool serves this run alone, and start it again"
         )
-
-
-CHECK_TOKENS = 16
-MAX_LOGPROB_GAP = {torch.float32: 1e-3}
-"""The largest mean difference of log-probabilities, in nats, between two engines with the same float32 weights."""
-MAX_HALF_PRECISION_GAP = 0.1
-"""The same in half precision, where sums depend on the order of their terms."""
 
 
 def untie_hint(served: str) -> str:

@@ -2,30 +2,20 @@
 memory, to a vLLM on other cards by NCCL.
 
 Facts, read in vLLM 0.32.0 (below vllm: entrypoints/rl/online/api_router.py, distributed/weight_transfer,
-distributed/device_communicators/pynccl.py) and in NCCL (src/init.cc):
+distributed/device_communicators/pynccl.py), NCCL (src/init.cc) and SGLang 0.5.23 (below python/sglang/srt:
+entrypoints/http_server.py, managers/tp_worker.py, managers/scheduler_components/weight_updater.py, utils/common.py):
 
-- A server takes weights by one `backend`, of `--weight-transfer-config '{"backend": "ipc"}'` or "nccl"; without that
-  setting requests fail with status 500. `POST /init_weight_transfer_engine`, then for each update
-  `/start_weight_update`, `/update_weights` with `names`, `dtype_names` ("bfloat16") and `shapes`, and
-  `/finish_weight_update`; `/shutdown_weight_transfer_engine` ends a group.
-- ipc: `init_info` is `{"packed": false}`. `ipc_handles_pickled` is the base64 of a pickled list with a table for each
-  weight, from the UUID of the card to the arguments of torch's `rebuild_cuda_tensor`. The server reads it only with
-  `VLLM_ALLOW_INSECURE_SERIALIZATION=1`, since a pickle can run code: listen on loopback.
-- nccl: `init_info` has `nccl_unique_id_b64`, the base64 of the 128 bytes of `ncclGetUniqueId`; `world_size`, the
-  trainer and all workers (`GET /get_world_size`); `rank_offset` 1; `packed` false. Without an id it refuses, naming the
-  field. The trainer is rank 0. All ranks call `ncclCommInitRank` at the same time, then `ncclAllReduce` with one
-  float32; `/update_weights` takes one `ncclBroadcast` from rank 0 for each weight, in this order and in its dtype.
+- A vLLM takes weights by the backend of its `--weight-transfer-config`, "ipc" or "nccl"; without that setting requests
+  fail with status 500, and with "nccl" one without an id, naming the field.
+- `ipc_handles_pickled` is the base64 of a pickled list with a table for each weight, from the UUID of the card to the
+  arguments of torch's `rebuild_cuda_tensor`. vLLM reads it only with `VLLM_ALLOW_INSECURE_SERIALIZATION=1`, since a
+  pickle can run code; SGLang unpickles what torch needs for tensors, and a few names that call others. Both must listen
+  on loopback. `serialized_named_tensors` has a pickled list of (name, tensor) for each rank of tensor parallelism.
+- SGLang reads the tensors outside any `try`: a server that cannot open them ends.
+- The trainer is rank 0. All ranks call `ncclCommInitRank` at the same time, then `ncclAllReduce` with one float32;
+  `/update_weights` takes one `ncclBroadcast` for each weight, in this order and in its dtype.
 - NCCL refuses a group whose ranks have other versions of NCCL. vLLM 0.32.0 has that of torch 2.13.0.
 - A rank that waits for a lost one waits for ever, until its communicator is aborted. One that still joins cannot be.
-
-Facts, read in SGLang 0.5.23 (below python/sglang/srt: entrypoints/http_server.py, managers/tp_worker.py,
-managers/scheduler_components/weight_updater.py, utils/common.py, utils/patch_torch.py):
-
-- `POST /update_weights_from_tensor`, between `/begin_weight_update` and `/end_weight_update`, takes
-  `serialized_named_tensors`: a list with a base64 for each rank of tensor parallelism, a pickled list of (name,
-  tensor). A tensor is a call of `rebuild_cuda_tensor`, whose argument 6, the card, may be a UUID. It unpickles what
-  torch needs for tensors, and a few names that call others, such as `functools.partial`: listen on loopback.
-- The tensors are read outside any `try`: a server that cannot open them ends.
 
 With handles the server copies the weights while it updates; until it has finished, the memory must stay as it is. There
 are none on a CPU.

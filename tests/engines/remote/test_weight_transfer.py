@@ -1,0 +1,274 @@
+"""A server on the learner's card takes weights from its memory, a vLLM on another one by broadcast, and both from the
+folder where they cannot. `emulator.no_card` does the collectives, by gloo."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import httpx
+import pytest
+import torch
+from emulator.faults import TruncatedResponse
+from emulator.no_card import no_card
+from emulator.sglang import SglangEmulator
+from pools import move, require_equal
+from starlette.responses import JSONResponse
+
+from sleuth.engines.remote.pool import PoolLimits, from_memory, is_on_card
+from sleuth.engines.remote.published import checksum, publish, published_in_memory
+from sleuth.engines.remote.server import discover_server
+from sleuth.engines.remote.weight_transfer import GroupError, NcclGroup
+from sleuth.types import SleuthError
+
+WAYS = [(("vllm",), "shared"), (("sglang",), "shared"), (("vllm", "vllm"), "broadcast")]
+each_way = pytest.mark.parametrize(("kinds", "transfers"), WAYS)
+NOT_FOUND = JSONResponse({"detail": "Not Found"}, 404)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_card() -> Iterator[None]:
+    with no_card():
+        yield
+
+
+@each_way
+def test_servers_take_the_weights_of_each_step_and_no_file_is_written(
+    servers, pools, make_model, kinds, transfers
+) -> None:
+    model = make_model(tied=True)  # the servers' are untied
+    members, sleeps = servers(*kinds, transfers=transfers), transfers == "shared"
+    engine = pools.open(members, learner=model, sleeps=sleeps, published=False)
+    for version in (1, 2, 3):
+        move(model)
+        engine.publish(version)
+        for server in members:
+            require_equal(server, model)
+            assert server.engine.label.startswith(f"{version:06d}-")
+            assert not server.engine.paused
+        turns = pools.require_learners_turns(engine, model)
+        assert {turn.policy_version for turn in turns} == {version}
+        engine.sleep()
+        assert all(server.engine.asleep == ({"weights", "kv_cache"} if sleeps else set()) for server in members)
+    assert pools.lines == []
+    assert not pools.folder.exists()
+
+
+@each_way
+def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, pools, learner, kinds, transfers) -> None:
+    move(learner)
+    [server] = servers(kinds[0], transfers=transfers)
+    engine = pools.open([server], sleeps=transfers == "shared")
+    server.fault(forget=0.3)
+    pools.require_learners_turns(engine)
+    assert engine.figures()["servers_reloaded"] == 1
+    require_equal(server, learner)
+    assert not pools.folder.exists()
+
+
+@each_way
+def test_wrong_weights_are_detected_at_the_first_completion(servers, pools, learner, kinds, transfers) -> None:
+    members = servers(*kinds, transfers=transfers)
+    engine = pools.open(members, sleeps=transfers == "shared")
+    members[0].fault(stale=True)
+    move(learner)
+    with pytest.raises(SleuthError, match=r"says that it has the weights 000002-.* and writes with others"):
+        engine.publish(2)
+
+
+# -- the folder instead ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "lag", "expected"), [(False, 0, "by broadcast"), (False, 1, None), (True, 0, "from memory")]
+)
+def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
+    servers, learner, tokenizer, sleeps, lag, expected
+) -> None:
+    [server] = servers("vllm", transfers="broadcast")
+    found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
+    limits = PoolLimits(requests_at_once=1, seconds=1, unavailable_timeout=1, sleeps=sleeps, max_policy_lag=lag)
+    assert from_memory([found], learner, limits) == expected
+    assert found.as_json()["broadcast"]
+
+
+def test_servers_of_which_one_takes_no_broadcast_get_the_folder(servers, pools, learner) -> None:
+    move(learner)
+    mixed = [*servers("vllm", transfers="broadcast"), *servers("vllm", "sglang")]
+    engine = pools.open(mixed)
+    assert pools.lines == []
+    assert engine._weight_sync.published.path.exists()
+    for server in mixed:
+        require_equal(server, learner)
+
+
+def test_a_model_on_a_cpu_goes_through_the_folder_even_to_servers_that_sleep(servers, pools) -> None:
+    with patch("sleuth.engines.remote.pool.is_on_card", is_on_card):
+        engine = pools.open(servers("vllm", transfers="shared"), sleeps=True)
+    assert pools.lines == []
+    assert engine._weight_sync.published.path.exists()
+
+
+def refusing(path: str) -> dict[str, Any]:
+    return {"transfers": "broadcast", "instead": {path: JSONResponse({"error": "nccl_unique_id_b64: not today"}, 500)}}
+
+
+BY_BROADCAST = "by broadcast (refused with 500: nccl_unique_id_b64: not today)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "reason"),
+    [
+        ("vllm", {}, "from memory (refused with 500: Weight transfer not configured"),
+        ("sglang", {}, "from memory (it has device cpu, tp_size 1, pp_size 1, dp_size 1, not device cuda, tp_size 1,"),
+        ("vllm", refusing("/init_weight_transfer_engine"), BY_BROADCAST),
+        ("vllm", refusing("/start_weight_update"), BY_BROADCAST),
+        ("vllm", refusing("/update_weights"), BY_BROADCAST),
+    ],
+)
+def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(
+    servers, pools, learner, kind, how, reason
+) -> None:
+    [server] = servers(kind, **how)
+    engine = pools.open([server], sleeps=not how)
+    engine.sleep()
+    move(learner)
+    engine.publish(2)
+    [line] = pools.lines
+    assert line.startswith(f"{server.url} takes no weights {reason}")
+    assert line.endswith(f"weights go through the folder {pools.folder}")
+    assert (engine._weight_sync.published.path / "model.safetensors").exists()
+    pools.require_learners_turns(engine)
+    require_equal(server, learner)
+    assert not server.engine.paused
+
+
+@pytest.mark.parametrize(
+    ("lacks", "in_session", "reason"),
+    [
+        ((), False, None),
+        ((), True, None),  # a run that was killed left it open
+        (("/update_weights_from_tensor",), False, "(refused with 404: Not Found)"),
+    ],
+)
+def test_an_sglang_takes_weights_from_memory_in_a_session_of_its_own(
+    servers, pools, learner, lacks, in_session, reason
+) -> None:
+    move(learner)
+    with patch.object(SglangEmulator, "_in_session", in_session):
+        [server] = servers("sglang", transfers="shared", instead=dict.fromkeys(lacks, NOT_FOUND))
+        engine = pools.open([server], sleeps=True)
+        engine.sleep()
+        engine.publish(2)
+        published = engine._weight_sync.published
+        expected = f"{server.url} takes no weights from memory {reason}: weights go through the folder"
+        assert [line.startswith(expected) for line in pools.lines] == [True] * (reason is not None)
+    assert published.path.exists() == (reason is not None)
+    assert (server.engine.label, server.engine.paused, server.engine.asleep) == (published.label, False, frozenset())
+    if not lacks:  # the session is closed
+        assert httpx.post(f"{server.url}/begin_weight_update", json={}).is_success
+    require_equal(server, learner)
+
+
+@pytest.mark.parametrize(
+    ("kind", "transfers", "path", "way"),
+    [
+        ("sglang", "shared", "/update_weights_from_tensor", "from memory"),
+        ("vllm", "broadcast", "/update_weights", "by broadcast"),
+    ],
+)
+def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes_back(
+    servers, pools, learner, kind, transfers, path, way
+) -> None:
+    move(learner)
+    [server] = servers(kind, transfers=transfers, instead={path: TruncatedResponse(JSONResponse({}))})
+    engine = pools.open([server], sleeps=transfers == "shared", published=False)
+    engine.publish(1)
+    first, second = pools.lines
+    assert first.startswith(f"{server.url} broke off while it wrote (")
+    assert first.endswith(f", while it took weights {way}: weights go through the folder {pools.folder}")
+    assert second.startswith(f"without new weights: {server.url} broke off")
+    assert not pools.folder.exists()
+    pools.require_learners_turns(engine)
+    assert engine.figures()["servers_reloaded"] == 1
+    assert engine._weight_sync.published.path.exists()
+    require_equal(server, learner)
+
+
+def test_the_checksum_is_of_all_weights_however_late_it_is_taken(learner, tmp_path: Path, monkeypatch) -> None:
+    """Saving takes the weights out of the dict that it is given, while another thread hashes them."""
+    in_memory, saved, save = published_in_memory(learner, tmp_path, 1), Event(), learner.save_pretrained
+
+    def saving(folder: Path, **how: Any) -> None:
+        save(folder, **how)
+        saved.set()
+
+    def hashed_late(state: Mapping[str, torch.Tensor]) -> str:
+        assert saved.wait(60)
+        return checksum(state)
+
+    monkeypatch.setattr(learner, "save_pretrained", saving)
+    monkeypatch.setattr("sleuth.engines.remote.published.checksum", hashed_late)
+    assert publish(learner, tmp_path, 1) == in_memory
+
+
+class FakeNccl:
+    """Notes the calls; those of `fails` fail."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.fails = fails
+        self.ncclGetErrorString = lambda code: b"unhandled system error"
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def call(*arguments: object) -> int:
+            self.calls.append((name, *(getattr(argument, "value", argument) for argument in arguments)))
+            if name == "ncclCommInitRank":
+                arguments[0]._obj.value = 7
+            return 2 if name == self.fails else 0
+
+        return call
+
+
+@contextmanager
+def nccl(library: FakeNccl) -> Iterator[NcclGroup]:
+    stream = SimpleNamespace(cuda_stream=5, synchronize=lambda: None)
+    with (
+        patch.object(ctypes, "CDLL", return_value=library),
+        patch.multiple(torch.cuda, device=nullcontext, synchronize=lambda: None, current_stream=lambda: stream),
+    ):
+        yield NcclGroup(torch.device("cpu"))
+
+
+def test_nccl_is_called_as_vllm_expects_it() -> None:
+    library = FakeNccl()
+    weights = [torch.zeros(3, 2, dtype=torch.bfloat16), torch.zeros(4)]
+    with nccl(library) as group:
+        assert len(group.unique_id) == 128
+        group.join(3)
+        group.broadcast(weights)
+        group.abort()
+        group.abort()  # once is enough
+    unique, join, warm_up, *sent, abort = library.calls
+    assert (unique[0], join[0], join[2], join[4]) == ("ncclGetUniqueId", "ncclCommInitRank", 3, 0)
+    assert bytes(join[3]) == group.unique_id
+    assert (warm_up[0], *warm_up[3:]) == ("ncclAllReduce", 1, 7, 0, 7, 5)  # one float32, summed
+    first, second = (weight.data_ptr() for weight in weights)
+    assert sent == [
+        ("ncclBroadcast", first, first, 6, 9, 0, 7, 5),  # bfloat16
+        ("ncclBroadcast", second, second, 4, 7, 0, 7, 5),
+    ]
+    assert abort == ("ncclCommAbort", 7)
+
+
+def test_an_error_of_nccl_names_the_call() -> None:
+    with nccl(FakeNccl("ncclCommInitRank")) as group, pytest.raises(GroupError, match="ncclCommInitRank: unhandled"):
+        group.join(2)
+    with nccl(FakeNccl()) as group, pytest.raises(GroupError, match=r"no weights of torch\.complex64"):
+        group.broadcast([torch.zeros(1, dtype=torch.complex64)])
