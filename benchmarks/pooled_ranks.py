@@ -28,8 +28,7 @@ from sleuth.recipe import load_recipe
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.group import join_ranks
-from sleuth.training.learning import policy_loss_of, policy_of
-from sleuth.training.minibatches import batch_of_step
+from sleuth.training.learning import batch_of_step, policy_loss_of, policy_of
 
 RANKS = 2
 LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "-m", "--")

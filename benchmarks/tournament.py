@@ -16,7 +16,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sleuth.think.tournament import find_extremes
+from sleuth.think.comparisons import find_extremes
 from sleuth.types import Pair, Verdict
 
 

@@ -21,9 +21,9 @@ from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.recipe.data import AskWith
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.search.env import SearchEnv
-from sleuth.serve.chat.agent import Agent, question_task, refining_task
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access, conversation_limits
+from sleuth.serve.access import LOOPBACK, Access, conversation_limits
+from sleuth.serve.agent import Agent, question_task, refining_task
+from sleuth.serve.chat_app import chat_app
 from sleuth.types import Chunk, Passage, RetrievalFailed, Sampling, Task
 from sleuth.world.tokens import make_tokenizer
 

@@ -31,9 +31,9 @@ from sleuth.cli import demo as real_demo
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, server_of
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.report.run_files import read_evaluation
-from sleuth.serve.chat.agent import Agent, agent_of
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import Access, conversation_limits, known_names
+from sleuth.serve.access import Access, conversation_limits, known_names
+from sleuth.serve.agent import Agent, agent_of
+from sleuth.serve.chat_app import chat_app
 from sleuth.types import SleuthError
 from tests.browser import CHROMIUM, Browser
 

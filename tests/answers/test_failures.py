@@ -67,26 +67,24 @@ def test_the_question_may_be_repeated_and_the_instructions_may_not() -> None:
     assert echoes_prompt(record("SEARCH when you are unsure, and write your final words"))
 
 
-def test_an_answer_in_text_that_a_budget_cut_away_is_no_evidence() -> None:
-    assert evidence_shown(record(shown="nothing here", ids=("7",))) is False
+OWN = record("<search>Tarn</search>")
+OWN["segments"][1] = {"author": "env", "text": "Is Tarn a town?"}
 
 
-def test_an_answer_is_found_as_whole_words_only() -> None:
-    assert evidence_shown(record(shown="a Tarnish of years")) is False
-    assert evidence_shown(record(shown="(Tarn)")) is True
-
-
-def test_an_answer_that_only_the_question_or_the_policy_wrote_is_no_evidence() -> None:
-    told = record("<search>Tarn</search>")
-    told["segments"][1] = {"author": "env", "text": "Is Tarn a town?"}
-    assert evidence_shown(told) is False
-
-
-def test_yes_and_no_stand_everywhere_and_prove_nothing() -> None:
-    yes = record(shown="yes, indeed", golden_answers=["yes"])
-    assert evidence_shown(yes) is False
-    assert evidence_shown(yes | {"gold_passages": []}) is None
-    assert evidence_shown(record(ids=("7", "9"), golden_answers=["yes"])) is True
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (record(shown="nothing here", ids=("7",)), False),  # the answer is in text that a budget cut away
+        (record(shown="a Tarnish of years"), False),
+        (record(shown="(Tarn)"), True),
+        (OWN, False),  # only the question and the policy wrote it
+        (record(shown="yes, indeed", golden_answers=["yes"]), False),  # yes is everywhere
+        (record(shown="yes, indeed", golden_answers=["yes"], gold_passages=[]), None),
+        (record(ids=("7", "9"), golden_answers=["yes"]), True),
+    ],
+)
+def test_evidence_is_what_the_policy_was_shown(told: dict[str, Any], shown: bool | None) -> None:
+    assert evidence_shown(told) is shown
 
 
 def test_transitions_say_what_became_of_each_failure() -> None:

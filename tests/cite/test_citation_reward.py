@@ -75,10 +75,7 @@ def test_abstaining_is_right_where_nothing_answers_and_wrong_anywhere_else() -> 
 def test_claims_where_nothing_answers_are_worth_their_citations_alone() -> None:
     score = score_of("<snippet id=b2>Ada Voss was a painter.</snippet>", answerable=False, golden=())
     assert (score.value, score.parts["right_abstention"], score.parts["grounded"]) == (0.4, 0.0, 0.0)
-
-
-def test_silence_is_no_abstention() -> None:
-    assert value_of("Ada Voss.", answerable=False, golden=()) < 0.0
+    assert value_of("Ada Voss.", answerable=False, golden=()) < 0.0  # silence is no abstention
 
 
 def test_an_answer_that_was_cut_off_or_stands_among_other_words_is_not_paid() -> None:

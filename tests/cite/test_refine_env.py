@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sleuth.cite.dialect import REFINERS, Mode, refines
+from sleuth.cite.dialect import REFINERS, Mode
 from sleuth.cite.env import RefineEnv
 from sleuth.episodes.library import read_prompt
 from sleuth.episodes.scripted import ScriptedEngine
@@ -97,8 +97,3 @@ def test_any_text_ends_the_episode(turn: str) -> None:
 
 def test_a_turn_of_thousands_of_tags_is_parsed_quickly() -> None:
     assert reply("<answer>" * 50_000).done == "turns"
-
-
-def test_both_modes_are_refiners() -> None:
-    assert all(refines(dialect) for dialect in REFINERS.values())
-    assert len({dialect.name for dialect in REFINERS.values()}) == 2

@@ -17,8 +17,8 @@ from emulator.faults import FaultInjector, Faults, RestartGate
 from emulator.sglang import SglangEmulator
 from emulator.vllm import VllmEmulator
 from sleuth.render import encode
-from sleuth.serve.http.engine_thread import ClientDisconnected
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.engine_thread import ClientDisconnected
+from sleuth.serve.refused import Refused
 
 EMULATORS: dict[str, type[EngineEmulator]] = {"vllm": VllmEmulator, "sglang": SglangEmulator}
 CLIENT_LEFT_STATUS = 499

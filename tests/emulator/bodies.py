@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 
 from emulator.engine import EmulatedEngine
-from sleuth.serve.http.refused import TOO_LONG, Refused
+from sleuth.serve.refused import TOO_LONG, Refused
 from sleuth.types import Sampling
 
 FULL_SUPPORT = {

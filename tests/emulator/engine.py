@@ -22,9 +22,9 @@ from emulator.faults import FaultInjector
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.render import find_eos_ids
-from sleuth.serve.http.access import Limits
-from sleuth.serve.http.engine_thread import EngineThread
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.access import Limits
+from sleuth.serve.engine_thread import EngineThread
+from sleuth.serve.refused import Refused
 from sleuth.types import Completion, Sampling, SleuthError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.refused import Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,8 +44,8 @@ from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import named_tensors
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.engines.remote.sglang import ONE_CARD
-from sleuth.serve.http.engine_thread import cancel_on_disconnect
-from sleuth.serve.http.refused import TOO_LONG, Refused
+from sleuth.serve.engine_thread import cancel_on_disconnect
+from sleuth.serve.refused import TOO_LONG, Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.5.23"

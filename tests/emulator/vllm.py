@@ -36,8 +36,8 @@ from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, t
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.render import decode
-from sleuth.serve.http.engine_thread import cancel_on_disconnect
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.engine_thread import cancel_on_disconnect
+from sleuth.serve.refused import Refused
 from sleuth.types import SleuthError
 
 VERSION = "0.32.0"

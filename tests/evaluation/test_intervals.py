@@ -42,10 +42,14 @@ def test_nothing_measured_is_neither_zero_nor_a_crash() -> None:
     assert UNMEASURED.as_json() == {"value": None, "low": None, "high": None, "n": 0}
 
 
-@pytest.mark.parametrize(("successes", "n"), [(3, 2), (-1, 2)])
-def test_impossible_counts_are_refused(successes: int, n: int) -> None:
-    with pytest.raises(ValueError, match="successes in"):
-        wilson(successes, n)
+def test_impossible_counts_and_unequal_lengths_are_refused() -> None:
+    for successes in (3, -1):
+        with pytest.raises(ValueError, match="successes in"):
+            wilson(successes, 2)
+    with pytest.raises(ValueError, match="zip"):
+        paired_bootstrap([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="zip"):
+        bootstrap_mean([1.0], clusters=["a", "b"])
 
 
 def test_missing_values_are_left_out_and_never_zero() -> None:
@@ -53,15 +57,14 @@ def test_missing_values_are_left_out_and_never_zero() -> None:
     measured = bootstrap_mean([2.0, None, 4.0])
     assert (measured.value, measured.n) == (3.0, 2)
     assert share([0.0, 0.0]).value == 0.0
+    assert share([1, 0, None, 1, None], ["a", "a", "a", "b", "c"]) == wilson(1.5, 2)  # of a cluster, what is there
+    assert paired_bootstrap([1.0, None, 3.0], [0.0, 5.0, None]) == Measured(value=1.0, low=1.0, high=1.0, n=1)
 
 
 def test_the_bootstrap_interval_holds_the_binomial_quantiles() -> None:
     # A resampled mean of five ones and five zeros is Binomial(10, 1/2) / 10:
     # P(X <= 1) = 0.011 < 0.025 < P(X <= 2) = 0.055, so the 2.5 % quantile is 0.2, and 0.8 by symmetry.
     assert bootstrap_mean([1.0, 0.0] * 5) == Measured(value=0.5, low=0.2, high=0.8, n=10)
-
-
-def test_constant_values_have_no_spread() -> None:
     assert bootstrap_mean([3.0] * 7) == Measured(value=3.0, low=3.0, high=3.0, n=7)
 
 
@@ -76,10 +79,10 @@ def test_siblings_of_one_cluster_do_not_narrow_an_interval() -> None:
     clusters = list(range(10))
     assert bootstrap_mean(values * 4, clusters * 4) == bootstrap_mean(values)
     assert share(values * 4, clusters * 4) == share(values)
-
-
-def test_a_cluster_counts_once_and_by_what_is_there() -> None:
-    assert share([1, 0, None, 1, None], ["a", "a", "a", "b", "c"]) == wilson(1.5, 2)
+    strata = [Stratum(values=[1.0, 0.0, 1.0], clusters="abc"), Stratum(values=[2.0, 5.0], clusters="ab")]
+    often = [Stratum(values=[1.0, 0.0, 1.0] * 4, clusters="abc" * 4), Stratum(values=[2.0, 5.0] * 4, clusters="ab" * 4)]
+    assert mean_of_means(often) == mean_of_means(strata)
+    assert bootstrap_f1([1.0, 0.0, 1.0], [1.0, 1.0, 1.0], ["a", "a", "b"]).n == 2
 
 
 def test_a_paired_comparison_is_of_the_differences() -> None:
@@ -90,21 +93,13 @@ def test_a_paired_comparison_is_of_the_differences() -> None:
     assert clustered == Measured(value=0.5, low=0.0, high=1.0, n=2)
 
 
-def test_a_pair_that_lacks_a_side_is_left_out() -> None:
-    assert paired_bootstrap([1.0, None, 3.0], [0.0, 5.0, None]) == Measured(value=1.0, low=1.0, high=1.0, n=1)
-
-
-def test_unequal_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        paired_bootstrap([1.0], [1.0, 2.0])
-    with pytest.raises(ValueError, match="zip"):
-        bootstrap_mean([1.0], clusters=["a", "b"])
-
-
 def test_a_mean_of_means_counts_every_stratum_alike() -> None:
     large, small = Stratum(values=[1.0] * 90 + [0.0] * 10), Stratum(values=[0.0, 0.0, 0.0, 1.0])
     measured = mean_of_means([large, small])
     assert (measured.value, measured.n) == ((0.9 + 0.25) / 2, 104)
+    values, clusters = [float(i % 5) for i in range(30)], [i // 3 for i in range(30)]
+    assert mean_of_means([Stratum(values=values, clusters=clusters)]) == bootstrap_mean(values, clusters)
+    assert mean_of_means([Stratum(values=[1.0]), Stratum(values=[None])]) == mean_of_means([]) == UNMEASURED
 
 
 def test_a_stratum_is_resampled_within_itself() -> None:
@@ -119,22 +114,6 @@ def test_the_interval_of_two_strata_holds_the_quantiles_of_their_sum() -> None:
     # P(X + Y <= 5) = 0.0207 < 0.025 < P(X + Y <= 6) = 0.0577: 6 / 20 = 0.3, and 0.7 by symmetry.
     halves = Stratum(values=[1.0, 0.0] * 5)
     assert mean_of_means([halves, halves]) == Measured(value=0.5, low=pytest.approx(0.3), high=pytest.approx(0.7), n=20)
-
-
-def test_one_stratum_is_the_plain_mean() -> None:
-    values, clusters = [float(i % 5) for i in range(30)], [i // 3 for i in range(30)]
-    assert mean_of_means([Stratum(values=values, clusters=clusters)]) == bootstrap_mean(values, clusters)
-
-
-def test_samples_of_one_question_are_one_draw_of_its_stratum() -> None:
-    once = [Stratum(values=[1.0, 0.0, 1.0], clusters="abc"), Stratum(values=[2.0, 5.0], clusters="ab")]
-    often = [Stratum(values=[1.0, 0.0, 1.0] * 4, clusters="abc" * 4), Stratum(values=[2.0, 5.0] * 4, clusters="ab" * 4)]
-    assert mean_of_means(often) == mean_of_means(once)
-
-
-def test_a_mean_over_sets_of_which_one_is_unmeasured_is_none() -> None:
-    assert mean_of_means([Stratum(values=[1.0]), Stratum(values=[None])]) == UNMEASURED
-    assert mean_of_means([]) == UNMEASURED
 
 
 def test_of_many_values_the_bootstrap_interval_is_that_of_the_normal_law() -> None:
@@ -153,13 +132,6 @@ def test_an_f1_is_of_all_verdicts_together_and_not_their_mean() -> None:
     assert found.high is not None
     assert 0.0 <= found.low < 0.5 < found.high <= 1.0
     assert bootstrap_f1([1.0, 0.0] * 200, [1.0, 0.0] * 200) == Measured(value=1.0, low=1.0, high=1.0, n=400)
-
-
-def test_samples_of_one_question_are_one_draw_of_an_f1() -> None:
-    assert bootstrap_f1([1.0, 0.0, 1.0], [1.0, 1.0, 1.0], ["a", "a", "b"]).n == 2
-
-
-def test_an_f1_of_what_nobody_says_or_wants_is_unmeasured() -> None:
     assert bootstrap_f1([0.0, 0.0], [0.0, 0.0]) == bootstrap_f1([None], [1.0]) == UNMEASURED
 
 

@@ -21,7 +21,7 @@ from sleuth.evaluation.judge_exam import FILLER, INSTRUCTIONS, REPEAT_EVERY, exa
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.lexical import LexicalJudge
 from sleuth.recipe.judges import ON_SHEETS
-from sleuth.think.preference_rewards import PairwiseReward, candidate
+from sleuth.think.comparisons import PairwiseReward, candidate
 from sleuth.think.preference_tables import PairwiseRecipe
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.think.tables import SuffixRecipe
@@ -378,7 +378,3 @@ def test_a_judge_that_says_the_same_to_all_is_right_about_half() -> None:
 
     for said in (0.0, 1.0):
         assert card_of(Always(said)).skills["claims"].accuracy.value == 0.5
-
-
-def test_filler_says_nothing_of_a_birth() -> None:
-    assert not any(BIRTH.search(sentence) or UNDERCUT.search(sentence) for sentence in FILLER + INSTRUCTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_servers_of_the_run_start_again_where_a_stage_needs_a_longer_context(
     monkeypatch.setattr(servers, "end_all", lambda these: ended.extend(one.launch.context for one in these))
     resolved = load_recipe(recipe, ("grpo.engine={ launch = 'vllm', command = 'true' }",))
     pool = pool_of(resolved)
-    with RunServers(resolved, tmp_path, said.append, ranks=1, split=lambda *_: None) as run_servers:
+    with closing(RunServers(resolved, tmp_path, said.append, ranks=1, split=lambda *_: None)) as run_servers:
         for context in (300, 400, 600, 500, 400):
             taken = run_servers.of(pool, str(BASE), context)
             assert taken is not None

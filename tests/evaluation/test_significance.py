@@ -15,7 +15,6 @@ from sleuth.evaluation.significance import (
     Runs,
     clusters_for_difference,
     difference,
-    draws_for_shares,
     kendall_tau_b,
     level,
     mcnemar,
@@ -180,13 +179,6 @@ def test_intervals_over_runs_cover_the_truth_as_often_as_they_say(between_runs: 
         hits.append(covered(compared(arm(5.1, questions), arm(5.0, questions), is_share=False).measured, 0.1))
     assert np.mean(hits) >= 0.91
     assert between_runs == 0 or np.mean(hits) <= 0.995
-
-
-def test_two_shares_that_a_published_table_could_not_tell_apart() -> None:
-    assert draws_for_shares(0.09, 0.10) == draws_for_shares(0.10, 0.09) == 13_495
-    assert draws_for_shares(0.1, 0.5) < 25
-    with pytest.raises(ValueError, match="are equal"):
-        draws_for_shares(0.1, 0.1)
 
 
 def test_clusters_by_hand() -> None:

@@ -11,6 +11,8 @@ from sleuth.learn.losses import (
     cispo_policy_loss,
     clipped,
     clipped_policy_loss,
+    group_advantages,
+    has_signal,
     kl_penalty,
     out_of_bounds,
     sampler_learner_kl,
@@ -43,22 +45,17 @@ def drawn_arrays(seed: int, rows: int, tokens: int):
 MASK = torch.tensor([[True, True, True, False], [True, False, False, False], [False, False, False, False]])
 
 
-def test_token_weights_by_token_give_every_token_of_the_step_the_same_share():
-    # four tokens in the step: 1/4 each; the empty row is no row
-    expected = [[0.25, 0.25, 0.25, 0], [0.25, 0, 0, 0], [0, 0, 0, 0]]
-    assert token_weights(MASK, "token").tolist() == expected
-
-
-def test_token_weights_by_sequence_give_every_row_the_same_share():
-    # two rows with tokens: 1/2 each; the first shares it among three tokens
-    expected = torch.tensor([[1 / 6, 1 / 6, 1 / 6, 0], [1 / 2, 0, 0, 0], [0, 0, 0, 0]])
-    torch.testing.assert_close(token_weights(MASK, "sequence"), expected)
-
-
-def test_token_weights_by_constant_do_not_dilute_long_rows():
-    # 1 / (2 rows * 10)
-    expected = torch.tensor([[0.05, 0.05, 0.05, 0], [0.05, 0, 0, 0], [0, 0, 0, 0]])
-    torch.testing.assert_close(token_weights(MASK, "constant", constant=10), expected)
+@pytest.mark.parametrize(
+    ("kind", "row_of_three", "row_of_one"),
+    [
+        ("token", 1 / 4, 1 / 4),  # four tokens in the step
+        ("sequence", 1 / 6, 1 / 2),  # two rows with tokens, the empty one is no row; the first shares among three
+        ("constant", 0.05, 0.05),  # 1 / (2 rows * 10): a long row is not diluted
+    ],
+)
+def test_token_weights_by_hand(kind, row_of_three, row_of_one):
+    expected = torch.tensor([[*[row_of_three] * 3, 0], [row_of_one, 0, 0, 0], [0, 0, 0, 0]])
+    torch.testing.assert_close(token_weights(MASK, kind, constant=10), expected)
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
@@ -270,3 +267,75 @@ def test_supervised_loss_is_cross_entropy():
     logprobs = one_row(LOG(1 / 2), LOG(1 / 8), LOG(1 / 100))
     weights = token_weights(torch.tensor([[True, True, False]]), "token")
     assert supervised_loss(logprobs, weights).item() == pytest.approx(2 * LOG(2))
+
+
+# -- advantages --------------------------------------------------------------------------------------------------------
+
+
+scores = st.lists(st.none() | st.integers(-50, 50).map(lambda tenths: tenths / 10), min_size=1, max_size=9)
+
+
+def slow_advantages(values, kind):
+    """Each advantage from its definition, one sibling at a time."""
+    result = []
+    for index, value in enumerate(values):
+        if value is None:
+            result.append(None)
+            continue
+        others = [other for place, other in enumerate(values) if place != index and other is not None]
+        present = [*others, value]
+        mean = sum(present) / len(present)
+        if kind == "rloo":
+            result.append(value - sum(others) / len(others) if others else 0.0)
+        elif kind == "centered":
+            result.append(value - mean)
+        else:
+            std = math.sqrt(sum((other - mean) ** 2 for other in present) / len(present))
+            result.append((value - mean) / max(std, 1e-4))
+    return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "best", "other"),
+    [
+        # mean 1/4; population variance (9/16 + 3 * 1/16) / 4 = 3/16; (3/4) / sqrt(3/16) = sqrt(3)
+        ("grpo", math.sqrt(3), -1 / math.sqrt(3)),
+        ("centered", 0.75, -0.25),
+        ("rloo", 1, -1 / 3),  # 1 - 0; 0 - 1/3
+    ],
+)
+def test_advantages_by_hand(kind, best, other):
+    assert group_advantages([1, 0, 0, 0], kind) == pytest.approx([best, other, other, other])
+
+
+@pytest.mark.parametrize("kind", ["grpo", "centered", "rloo"])
+def test_a_missing_sibling_leaves_mean_deviation_and_result(kind):
+    whole = group_advantages([0.2, 0.9, 0.4], kind)
+    assert group_advantages([None, 0.2, 0.9, None, 0.4], kind) == [None, whole[0], whole[1], None, whole[2]]
+
+
+@pytest.mark.parametrize("kind", ["grpo", "centered", "rloo"])
+@pytest.mark.parametrize("values", [[0.1, 0.1, 0.1], [0.7], [None, 0.3], [None, None]])
+def test_a_group_without_signal_gets_exactly_zero(kind, values):
+    assert not has_signal(values)
+    assert group_advantages(values, kind) == [None if value is None else 0.0 for value in values]
+
+
+def test_the_floor_keeps_noise_small():
+    # std = 5e-7 is under the floor: (5e-7) / 1e-4 = 0.005 instead of 1
+    assert group_advantages([0.5, 0.500001], "grpo") == pytest.approx([-0.005, 0.005], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "centered", "rloo"])
+@given(values=scores)
+def test_advantages_equal_their_definition(kind, values):
+    expected = slow_advantages(values, kind)
+    for ours, theirs in zip(group_advantages(values, kind), expected, strict=True):
+        assert ours == (None if theirs is None else pytest.approx(theirs, abs=1e-9))
+
+
+def test_only_the_best_is_imitated_and_only_if_above_zero() -> None:
+    assert group_advantages([0.2, None, 0.5, -1.0], "best") == [0.0, None, 1.0, 0.0]
+    assert group_advantages([0.5, 0.5, 0.1], "best") == [1.0, 0.0, 0.0]
+    assert group_advantages([-0.2, -0.5], "best") == [0.0, 0.0]
+    assert group_advantages([0.4, 0.4], "best") == [0.0, 0.0]  # siblings that are alike teach nothing

@@ -13,7 +13,7 @@ from synthetic_run import evaluation_file, record, write_run
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.report.arms import read_arms
-from sleuth.report.comparison import Comparison, compare, match
+from sleuth.report.comparison import Comparison, compare
 from sleuth.report.page import render
 from sleuth.report.run_files import read_run
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
@@ -325,9 +325,3 @@ def test_samples_of_a_question_count_as_one_draw(tmp_path: Path) -> None:
     found = compared(a, b)
     assert found.levels["em"]["b"].n == 20
     assert "Samples a question differ: a 1, b 3; a question counts by their mean." in found.notes
-
-
-def test_matching_keeps_the_order_of_the_first(tmp_path: Path) -> None:
-    a = write_file(tmp_path / "a.json", 0.5, range(9, -1, -1))
-    b = write_file(tmp_path / "b.json", 0.5, range(10))
-    assert match(read_arms([str(a), str(b)])).questions == tuple(f"q{number}" for number in range(9, -1, -1))

@@ -19,7 +19,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 from browser import CHROMIUM, Browser
-from synthetic_run import HOSTILE, byte_tokenizer, evaluation_file, metrics_row, record, rollout_group, write_run
+from synthetic_run import byte_tokenizer, evaluation_file, metrics_row, record, rollout_group, write_run
 
 from sleuth.cli.http_server import access_of, server_of
 from sleuth.recipe import load_recipe
@@ -28,7 +28,7 @@ from sleuth.report.live import live_reports
 from sleuth.runs.chain import CHAIN, begin_chain
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.runs.run_folder import RunFolder
-from sleuth.serve.http.access import Access
+from sleuth.serve.access import Access
 from sleuth.serve.watch import watch_app
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
@@ -393,22 +393,3 @@ def test_two_runs_fit_a_screen_and_a_phone_and_a_server_that_ends_is_stated(tmp_
     browser.value("look()")
     assert "does not answer" in browser.value("document.getElementById('as-of').textContent")
     assert browser.value("document.querySelectorAll('#curves figure').length") > 5
-
-
-@needs_chromium
-def test_what_a_model_or_a_corpus_wrote_is_never_markup(tmp_path: Path, browser: Browser) -> None:
-    run = write_run(tmp_path / "demo", questions=2)
-    evaluation = json.loads((run / "eval/base.json").read_text())
-    hostile = {HOSTILE: evaluation["em"], "model": HOSTILE}
-    (run / "eval/base.json").write_text(json.dumps(evaluation | hostile))
-    row = metrics_row(random.Random(1), 61, 300) | {"stage": HOSTILE, f"score_{HOSTILE}": 0.5, "alarms": [HOSTILE]}
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    with watching([run]) as url:
-        browser.open(url)
-        browser.wait(f"{GROUPS} === 3 && document.querySelectorAll('#figures td').length > 5")
-        for part in ("#alarms", "#curves", "#figures"):
-            assert HOSTILE in browser.value(f"document.querySelector('{part}').textContent")
-        browser.wait("document.querySelector('#rollout-detail').textContent.includes('<search>')")
-        assert browser.value("document.querySelectorAll('main script, main img, header script').length") == 0
-        assert browser.complaints == []

@@ -159,14 +159,6 @@ def test_without_a_tokenizer_the_page_says_that_tokens_are_not_told_apart(tmp_pa
     assert page.data["rollouts"]
 
 
-def test_a_second_report_replaces_the_first(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "demo")
-    first = write_report(run)
-    assert first == run / "report.html"
-    assert write_report(run) == first
-    assert list(run.glob("report.html*")) == [first]
-
-
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(SleuthError, match=r"not a run folder, it holds no recipe\.toml"):
         write_report(tmp_path)

@@ -15,7 +15,7 @@ from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.index_card import read_card, write_card
 from sleuth.retrieval.quantising import quantise
 from sleuth.retrieval.vectors import FlatWriter, VectorSearch, VectorsOnCards, open_search
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 CPU = torch.device("cpu")

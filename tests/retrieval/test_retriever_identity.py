@@ -23,9 +23,9 @@ from sleuth.retrieval.index_card import EncoderCard, read_card
 from sleuth.retrieval.open_index import open_index
 from sleuth.search.setting import search_setting
 from sleuth.search.tables import SearchEnvRecipe
-from sleuth.serve.http.access import Access, Limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
 

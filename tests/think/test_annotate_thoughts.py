@@ -20,7 +20,7 @@ from sleuth.evaluation.intervals import Measured
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
-from sleuth.think.thought_figures import SourceGate
+from sleuth.think.thought_rows import SourceGate
 from sleuth.think.world_texts import ChainedTexts
 from sleuth.types import Thought
 

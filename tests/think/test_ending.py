@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from sleuth.think.comparisons import BothOrders, OneOrder
 from sleuth.think.suffix_reward import EndingJudge, ends_right
-from sleuth.think.tournament import BothOrders, OneOrder
 from sleuth.types import Pair
 
 

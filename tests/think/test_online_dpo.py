@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import load_recipe
 from sleuth.runs.rollouts import read_rollouts
-from sleuth.think.preference_rewards import continuation
+from sleuth.think.comparisons import continuation
 from sleuth.think.world_texts import CarelessTexts
 from sleuth.types import Group, SleuthError
 

@@ -8,8 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from sleuth.think.preference_rewards import PAIR_CRITERION, PairwiseReward, candidate
-from sleuth.think.tournament import BothOrders
+from sleuth.think.comparisons import PAIR_CRITERION, BothOrders, PairwiseReward, candidate
 from sleuth.types import Continuation, Group, Pair, Score, Segment, Task, Verdict
 
 PREFIX = Segment(author="source", tokens=(1, 2), text="Ada was born in")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sleuth.data.documents import part_of
 from sleuth.render import Renderer, decode, load_tokenizer
 from sleuth.think.tables import HeldOutThoughtsRecipe, PlacesRecipe
-from sleuth.think.thought_figures import positions_in
+from sleuth.think.thought_rows import positions_in
 from sleuth.think.thoughts import interleaved, require_apart, spots_of, thought_documents, thought_tokens
 from sleuth.types import Document, Piece, SleuthError, Thought
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sleuth.think.comparisons import candidate
 from sleuth.think.pools import Choice, candidate_row, choose, pair_of, pool_figures, signs_of
-from sleuth.think.preference_rewards import candidate
 from sleuth.types import Author, Continuation, Group, Score, Segment, Task
 
 PREFIX = Segment(author="source", tokens=(1, 2, 3), text="Ada was born in")

@@ -14,8 +14,14 @@ from sleuth.cli.pipeline import require_inputs
 from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.render import Renderer
-from sleuth.think.thought_figures import LogprobScorer, conditions_of, positions_of, suffix_nlls, thought_figures
-from sleuth.think.thought_rows import ThoughtRows
+from sleuth.think.thought_rows import (
+    LogprobScorer,
+    ThoughtRows,
+    conditions_of,
+    positions_of,
+    suffix_nlls,
+    thought_figures,
+)
 from sleuth.training.sft import text_batch
 from sleuth.types import Document, Piece, SleuthError, Thought
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.tournament import Flipping, ranks, shuffled
-from sleuth.think.tournament import Extremes, Standings, find_extremes, rounds_of
+from sleuth.think.comparisons import Extremes, Standings, find_extremes, rounds_of
 
 POOL = 17
 

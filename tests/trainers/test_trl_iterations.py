@@ -18,7 +18,7 @@ from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.token_budget import TokenBudget
-from sleuth.training.minibatches import update_on
+from sleuth.training.learning import update_on
 
 pytest.importorskip("trl", reason="`make trainers` makes an environment with TRL")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,8 @@ from sleuth.learn.optim import Optimisation, scheduled_learning_rate
 from sleuth.learn.policy import Policy, Update
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.training.minibatches import batches_of_step, combined, update_on
+from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
+from sleuth.training.learning import batches_of_step, combined, policy_loss_of, update_on
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -233,3 +236,27 @@ def test_updates_that_do_not_fit_are_refused(recipe_file: Path, overrides: tuple
         load_recipe(recipe_file, overrides)
     [line] = caught.value.args
     assert problem in line
+
+
+# -- the loss of a recipe ----------------------------------------------------------------------------------------------
+
+
+ELSEWHERE = {"setting", "advantage", "normalise", "constant", "parameters", "files"}
+"""Keys of `[stage.loss]` that act before the loss, on advantages and on weights, or in the user's function."""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"policy_loss": "cispo", "old_logprobs": "sampler", "ratio": "sequence", "clip_low": 0.9, "clip_high": 3.0},
+        {"kl": "k2", "beta": 0.5, "tis_cap": 2.0, "old_logprobs": "learner"},
+        *({"setting": name} | ({"constant": 9} if name == "dr_grpo" else {}) for name in NAMED_LOSSES),
+    ],
+)
+def test_every_key_of_the_loss_reaches_the_policy(keys) -> None:
+    recipe = LossRecipe(**keys)
+    stage = SimpleNamespace(loss=recipe, sampling=SamplingRecipe(temperature=0.7))
+    loss = dataclasses.asdict(policy_loss_of(stage))  # pyright: ignore[reportArgumentType]
+    assert loss.pop("temperature") == 0.7
+    assert loss == {key: value for key, value in recipe.model_dump().items() if key not in ELSEWHERE}
+    assert loss.keys() == dataclasses.asdict(PolicyLoss()).keys() - {"temperature"}

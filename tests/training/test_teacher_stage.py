@@ -14,7 +14,7 @@ from verb import sleuth
 
 from sleuth.answers.factory import rightness
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.training.minibatches import guidance_of
+from sleuth.training.learning import guidance_of
 from sleuth.types import Score, SleuthError
 
 Run = Callable[..., Path]

@@ -4,6 +4,7 @@ published scorer."""
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, cast, get_args
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 from sleuth.answers import match
 from sleuth.answers.match import appears_in, exact_match, normalise
 from sleuth.answers.scorers import Scorer, scorer_of
-from sleuth.answers.scorers.scorer import STRICT, Extracted, extract, transcript_of
+from sleuth.answers.scorers.scorer import STRICT, extract, transcript_of
 from sleuth.dialect import Dialect
 from sleuth.types import Episode, Group, Passage, Score, Trajectory, failed_score
 
@@ -30,12 +31,15 @@ def given_answer(episode: Episode, dialect: Dialect) -> tuple[str | None, Outcom
     An answer element that did not end the episode (`stop` is not "answered") is malformed.
     """
     turns = _policy_turns(episode.trajectory, dialect)
-    extracted = _inner_answer(extract(turns, dialect.answer.open, dialect.answer.close), dialect)
-    if extracted.answer is None:
+    extracted = extract(turns, dialect.answer.open, dialect.answer.close)
+    if (answer := extracted.answer) is None:
         return None, extracted.fault or "no_answer"
-    if episode.trajectory.stop != "answered":
+    if dialect.answer_inner is not None:  # dialects that box the answer
+        match = dialect.find_answer(answer)
+        answer = "" if match is None else match["text"].strip()
+    if not answer or episode.trajectory.stop != "answered":
         return None, "malformed"
-    return extracted.answer, "correct" if exact_match(extracted.answer, episode.task.golden_answers) else "wrong"
+    return answer, "correct" if exact_match(answer, episode.task.golden_answers) else "wrong"
 
 
 def passages_with(answer: str, trajectory: Trajectory) -> Iterator[Passage]:
@@ -130,19 +134,19 @@ def _policy_turns(trajectory: Trajectory, dialect: Dialect) -> list[str]:
     return [opened_answer(trajectory, dialect) + turn if at == 0 else turn for at, turn in enumerate(turns)]
 
 
-def _inner_answer(extracted: Extracted, dialect: Dialect) -> Extracted:
-    """Unwraps the answer in dialects that box it: group `text` of `answer_inner`. An answer element without a match is
-    malformed."""
-    if dialect.answer_inner is None or extracted.answer is None:
-        return extracted
-    match = dialect.find_answer(extracted.answer)
-    if match is None or not match["text"].strip():
-        return Extracted(answer=None, fault="malformed")
-    return Extracted(answer=match["text"].strip())
+class RewardOfEpisodes:
+    """A reward of each episode by itself; missing where the episode failed, as when the retriever did."""
+
+    async def __call__(self, group: Group) -> list[Score]:
+        return [failed_score(episode) or self.score(episode) for episode in group.episodes]
+
+    @abstractmethod
+    def score(self, episode: Episode) -> Score:
+        """The score of an episode that did not fail."""
 
 
-class AnswerReward:
-    """The score by `scorer`; missing where the retriever failed or the scorer cannot read the episode.
+class AnswerReward(RewardOfEpisodes):
+    """The score by `scorer`; missing too where the scorer cannot read the episode.
 
     Parts: strict exact match `em` (whatever the scorer), one of `correct`, `wrong`, `no_answer`, `malformed` at 1 (the
     note names it), and `score_NAME` of a scorer other than `strict`. In a dialect whose answers cite, an answer has the
@@ -156,12 +160,7 @@ class AnswerReward:
         self.scorer = scorer
         self.end_token = end_token
 
-    async def __call__(self, group: Group) -> list[Score]:
-        return [self._score(episode) for episode in group.episodes]
-
-    def _score(self, episode: Episode) -> Score:
-        if (failed := failed_score(episode)) is not None:
-            return failed
+    def score(self, episode: Episode) -> Score:
         answer, outcome = given_answer(episode, self.dialect)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
@@ -192,20 +191,15 @@ SCORE = "score"
 """What a stage pays, where no answer is compared with golden ones."""
 
 
-class EpisodeReward:
-    """`measure(episode, dialect)`, a number between 0 and 1, as the part `name`; missing where the retriever failed."""
+class EpisodeReward(RewardOfEpisodes):
+    """`measure(episode, dialect)`, a number between 0 and 1, as the part `name`."""
 
     def __init__(self, name: str, measure: Callable[[Episode, Dialect], float], dialect: Dialect) -> None:
         self.name = name
         self.measure = measure
         self.dialect = dialect
 
-    async def __call__(self, group: Group) -> list[Score]:
-        return [self._score(episode) for episode in group.episodes]
-
-    def _score(self, episode: Episode) -> Score:
-        if (failed := failed_score(episode)) is not None:
-            return failed
+    def score(self, episode: Episode) -> Score:
         value = self.measure(episode, self.dialect)
         return Score(value=value, parts={self.name: value})
 

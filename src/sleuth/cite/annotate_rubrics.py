@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from sleuth import __version__
+from sleuth.cite.rows import rubric_table
 from sleuth.cite.rubric_reward import mean_flipped
 from sleuth.data.questions import task_from_row
 from sleuth.data.rows import Row, read_rows
@@ -198,13 +199,9 @@ def _question(line: str, where: str) -> str:
 def _append(file: Path, row: Row, task: Task, rubrics: Sequence[Rubric], separation: Separation) -> None:
     """Appends the row with its criteria in the layout that `sleuth.cite.rows` reads. Its question comes first, so an
     incomplete line still names it."""
-    table = {
-        key: [{"title": one.title, "description": one.description} for one in rubrics if one.wanted == wanted]
-        for key, wanted in KINDS.items()
-    }
     checked = {SEPARATE: dict(separation)} if separation else {}
     with file.open("a", encoding="utf-8") as lines:
-        named = {KEY: task.id} | dict(row) | {KEY: task.id, "rubrics": table, **checked}
+        named = {KEY: task.id} | dict(row) | {KEY: task.id, "rubrics": rubric_table(rubrics), **checked}
         lines.write(json.dumps(named, ensure_ascii=False) + "\n")
 
 

@@ -174,17 +174,14 @@ class CitationCredit(CreditAssignment):
         by_episode = citation_gains(
             self.model, worker.renderer, worker.setting, episodes, budget=budget, temperature=temperature
         )
-        return [[*map(_span, _largest(gains))] for gains in by_episode]
+        return [[*_credited(gains)] for gains in by_episode]
 
 
-def _largest(gains: Sequence[CitationGain]) -> list[CitationGain]:
-    """The largest gain of a cited snippet to each claim."""
-    claims = groupby((gain for gain in gains if gain.cited), key=lambda gain: gain.number)
-    return [max(of_claim, key=lambda gain: gain.value) for _, of_claim in claims]
-
-
-def _span(gain: CitationGain) -> CreditedSpan:
-    return CreditedSpan(gain=gain.value, segment=gain.segment, begin=gain.begin, end=gain.end, thought=gain.thought)
+def _credited(gains: Sequence[CitationGain]) -> Iterator[CreditedSpan]:
+    """Each claim by the largest gain of a snippet that it cites."""
+    for _, of_claim in groupby((gain for gain in gains if gain.cited), key=lambda gain: gain.number):
+        best = max(of_claim, key=lambda gain: gain.value)
+        yield CreditedSpan(gain=best.value, segment=best.segment, begin=best.begin, end=best.end, thought=best.thought)
 
 
 def probe_citations(session: EvalSession, tasks: Sequence[Task], weights: PreTrainedModel) -> ProbeResult:

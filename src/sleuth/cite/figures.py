@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -50,12 +50,9 @@ def _refined(record: Record) -> list[str]:
     return [outcome for action in record.get("actions", ()) for outcome in action.get("refined", ())]
 
 
-def _share_of_results(outcome: str) -> Callable[[Record], float]:
-    def share_of(record: Record) -> float:
-        outcomes = _refined(record)
-        return outcomes.count(outcome) / len(outcomes)
-
-    return share_of
+def _share_of_results(outcome: str, record: Record) -> float:
+    outcomes = _refined(record)
+    return outcomes.count(outcome) / len(outcomes)
 
 
 _share = partial(Figure, dialects=refines, alone=True, in_steps=True, entry=_entry)
@@ -135,13 +132,13 @@ FIGURES = (
         "refiner_abstained",
         "Results of which the refiner claims nothing",
         "Of an episode's results that a refiner read, the share of which it made no claims.",
-        value=_share_of_results("abstained"),
+        value=partial(_share_of_results, "abstained"),
     ),
     _of_results(
         "refiner_too_long",
         "Results too long for the refiner",
         "Likewise, the share which left it no room for an answer.",
-        value=_share_of_results("too_long"),
+        value=partial(_share_of_results, "too_long"),
     ),
 )
 

@@ -11,9 +11,8 @@ from typing import Any
 from sleuth.cite.dialect import ANSWER_ONLY
 from sleuth.cite.hostile import TRICKS, honest_answer, tricks_on
 from sleuth.episodes.setting import Setting
-from sleuth.training.hooks import Hook
 from sleuth.training.loop import Figures
-from sleuth.training.rollout_worker import RolloutWorker
+from sleuth.training.rollout_worker import Hook, RolloutWorker
 from sleuth.types import Episode, Group, Reward, Segment, Task, Trajectory
 
 TASKS = 16

@@ -23,7 +23,7 @@ import numpy as np
 from sleuth.cite.claims import bracketed, tagged
 from sleuth.data.layouts import QuestionLayout
 from sleuth.data.rows import Row, checked_text, table_in, text_of
-from sleuth.types import Evidence, Passage, SleuthError, StatedClaim, Task
+from sleuth.types import Evidence, Passage, Rubric, SleuthError, StatedClaim, Task
 
 COLUMNS = (
     *("conversations", "rubrics", "gpt5_generation", "reasoning", "tool_output"),
@@ -56,14 +56,6 @@ def row_of(task: Task) -> dict[str, Any] | None:
     evidence = task.evidence
     if evidence is None:
         return None
-    rubrics = {
-        f"{sign}_rubrics": [
-            {"title": rubric.title, "description": rubric.description}
-            for rubric in task.rubrics
-            if rubric.wanted == wanted
-        ]
-        for sign, wanted in (("positive", True), ("negative", False))
-    }
     return {
         "id": task.id,
         "question": task.question,
@@ -72,10 +64,18 @@ def row_of(task: Task) -> dict[str, Any] | None:
         "answerable": evidence.answerable,
         "golden_answers": list(task.golden_answers),
         "answer": task.reference,
-        "rubrics": rubrics if task.rubrics else None,
+        "rubrics": rubric_table(task.rubrics) if task.rubrics else None,
         "support": [asdict(stated) for stated in evidence.stated],
         "type": task.kind,
         "data_source": task.source,
+    }
+
+
+def rubric_table(rubrics: Sequence[Rubric]) -> dict[str, list[dict[str, str]]]:
+    """Criteria as rows have them, the wanted ones and the others."""
+    return {
+        key: [{"title": one.title, "description": one.description} for one in rubrics if one.wanted == wanted]
+        for key, wanted in (("positive_rubrics", True), ("negative_rubrics", False))
     }
 
 
@@ -221,12 +221,11 @@ def snippets_of(output: str) -> tuple[Passage, ...]:
 def tool_output_of(snippets: Sequence[Passage]) -> str:
     """Passages as a tool output, `<snippet id=a1> Title | text</snippet>`: `snippets_of` returns them, each with its
     title before its text. Tags of this notation inside the passages are removed."""
-    return "\n".join(f"<snippet id={snippet.id}> {_snippet_text(snippet)}</snippet>" for snippet in snippets)
-
-
-def _snippet_text(snippet: Passage) -> str:
-    parts = (OUTPUT_TAGS.sub("", part).strip() for part in (snippet.title, snippet.text))
-    return " | ".join(part for part in parts if part)
+    lines = []
+    for snippet in snippets:
+        parts = (OUTPUT_TAGS.sub("", part).strip() for part in (snippet.title, snippet.text))
+        lines.append(f"<snippet id={snippet.id}> {' | '.join(part for part in parts if part)}</snippet>")
+    return "\n".join(lines)
 
 
 def doubtful_citations(task: Task) -> list[str]:

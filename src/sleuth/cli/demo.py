@@ -24,8 +24,8 @@ from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
-    from sleuth.serve.chat.agent import Agent
-    from sleuth.serve.chat.conversation import Event
+    from sleuth.serve.agent import Agent
+    from sleuth.serve.conversation import Event
 
 RUN = Path("runs/demo")
 MODEL = "models/tiny-real"
@@ -109,9 +109,9 @@ def serve_page(port: int | None, *, quiet: bool = False) -> None:
     session = _open_session(folder, quiet)
 
     from sleuth.data.questions import load_questions
-    from sleuth.serve.chat.agent import agent_of, example_questions
-    from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.access import Access, conversation_limits, known_names
+    from sleuth.serve.access import Access, conversation_limits, known_names
+    from sleuth.serve.agent import agent_of, example_questions
+    from sleuth.serve.chat_app import chat_app
 
     tasks = load_questions(folder / QUESTIONS) if (folder / QUESTIONS).is_file() else []
     agent = agent_of(session, folder.name, INDEX, example_questions(str(folder), session.setting.dialect, tasks))
@@ -134,7 +134,7 @@ def answer_here(question: str, *, as_json: bool = False, quiet: bool = False) ->
         raise SleuthError("--ask: the question is empty")
     session = _open_session(find_real_model(), quiet)
 
-    from sleuth.serve.chat.agent import agent_of
+    from sleuth.serve.agent import agent_of
 
     events = _conversation(agent_of(session, MODEL, INDEX), question.strip())
     show(as_json, answer_json(question.strip(), events), *answer_lines(events))
@@ -193,8 +193,8 @@ def _open_session(folder: Path, quiet: bool) -> EvalSession:
 
 
 def _conversation(agent: Agent, question: str) -> list[Event]:
-    from sleuth.serve.chat.conversation import conversation
-    from sleuth.serve.http.refused import Refused
+    from sleuth.serve.conversation import conversation
+    from sleuth.serve.refused import Refused
 
     async def collect() -> list[Event]:
         events = conversation(agent, question, field="--ask", temperature=0.0, key=(0,))
@@ -208,8 +208,8 @@ def _conversation(agent: Agent, question: str) -> list[Event]:
 
 def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     """`question`, `answer` (null if there is none), and `stop`, `searches` and `citations` as in the chat API."""
-    from sleuth.serve.chat.answers import answer_details, require_end
-    from sleuth.serve.chat.conversation import Answered, Searched
+    from sleuth.serve.answers import answer_details, require_end
+    from sleuth.serve.conversation import Answered, Searched
 
     answers = [event.text for event in events if isinstance(event, Answered)]
     searches = [event for event in events if isinstance(event, Searched)]
@@ -219,8 +219,8 @@ def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
 
 def answer_lines(events: Sequence[Event]) -> list[str]:
     """The conversation as lines of at most 80 characters."""
-    from sleuth.serve.chat.answers import require_end
-    from sleuth.serve.chat.conversation import Answered, Searched
+    from sleuth.serve.answers import require_end
+    from sleuth.serve.conversation import Answered, Searched
 
     lines = []
     searches = [event for event in events if isinstance(event, Searched)]

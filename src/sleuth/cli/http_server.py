@@ -17,7 +17,7 @@ from sleuth.training.heavy import freeze_loaded
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.serve.http.access import Access
+    from sleuth.serve.access import Access
 
 LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5
@@ -40,7 +40,7 @@ PerClient = Annotated[
 
 def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int | None) -> Access:
     """Who may ask a server at `host`. Raises SleuthError if other machines could without a key, unless `insecure`."""
-    from sleuth.serve.http.access import Access, known_names
+    from sleuth.serve.access import Access, known_names
 
     key = key_in(api_key or KEY_VARIABLE)
     if api_key is not None and not key:
@@ -91,7 +91,7 @@ def server_of(app: Any) -> Any:
     """A uvicorn server of `app`, whose connections are bounded."""
     import uvicorn
 
-    from sleuth.serve.http.connection import BoundedConnection
+    from sleuth.serve.connection import BoundedConnection
 
     return uvicorn.Server(
         uvicorn.Config(

@@ -4,7 +4,7 @@ last checkpoint of the stages before it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -50,7 +50,8 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
         if not ranks.first:
             PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
         split = partial(server_memory, recipe, ranks=ranks.world)
-        with RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split) as servers:
+        run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
+        with closing(run_servers) as servers:
             last = _run_each(recipe, folder, ranks, servers)
         ranks.broadcast(folder.require_written)
         return last

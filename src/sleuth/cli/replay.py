@@ -116,7 +116,7 @@ def rescore(
             rescore_stage(stage, rewards, progress=progress, warn=lambda line: print_notes([line])) for stage in stages
         ]
     if as_json:
-        typer.echo(json.dumps({"stages": [one.as_json() for one in found]}))
+        typer.echo(json.dumps({"stages": [asdict(one) for one in found]}))
         return
     for one in found:
         _print_rescored(one, reward)

@@ -83,9 +83,9 @@ def serve(
     tasks = load_questions(questions) if questions is not None else []
     import_heavy()
     from sleuth.evaluation.eval_session import open_eval_session
-    from sleuth.serve.chat.agent import agent_of, example_questions
-    from sleuth.serve.chat.app import chat_app
-    from sleuth.serve.http.access import conversation_limits
+    from sleuth.serve.access import conversation_limits
+    from sleuth.serve.agent import agent_of, example_questions
+    from sleuth.serve.chat_app import chat_app
 
     session, notes = open_eval_session(
         model,
@@ -141,15 +141,15 @@ def retriever(
     In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics.
     With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
     """
-    from sleuth.serve.http.access import Limits
-    from sleuth.serve.retriever.search_handler import IndexLoader
+    from sleuth.serve.access import Limits
+    from sleuth.serve.search_handler import IndexLoader
 
     limits = Limits(seconds=max_seconds)
     if mcp and port is None:
         of_http = {"--host": None if host == LOOPBACK else host, "--api-key": api_key, "--per-client": per_client}
         require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
-        from sleuth.serve.retriever.mcp_server import mcp_server, protocol_stdout, serve_stdio
-        from sleuth.serve.retriever.search_handler import RequestHandler
+        from sleuth.serve.mcp_server import mcp_server, protocol_stdout, serve_stdio
+        from sleuth.serve.search_handler import RequestHandler
 
         loader = IndexLoader(folder, device)
         tools = mcp_server(RequestHandler(loader, limits))
@@ -157,7 +157,7 @@ def retriever(
             asyncio.run(serve_stdio(tools, loader, stdout))
         return
 
-    from sleuth.serve.retriever.app import retriever_app
+    from sleuth.serve.retriever_app import retriever_app
 
     opening = IndexLoader(folder, device)
     listening = listen(host, PORT if port is None else port)

@@ -88,7 +88,7 @@ class Setting(ABC):
         return self
 
     def hooks(self, inputs: Any) -> list[Any]:
-        """The hooks of `sleuth.training.hooks` that a GRPO stage has because of its environment."""
+        """The hooks of `sleuth.training.rollout_worker` that a GRPO stage has because of its environment."""
         return []
 
     def notes(self) -> list[str]:

@@ -119,13 +119,12 @@ class EvalSession:
             self.weights, self.tokenizer, slots=self.slots, context=self.context, cache_memory=self.cache_memory
         )
 
-    def open_engine(self) -> Engine:
+    def open_engine(self) -> HttpEngine | LocalEngine:
         """An engine that stays open: on the model's server, or in this process."""
-        return self._http_engine(self.model) if isinstance(self.model, Served) else self.local_engine()
-
-    def _http_engine(self, served: Served) -> HttpEngine:
+        if not isinstance(self.model, Served):
+            return self.local_engine()
         limits = {"requests_at_once": self.slots, "context": self.context}
-        return HttpEngine(served.server, self.tokenizer, eos_ids=served.eos_ids, **limits)
+        return HttpEngine(self.model.server, self.tokenizer, eos_ids=self.model.eos_ids, **limits)
 
     def protocol(self) -> ProtocolCard:
         """The protocol of the questions, with the judge of a refiner's claims as its scorer."""
@@ -170,16 +169,12 @@ class EvalSession:
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
-        if isinstance(self.model, Served):
-            yield self._http_engine(self.model)
-        elif self.pool is not None:
-            yield self.pool
-        else:
-            local = self.local_engine()
-            try:
-                yield local
-            finally:
-                local.sleep()
+        engine = self.pool if self.pool is not None else self.open_engine()
+        try:
+            yield engine
+        finally:
+            if isinstance(engine, LocalEngine):
+                engine.sleep()
 
 
 def open_eval_session(
@@ -277,16 +272,12 @@ def _choose_context(requested: int | None, *, trained: int | None, max_positions
     """The requested context, else the trained one, in tokens and at most `max_positions`; and notes."""
     if requested is not None and requested > max_positions:
         raise SleuthError(f"--context {requested}: the model holds {max_positions} tokens; ask with that or fewer")
-    if trained is None:
-        return requested or min(max_positions, DEFAULT_CONTEXT), []
-    if requested is not None and requested != trained:
-        return requested, [
-            f"the context of {requested} tokens is not the {trained} that the checkpoint was trained with"
-        ]
-    if trained > max_positions:
-        note = f"the model holds {max_positions} tokens, not the context of {trained} that it was trained with"
-        return max_positions, [note]
-    return trained, []
+    context = requested or min(max_positions, trained or DEFAULT_CONTEXT)
+    if trained is None or context == trained:
+        return context, []
+    if requested is None:
+        return context, [f"the model holds {context} tokens, not the context of {trained} that it was trained with"]
+    return context, [f"the context of {context} tokens is not the {trained} that the checkpoint was trained with"]
 
 
 @contextmanager

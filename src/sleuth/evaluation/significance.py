@@ -1,5 +1,5 @@
 """The level of one arm and the paired difference of two on the same questions, with one run per arm or several;
-p-values, two-sided and not corrected for multiple tests; sample sizes for a given power; and rank correlation.
+p-values, two-sided and not corrected for multiple tests; the sample size for a given power; and rank correlation.
 
 An arm is a table `runs[s][q]`: the mean over the samples of run s (a seed) on question q, or None. A question that any
 run lacks is left out.
@@ -190,18 +190,6 @@ LEVEL, POWER = 0.05, 0.8
 """The significance level of a two-sided test, and its power."""
 _Z = NormalDist().inv_cdf(1 - LEVEL / 2)
 _Z_POWER = NormalDist().inv_cdf(POWER)
-
-
-def draws_for_shares(one: float, other: float) -> int:
-    """Independent draws per arm needed to distinguish two shares. `draws_for_shares(0.09, 0.10) == 13_495`: what a
-    table of four published arms between 0.088 and 0.098 would have needed, where it had 1,024. Raises ValueError for
-    equal shares."""
-    if one == other:
-        raise ValueError(f"two shares of {one} are equal: no number of draws distinguishes them")
-    mean = (one + other) / 2
-    null = _Z * math.sqrt(2 * mean * (1 - mean))
-    alternative = _Z_POWER * math.sqrt(one * (1 - one) + other * (1 - other))
-    return math.ceil(((null + alternative) / (one - other)) ** 2)
 
 
 def clusters_for_difference(

@@ -47,7 +47,7 @@ class CreditFields(KindTable):
 
     @abstractmethod
     def hooks(self, inputs: Any) -> list[Any]:
-        """The hooks of `sleuth.training.hooks` that give the credit."""
+        """The hooks of `sleuth.training.rollout_worker` that give the credit."""
 
 
 class PolicyTeacherRecipe(StrictModel):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.figures import Record, figure, question_value
+from sleuth.evaluation.figures import figure, question_value
 from sleuth.evaluation.intervals import UNMEASURED, Measured
 from sleuth.evaluation.paired import Evaluation, by_question
 from sleuth.evaluation.significance import Difference, clusters_for_difference, difference, level
@@ -64,32 +64,31 @@ def arm_table(recipe: SweepRecipe, root: Path) -> list[ArmRow]:
     figure without values by text is the mean over seeds, with an interval over them. Raises SleuthError for a figure
     that no evaluation has."""
     wanted = recipe.table
-    stages = dict.fromkeys([wanted.evaluation, *(wanted.source_of(figure)[0] for figure in wanted.figures)])
-    shorter = {arm.name: _shorter(recipe, root, arm.name) for arm in recipe.arm}
-    by_arm = {
-        arm.name: {stage: _evaluations(recipe, root, arm.name, stage, shorter[arm.name]) for stage in stages}
-        for arm in recipe.arm
-    }
-    _require_figures(wanted, list(by_arm.values()))
+    arms = {arm.name: _read_arm(recipe, root, arm.name) for arm in recipe.arm}
+    for stage, key in map(wanted.source_of, wanted.figures):
+        evaluations = [one for arm in arms.values() for one in arm.evaluations[stage].values()]
+        known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
+        if evaluations and key not in known:
+            raise SleuthError(f"table.figures: no {stage} has {key}; there are {', '.join(sorted(known))}")
     first, key = wanted.source_of(wanted.figures[0])
     rows = []
-    for name, of_arm in by_arm.items():
-        done, stopped = of_arm[wanted.evaluation], _stopped(recipe, root, name)
-        if not done and not stopped:
+    for name, arm in arms.items():
+        done = arm.evaluations[wanted.evaluation]
+        if not done and not arm.stopped:
             continue
-        base = by_arm[wanted.against][first] if wanted.against not in (None, name) else {}
-        over, needed = _apart(key, of_arm[first], base)
+        base = arms[wanted.against].evaluations[first] if wanted.against not in (None, name) else {}
+        over, needed = _apart(key, arm.evaluations[first], base)
         rows.append(
             ArmRow(
                 name=name,
                 seeds=tuple(done),
-                figures=_levels(wanted, of_arm),
-                tokens_trained=fmean(_tokens_trained(arm_folder(root, seed, name)) for seed in {**done, **stopped}),
+                figures=_levels(wanted, arm.evaluations),
+                tokens_trained=fmean(arm.tokens[seed] for seed in {**done, **arm.stopped}),
                 over=over,
                 needed=needed,
                 certified=_certified(list(done.values())),
-                stopped=stopped,
-                shorter=shorter[name],
+                stopped=arm.stopped,
+                shorter=arm.shorter,
             )
         )
     return rows
@@ -99,45 +98,44 @@ ByStage = Mapping[str, Mapping[int, Evaluation]]
 """The finished evaluations of an arm, by stage and seed."""
 
 
-def _require_figures(wanted: ArmTableRecipe, arms: Sequence[ByStage]) -> None:
-    for stage, key in map(wanted.source_of, wanted.figures):
-        evaluations = [one for of_arm in arms for one in of_arm[stage].values()]
-        known = {name for one in evaluations for name, value in one.items() if measured_of(value)}
-        if evaluations and key not in known:
-            raise SleuthError(f"table.figures: no {stage} has {key}; there are {', '.join(sorted(known))}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Arm:
+    """What the runs of an arm hold: its evaluations, without those of `shorter` seeds, and by seed the trained tokens,
+    the claim of the missed gate at which a run ended, and the steps of seeds that were trained for fewer than others.
+    """
+
+    evaluations: ByStage
+    tokens: Mapping[int, int]
+    stopped: Mapping[int, str]
+    shorter: Mapping[int, int]
 
 
-def _shorter(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, int]:
-    """The steps of the seeds that were evaluated after fewer steps than another seed of the arm."""
-    runs = {seed: arm_folder(root, seed, arm) for seed in recipe.seeds}
-    steps = {
-        seed: len({(row["stage"], row["step"]) for row in MetricsFile(run / "metrics.jsonl").rows()})
-        for seed, run in runs.items()
-        if (run / "eval" / f"{recipe.table.evaluation}.json").is_file()
-    }
-    return {seed: of_seed for seed, of_seed in steps.items() if of_seed < max(steps.values())}
+def _read_arm(recipe: SweepRecipe, root: Path, name: str) -> _Arm:
+    wanted = recipe.table
+    runs = {seed: arm_folder(root, seed, name) for seed in recipe.seeds}
+    metrics = {seed: MetricsFile(run / "metrics.jsonl").rows() for seed, run in runs.items()}
+    evaluated = [seed for seed, run in runs.items() if (run / "eval" / f"{wanted.evaluation}.json").is_file()]
+    steps = {seed: len({(row["stage"], row["step"]) for row in metrics[seed]}) for seed in evaluated}
+    shorter = {seed: of_seed for seed, of_seed in steps.items() if of_seed < max(steps.values())}
+    evaluations: dict[str, dict[int, Evaluation]] = {}
+    for stage in [wanted.evaluation, *(stage for stage, _ in map(wanted.source_of, wanted.figures))]:
+        files = {seed: run / "eval" / f"{stage}.json" for seed, run in runs.items() if seed not in shorter}
+        evaluations[stage] = {seed: read_object(file) for seed, file in files.items() if file.is_file()}
+    stopped = {seed: _missed_gate(run) for seed, run in runs.items() if seed not in evaluated}
+    return _Arm(
+        evaluations=evaluations,
+        tokens={seed: sum(row.get("tokens_trained") or 0 for row in rows) for seed, rows in metrics.items()},
+        stopped={seed: claim for seed, claim in stopped.items() if claim},
+        shorter=shorter,
+    )
 
 
-def _evaluations(
-    recipe: SweepRecipe, root: Path, arm: str, stage: str, without: Container[int]
-) -> dict[int, Evaluation]:
-    """The finished evaluations of an arm by seed."""
-    seeds = [seed for seed in recipe.seeds if seed not in without]
-    files = {seed: arm_folder(root, seed, arm) / "eval" / f"{stage}.json" for seed in seeds}
-    return {seed: read_object(file) for seed, file in files.items() if file.is_file()}
-
-
-def _stopped(recipe: SweepRecipe, root: Path, arm: str) -> dict[int, str]:
-    """By seed, the claim of the gate at which a run ended: one that was missed, before the table's evaluation."""
-    stopped = {}
-    for seed in recipe.seeds:
-        run = arm_folder(root, seed, arm)
-        if (run / "eval" / f"{recipe.table.evaluation}.json").is_file() or not (run / "manifest.json").is_file():
-            continue
-        gates = read_object(run / "manifest.json").get("gates", {})
-        missed = [f"{name}: {gate['claim']}" for name, gate in gates.items() if not gate["passes"]]
-        stopped |= {seed: missed[-1]} if missed else {}
-    return stopped
+def _missed_gate(run: Path) -> str:
+    """The claim of the gate at which a run ended; empty without one."""
+    manifest = run / "manifest.json"
+    gates = read_object(manifest).get("gates", {}) if manifest.is_file() else {}
+    missed = [f"{name}: {gate['claim']}" for name, gate in gates.items() if not gate["passes"]]
+    return missed[-1] if missed else ""
 
 
 def _levels(wanted: ArmTableRecipe, of_arm: ByStage) -> dict[str, Measured]:
@@ -184,19 +182,14 @@ def _apart(
 def _by_text(key: str, evaluation: Evaluation) -> dict[str, float]:
     """The value of a figure for each text or question that has it: the mean over its samples."""
     grouped = by_question(evaluation.get("records", ()))
-    values_of = {text: [_value(key, record) for record in records] for text, records in grouped.items()}
-    known = {text: [value for value in values if value is not None] for text, values in values_of.items()}
+    values = {
+        text: [one["figures"].get(key) if "figures" in one else question_value(key, one) for one in records]
+        for text, records in grouped.items()
+    }
+    known = {text: [value for value in of_text if value is not None] for text, of_text in values.items()}
     return {text: fmean(values) for text, values in known.items() if values}
 
 
 def _shared(runs: Sequence[Mapping[str, float]]) -> list[str]:
     """The texts that all runs have, in the order of the first."""
     return [text for text in runs[0] if all(text in run for run in runs)] if runs else []
-
-
-def _value(key: str, record: Record) -> float | None:
-    return record["figures"].get(key) if "figures" in record else question_value(key, record)
-
-
-def _tokens_trained(run: Path) -> int:
-    return sum(row.get("tokens_trained") or 0 for row in MetricsFile(run / "metrics.jsonl").rows())

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,10 +56,8 @@ class Findings:
     def line(self, folder: Path) -> str | None:
         """All of it in one line; None if nothing is wrong."""
         problems = [*self.broken, *self.lost]
-        if not problems:
-            return None
         more = f", and {len(problems) - 1} more such problems" if len(problems) > 1 else ""
-        return f"{folder}: {problems[0]}{more}"
+        return f"{folder}: {problems[0]}{more}" if problems else None
 
 
 @dataclass(slots=True)
@@ -180,12 +179,10 @@ def require_regular(folder: Path) -> None:
 
 def _check(folder: Path) -> Findings:
     chain = _read(folder)
-    if chain.problem is None:
-        chain.problem = _foreign(folder / MANIFEST, chain.run)
-    if chain.problem is not None:
-        return Findings(broken=[chain.problem])
-    broken, lost, rows_end, budget = [], [], None, WEIGHTS_HASHED
-    missing: dict[str, list[str]] = {}
+    if (problem := chain.problem or _foreign(folder / MANIFEST, chain.run)) is not None:
+        return Findings(broken=[problem])
+    broken, lost, rows_end, budget = list[str](), list[str](), None, WEIGHTS_HASHED
+    missing: defaultdict[str, list[str]] = defaultdict(list)
     names = _names_in(folder)
     for name in sorted({*chain.files, *names}, reverse=True):  # the newest checkpoint first
         place, digest = folder / name, chain.files.get(name)
@@ -194,88 +191,86 @@ def _check(folder: Path) -> Findings:
         elif digest is None:
             continue
         elif name not in names:
-            missing.setdefault(str(Path(name).parent), []).append(name)
+            missing[str(Path(name).parent)].append(name)
         elif name == METRICS:
-            problem, cut, rows_end = _compare_rows(place, chain)
-            broken += [problem] if problem else []
-            lost += [cut] if cut else []
-        elif place.is_dir():
-            problem, why = _compare_checkpoint(place, digest, read=digest[0] <= budget)
-            budget -= digest[0]
-            (lost if why else broken).extend([f"{name} {problem}"] if problem else [])
-        elif (problem := _compare(place, digest)) is not None:
-            repaired = place.parent.name == "eval" and not _is_object(place)  # measured again
-            (lost if repaired else broken).append(f"{name} {problem}")
-    for folder_name, gone in missing.items():
-        at = f" in {folder_name}" if folder_name != "." else ""
-        lost.append(
-            f"{min(gone)} is missing" if len(gone) == 1 else f"{len(gone)} files{at} are missing: {min(gone)}, ..."
-        )
+            rows = _compare_rows(place, chain)
+            broken, lost, rows_end = [*broken, *rows.broken], [*lost, *rows.lost], rows.rows_end
+        else:
+            if place.is_dir():
+                compared = _compare_checkpoint(place, digest, read=digest[0] <= budget)
+                budget -= digest[0]
+            else:
+                compared = _compare(place, digest)
+            if compared is not None:
+                (lost if compared[1] else broken).append(f"{name} {compared[0]}")
+    for inner, gone in missing.items():
+        at = f" in {inner}" if inner != "." else ""
+        several = f"{len(gone)} files{at} are missing: {min(gone)}, ..."
+        lost.append(f"{gone[0]} is missing" if len(gone) == 1 else several)
     return Findings(broken=broken[::-1], lost=lost[::-1], rows_end=rows_end)
 
 
-def _compare(file: Path, digest: Digest) -> str | None:
+Problem = tuple[str, bool] | None
+"""What is wrong with a file, and whether a resumed run repairs it."""
+
+
+def _compare(file: Path, digest: Digest) -> Problem:
+    repaired = file.parent.name == "eval" and not is_object(file)  # measured again
     try:
         if file.stat().st_size != digest[0]:
-            return f"is not what the run wrote: it has {file.stat().st_size:,} bytes, and had {digest[0]:,}"
+            return f"is not what the run wrote: it has {file.stat().st_size:,} bytes, and had {digest[0]:,}", repaired
         found = _digest(file)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None if found == digest else f"is not what the run wrote, by its sha256 in {CHAIN}"
+        return f"cannot be read: {error.strerror}", repaired
+    return None if found == digest else (f"is not what the run wrote, by its sha256 in {CHAIN}", repaired)
 
 
-def _compare_checkpoint(place: Path, digest: Digest, *, read: bool) -> tuple[str | None, bool]:
-    """What is wrong with a checkpoint, and whether that is damage, which a resumed run repairs, not another content."""
+def _compare_checkpoint(place: Path, digest: Digest, *, read: bool) -> Problem:
+    """Damage is repaired, another content is not."""
     try:
         if not has_checksums(place):
-            return (f"has no {SUMS} any more: damage would go unnoticed", True) if digest[1] else (None, True)
+            return (f"has no {SUMS} any more: damage would go unnoticed", True) if digest[1] else None
         size, sums = _digest(place) or (0, "")
         if sums == digest[1] and (extra := unlisted_files(place)):
             return f"has {extra[0]}, which the run did not write", False
         if (size, sums) == digest and not read:
-            return None, True
+            return None
         if (problem := damage(place)) is not None:
             return f"is damaged: {problem}", True
     except OSError as error:
         return f"cannot be read: {error.strerror}", True
     if sums != digest[1]:
         return f"is not the checkpoint that the run wrote, by its {SUMS}", False
-    return None if size == digest[0] else f"has files of {size:,} bytes, and had {digest[0]:,}", False
+    return None if size == digest[0] else (f"has files of {size:,} bytes, and had {digest[0]:,}", False)
 
 
-def _compare_rows(file: Path, chain: _Chain) -> tuple[str | None, str | None, int | None]:
-    """What is wrong with `metrics.jsonl`, which rows are lost that the run computes again, and where its rows end if
-    others follow them."""
+def _compare_rows(file: Path, chain: _Chain) -> Findings:
+    """What is wrong with `metrics.jsonl`. Rows after the last save may be lost: the run computes them again."""
     try:
         content = file.read_bytes()
     except OSError as error:
-        return f"{METRICS} cannot be read: {error.strerror}", None, None
-    whole = len(content)
-    content = content[: content.rfind(b"\n") + 1]
+        return Findings(broken=[f"{METRICS} cannot be read: {error.strerror}"])
+    whole, content = len(content), content[: content.rfind(b"\n") + 1]
     hashed, at = hashlib.sha256(), 0
     for number, (size, sha256) in enumerate(chain.rows):
+        lacking = len(chain.rows) - number
         if size > len(content):
             if len(content) != at or number < chain.saved:
-                break
-            last = number == len(chain.rows) - 1 and chain.last == METRICS  # a kill came before the row
-            return None, None if last else f"{METRICS} lacks {len(chain.rows) - number} rows after the last save", None
+                has = f"it has {len(content):,} bytes in whole lines, and had {chain.rows[-1][0]:,} bytes"
+                return Findings(broken=[f"{METRICS} is not what the run wrote: {has}"])
+            before_row = lacking == 1 and chain.last == METRICS  # when a kill came
+            return Findings(lost=[] if before_row else [f"{METRICS} lacks {lacking} rows after the last save"])
         hashed.update(content[at:size])
         at = size
         if hashed.hexdigest() != sha256:
             line = content[:size].count(b"\n")
-            return f"{METRICS} is not what the run wrote: line {line} or one before it was changed", None, None
-    else:
-        if whole == at:
-            return None, None, None
-        rows = content[at:].count(b"\n")
-        more = f"{rows} rows" if rows else "part of a row"
-        return None, f"{METRICS} has {more} at its end that the run did not write", at
-    had = f"{chain.rows[-1][0]:,} bytes"
-    return (
-        f"{METRICS} is not what the run wrote: it has {len(content):,} bytes in whole lines, and had {had}",
-        None,
-        None,
-    )
+            changed = f"line {line} or one before it was changed"
+            return Findings(broken=[f"{METRICS} is not what the run wrote: {changed}"])
+    if whole == at:
+        return Findings()
+    rows = content[at:].count(b"\n")
+    more = f"{rows} rows" if rows else "part of a row"
+    return Findings(lost=[f"{METRICS} has {more} at its end that the run did not write"], rows_end=at)
 
 
 def _foreign(manifest: Path, run: str) -> str | None:
@@ -286,7 +281,8 @@ def _foreign(manifest: Path, run: str) -> str | None:
     return None if named == run else f"{CHAIN} is of another run than {MANIFEST}: {run[:8]}, not {str(named)[:8]}"
 
 
-def _is_object(file: Path) -> bool:
+def is_object(file: Path) -> bool:
+    """Whether a file holds a JSON object."""
     try:
         return isinstance(json.loads(file.read_bytes()), dict)
     except (OSError, ValueError, RecursionError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from sleuth.host.atomic import DAMAGED, write_text
 from sleuth.host.checksums import weights_sha256
-from sleuth.runs.chain import forget, recorded
+from sleuth.runs.chain import forget, is_object, recorded
 
 MODELS = ("model", "against")
 """Keys that name the models of an evaluation; `model_sha256` is the digest of the weights, where they are a folder."""
@@ -39,11 +39,7 @@ def write_eval(file: Path, contents: Mapping[str, Any]) -> None:
 def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
     """Renames every file of the folder that is no JSON object, and prints a line about it: it is measured again."""
     for file in sorted(folder.glob("*.json")):
-        try:
-            whole = isinstance(json.loads(file.read_bytes()), dict)
-        except (ValueError, RecursionError):
-            whole = False
-        if not whole:
+        if not is_object(file):
             forget(file)
             aside = file.rename(file.with_name(file.name + DAMAGED))
             say(f"{file} is damaged: it is now {aside.name}, and is measured again")

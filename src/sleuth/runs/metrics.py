@@ -231,13 +231,13 @@ class MetricsFile:
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = {name: _finite(value) for name, value in json.loads(line).items()}
-            except (AttributeError, ValueError, RecursionError):
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                if number == len(lines):
+                    break
                 row = None
-            if row is not None and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int):
-                rows.append(renamed_figures(row))
-            elif row is None and number == len(lines):
-                break
+            if isinstance(row, dict) and isinstance(row.get("stage"), str) and isinstance(row.get("step"), int):
+                rows.append(renamed_figures({name: _finite(value) for name, value in row.items()}))
             elif damaged is None:
                 raise SleuthError(
                     f"{self.path}:{number}: is not a JSON object with stage and step; repair or remove it"

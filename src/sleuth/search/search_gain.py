@@ -24,8 +24,8 @@ from sleuth.learn.batch import Row
 from sleuth.recipe.grpo import CreditFields
 from sleuth.render import Renderer
 from sleuth.search.env import result_pieces
-from sleuth.training.hooks import Hook, HookInputs
 from sleuth.training.loop import Figures
+from sleuth.training.rollout_worker import Hook, HookInputs
 from sleuth.types import Credit, Episode, Group, Passage, Score, Segment, SleuthError, Trajectory
 
 Removed = Literal["search", "passage"]

@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from sleuth.report.live import LiveReport, state_shown
-from sleuth.serve.http.access import FILE_HEADERS, Access, Gate, Limits, file_route
-from sleuth.serve.http.refused import Refused, refused_answer
+from sleuth.serve.access import FILE_HEADERS, Access, Gate, Limits, file_route
+from sleuth.serve.refused import Refused, refused_answer
 from sleuth.types import SleuthError
 
 REQUESTS = 64
@@ -30,7 +30,7 @@ SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curve
 def watch_app(reports: Sequence[LiveReport], access: Access) -> Starlette:
     """The application, with the report of the first run under `/0/`. The page itself holds nothing of the runs and
     needs no key; it asks for the key."""
-    templates, assets = files("sleuth.report") / "templates", files("sleuth.serve.chat") / "assets"
+    templates, assets = files("sleuth.report") / "templates", files("sleuth.serve") / "assets"
     page = (templates / "watch.html").read_bytes()
     scripts = b"\n".join((templates / name).read_bytes() for name in SCRIPTS)
     styles = b"\n".join((templates / name).read_bytes() for name in ("report.css", "watch.css"))

@@ -34,7 +34,7 @@ from sleuth.think.splicing import (
     place_brackets,
 )
 from sleuth.think.tables import AnnotateRecipe
-from sleuth.think.thought_figures import MIN_DOCUMENTS, LogprobScorer, SourceGate, thought_gates
+from sleuth.think.thought_rows import MIN_DOCUMENTS, LogprobScorer, SourceGate, thought_gates
 from sleuth.think.thoughts import has_tags, interleaved
 from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sleuth.evaluation.judge_exam import Asked, ExamTexts
-from sleuth.think.preference_rewards import PAIR_CRITERION
+from sleuth.think.comparisons import PAIR_CRITERION
 from sleuth.think.suffix_reward import equivalence_case
 from sleuth.types import Pair
 

@@ -17,7 +17,7 @@ from sleuth.data.excerpts import excerpts_of
 from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.judges.factory import require_available
 from sleuth.learn.batch import Row
-from sleuth.think.preference_rewards import candidate, continuation
+from sleuth.think.comparisons import candidate, continuation
 from sleuth.think.preference_tables import OnlineDpoRecipe, WinRateRecipe
 from sleuth.training.step_metrics import mean_of
 from sleuth.types import Engine, Episode, Group, Sampling, Segment, SleuthError, Task

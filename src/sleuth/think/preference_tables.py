@@ -73,7 +73,7 @@ class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
     """Compares all pairs, or finds the best and the worst in as many rounds as the pool's size has binary digits."""
 
     def build(self, judge_pool: Judges) -> Reward:
-        from sleuth.think.preference_rewards import PairwiseReward, pair_judge_of, shown_to
+        from sleuth.think.comparisons import PairwiseReward, pair_judge_of, shown_to
 
         judge = pair_judge_of(self, judge_pool)
         return PairwiseReward(judge, schedule=self.schedule, evidence_of=shown_to(self.judge))

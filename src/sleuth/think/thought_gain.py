@@ -35,9 +35,8 @@ from sleuth.think.env import Thinking, thinking_of
 from sleuth.think.suffix_reward import thought_figures
 from sleuth.think.tables import GainRecipe
 from sleuth.think.thoughts import ThoughtSetting
-from sleuth.training.hooks import Hook, HookInputs
 from sleuth.training.loop import Figures
-from sleuth.training.rollout_worker import shuffled_scores
+from sleuth.training.rollout_worker import Hook, HookInputs, shuffled_scores
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999

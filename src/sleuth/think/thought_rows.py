@@ -1,22 +1,34 @@
-"""Documents with thoughts as rows to train (`data.kind = "thoughts"`), and as texts to measure (`[stage.held_out]`)."""
+"""Documents with thoughts as rows to train (`data.kind = "thoughts"`) and as texts to measure (`[stage.held_out]`), and
+how likely a model finds the thoughts, and the text after them with and without the thoughts; sources are gated by that:
+those whose thoughts do not help are not worth training on.
+
+The tokens after a thought are scored under conditions: without thought or tags (raw), after an empty thought (blank),
+the document's own (true), that of another document of the same kind (corrupted), or sentences that fit any text.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.evaluation.intervals import Measured
+from sleuth.data.excerpts import plain_tokens
+from sleuth.evaluation.counterfactual import suffix_row
+from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap
+from sleuth.learn.logprobs import row_logprobs
+from sleuth.learn.models import context_of
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import SupervisedRecipe
 from sleuth.render import Renderer, check_writable
 from sleuth.runs.eval_file import write_eval
 from sleuth.think.splicing import TAGS
 from sleuth.think.tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
-from sleuth.think.thought_figures import LogprobScorer, thought_figures
-from sleuth.think.thoughts import interleaved, require_apart, thought_documents
+from sleuth.think.thought_arms import GENERIC
+from sleuth.think.thoughts import interleaved, require_apart, thought_documents, thought_tokens
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.sft import TrainedTexts
 from sleuth.training.stage_context import StageContext
@@ -117,3 +129,226 @@ class HeldOutThoughts:
     def shown(self, figures: Mapping[str, Measured]) -> dict[str, Measured]:
         """Those of `SHOWN`; the file has all."""
         return {name: figures[name] for name in SHOWN}
+
+
+Conditions = Mapping[str, Sequence[str | None]]
+"""By condition, the thought at each position; None: neither thought nor tags."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobScorer:
+    """A model that scores given text, in passes over at most `budget` distinct tokens."""
+
+    model: PreTrainedModel
+    renderer: Renderer
+    budget: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtPosition:
+    """The position of a thought in a document: the tokens `before` and `behind` it, without any other thought.
+
+    `ThoughtPosition(document="d4", kind="", before=(5, 9), thought=" so it rains", behind=(7,))`.
+    """
+
+    document: str
+    kind: str
+    before: tuple[int, ...]
+    thought: str
+    behind: tuple[int, ...]
+
+
+def positions_in(document: Document, renderer: Renderer, suffix_tokens: int, context: int) -> Iterator[ThoughtPosition]:
+    """Every thought of the document with text on both sides, in order; before it as many tokens as fit into a model's
+    context."""
+    for thought in document.thoughts:
+        behind = plain_tokens(renderer, document.text[thought.at :])[:suffix_tokens]
+        room = context - len(behind) - len(thought_tokens(thought.text, renderer))
+        before = plain_tokens(renderer, document.text[: thought.at])[-max(room, 1) :]
+        if before and behind and room > 0:
+            yield ThoughtPosition(
+                document=document.id,
+                kind=document.kind,
+                before=tuple(before),
+                thought=thought.text,
+                behind=tuple(behind),
+            )
+
+
+def positions_of(scorer: LogprobScorer, document: Document, suffix_tokens: int) -> list[ThoughtPosition]:
+    """The thought positions of a document within the context of the model."""
+    return list(positions_in(document, scorer.renderer, suffix_tokens, context_of(scorer.model)))
+
+
+def thought_figures(
+    scorer: LogprobScorer, documents: Sequence[Document], *, row_tokens: int, suffix_tokens: int
+) -> dict[str, Measured]:
+    """Every figure with its interval over documents, in nats.
+
+    `thought_nll` and `text_nll` are means over the tokens of a row inside the tags (tags included) and outside them,
+    then over rows; `thought_nats` is the sum over a whole thought. `suffix_nll_*` are means over the tokens after each
+    thought under each condition, `thought_gain` is blank minus true. If documents have several kinds, there are
+    `thought_nats_KIND` and `suffix_nll_*_KIND` too.
+    """
+    row_nlls = _row_nlls(scorer, documents, row_tokens)
+    positions = [position for document in documents for position in positions_of(scorer, document, suffix_tokens)]
+    suffixes = suffix_nlls(scorer, positions, conditions_of(positions))
+    clusters = [position.document for position in positions]
+    kinds = sorted({document.kind for document in documents})
+    figures = {name: bootstrap_mean(list(values.values())) for name, values in row_nlls.items()}
+    figures |= {f"suffix_nll_{name}": bootstrap_mean(values, clusters) for name, values in suffixes.items()}
+    figures["thought_gain"] = paired_bootstrap(suffixes["blank"], suffixes["true"], clusters)
+    for kind in kinds if len(kinds) > 1 else ():
+        own = [row_nlls["thought_nats"].get(document.id) for document in documents if document.kind == kind]
+        figures[f"thought_nats_{kind}"] = bootstrap_mean(own)
+        for name, values in suffixes.items():
+            of_kind = [
+                value if position.kind == kind else None for position, value in zip(positions, values, strict=True)
+            ]
+            figures[f"suffix_nll_{name}_{kind}"] = bootstrap_mean(of_kind, clusters)
+    return figures
+
+
+def conditions_of(positions: Sequence[ThoughtPosition]) -> dict[str, list[str | None]]:
+    """The conditions of held-out thoughts. A corrupted one is the next thought of another document of the same kind, or
+    of any other document if the kind has no other."""
+    return {
+        "raw": [None] * len(positions),
+        "blank": [""] * len(positions),
+        "true": [position.thought for position in positions],
+        "corrupted": [_another_thought(positions, at) for at in range(len(positions))],
+    }
+
+
+def _another_thought(positions: Sequence[ThoughtPosition], at: int) -> str | None:
+    own = positions[at]
+    rest = [*positions[at + 1 :], *positions[:at]]
+    foreign = [one for one in rest if one.document != own.document and one.thought != own.thought]
+    alike = [one for one in foreign if one.kind == own.kind]
+    return next((one.thought for one in (*alike, *foreign)), "")
+
+
+def suffix_nlls(
+    scorer: LogprobScorer, positions: Sequence[ThoughtPosition], conditions: Conditions
+) -> dict[str, list[float]]:
+    """By condition and position, the mean negative log-probability of a token after the thought. The shared prefix of
+    the conditions is computed once."""
+    rows = []
+    for at, position in enumerate(positions):
+        for thoughts in conditions.values():
+            thought = thoughts[at]
+            between = () if thought is None else thought_tokens(thought, scorer.renderer)
+            rows.append(suffix_row((*position.before, *between), position.behind))
+    logprobs = iter(row_logprobs(scorer.model, rows, budget=scorer.budget))
+    nlls: dict[str, list[float]] = {name: [] for name in conditions}
+    for position in positions:
+        for name in conditions:
+            nlls[name].append(-fmean(next(logprobs)[-len(position.behind) :]))
+    return nlls
+
+
+def _row_nlls(scorer: LogprobScorer, documents: Sequence[Document], row_tokens: int) -> dict[str, dict[str, float]]:
+    """By figure and document, the negative log-probabilities of the rows as training lays them out."""
+    nlls: dict[str, dict[str, float]] = {"thought_nll": {}, "thought_nats": {}, "text_nll": {}}
+    rendered = [
+        scorer.renderer.render_all(interleaved(document, scorer.renderer, row_tokens)) for document in documents
+    ]
+    rows = [suffix_row((), [token for segment in segments for token in segment.tokens]) for segments in rendered]
+    logprobs = row_logprobs(scorer.model, rows, budget=scorer.budget)
+    for document, segments, values in zip(documents, rendered, logprobs, strict=True):
+        at, thoughts, text = 0, [], []
+        for segment in segments:
+            segment_nlls = [-value for value in values[at : at + len(segment.tokens)]]
+            at += len(segment.tokens)
+            if segment.author == "teacher":
+                thoughts.append(segment_nlls)
+            else:
+                text += segment_nlls
+        if thoughts:
+            nlls["thought_nll"][document.id] = fmean(value for thought in thoughts for value in thought)
+            nlls["thought_nats"][document.id] = fmean(sum(thought) for thought in thoughts)
+        if len(text) > 1:
+            nlls["text_nll"][document.id] = fmean(text[1:])  # nothing predicts the first token
+    return nlls
+
+
+# -- the gate of a source ----------------------------------------------------------------------------------------------
+
+SUFFIX_TOKENS = 64
+"""Tokens behind a thought that are scored; its influence fades."""
+MIN_DOCUMENTS, MAX_DOCUMENTS = 16, 256
+"""Documents that a source needs to pass, and those of it that are scored at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceGate:
+    """The gain of a source's thoughts over an empty thought and over generic ones, in nats a following token; intervals
+    are over documents."""
+
+    source: str
+    documents: int
+    over_blank: Measured
+    over_generic: Measured
+
+    @property
+    def passes(self) -> bool:
+        """Whether both intervals are above 0, over at least MIN_DOCUMENTS documents."""
+        return self.documents >= MIN_DOCUMENTS and self.over_blank.side == self.over_generic.side == 1
+
+    @property
+    def named(self) -> str:
+        """The source in words."""
+        return self.source or "(no source)"
+
+    def described(self, number: str) -> tuple[str, str, str]:
+        """Both gains with their intervals, and the verdict, in words."""
+        blank, generic = (
+            gain.formatted(number, unmeasured="unmeasured") for gain in (self.over_blank, self.over_generic)
+        )
+        return blank, generic, "passes" if self.passes else "does not pass"
+
+    def as_json(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return asdict(self) | {"passes": self.passes}
+
+
+def thought_gates(
+    scorer: LogprobScorer, documents: Sequence[Document], progress: Callable[[int, int], None]
+) -> list[SourceGate]:
+    """The gate of each source, by name, from its first MAX_DOCUMENTS documents."""
+    of_source: dict[str, list[Document]] = {}
+    for document in documents:
+        of_source.setdefault(document.source, []).append(document)
+    scored = {source: of_source[source][:MAX_DOCUMENTS] for source in sorted(of_source)}
+    total, done, gates = sum(map(len, scored.values())), 0, []
+    budget = TokenBudget(scorer.budget)
+    for source, chosen in scored.items():
+        clusters: list[str] = []
+        nlls: dict[str, list[float]] = {"true": [], "blank": [], "generic": []}
+        for document in chosen:
+            positions = positions_of(scorer, document, SUFFIX_TOKENS)
+            clusters += [document.id for _ in positions]
+            for name, values in (_gate_nlls(scorer, positions, budget) if positions else {}).items():
+                nlls[name] += values
+            done += 1
+            progress(done, total)
+        gates.append(
+            SourceGate(
+                source=source,
+                documents=len(set(clusters)),
+                over_blank=paired_bootstrap(nlls["blank"], nlls["true"], clusters),
+                over_generic=paired_bootstrap(nlls["generic"], nlls["true"], clusters),
+            )
+        )
+    return gates
+
+
+def _gate_nlls(
+    scorer: LogprobScorer, positions: Sequence[ThoughtPosition], budget: TokenBudget
+) -> dict[str, list[float]]:
+    """As `suffix_nlls`, after the true thoughts, empty ones, and as a mean after generic ones."""
+    conditions = {"true": [position.thought for position in positions], "blank": [""] * len(positions)}
+    conditions |= {f"generic_{number}": [sentence] * len(positions) for number, sentence in enumerate(GENERIC)}
+    nlls = budget.run(lambda tokens: suffix_nlls(replace(scorer, budget=tokens), positions, conditions))
+    true, blank, *generic = nlls.values()
+    return {"true": true, "blank": blank, "generic": [fmean(values) for values in zip(*generic, strict=True)]}

@@ -70,7 +70,7 @@ def thoughts(
     from sleuth.render import Renderer
     from sleuth.runs.progress import progress_bar
     from sleuth.think.annotate import SCORED_TOKENS, ThoughtWriter, annotate_thoughts
-    from sleuth.think.thought_figures import LogprobScorer
+    from sleuth.think.thought_rows import LogprobScorer
 
     writer = ThoughtWriter(open_client(writing, out))
     loaded, tokenizer = load_model(model, dtype=None, device="auto")

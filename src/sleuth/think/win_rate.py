@@ -22,8 +22,8 @@ from sleuth.judges.factory import JudgePool
 from sleuth.recipe import Recipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.progress import ProgressBar
+from sleuth.think.comparisons import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.pools import continuations, require_pools
-from sleuth.think.preference_rewards import PAIR_CRITERION, continuation, pair_judge_of, shown_to
 from sleuth.think.preference_tables import WinRateRecipe
 from sleuth.think.suffix_reward import ends_right
 from sleuth.training.engines import evaluation_pool

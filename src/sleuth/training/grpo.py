@@ -41,20 +41,28 @@ from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import CARDS_FILE
 from sleuth.training.engines import record_cache, training_engine
-from sleuth.training.hooks import HookInputs, hooks_of
 from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import (
+    batches_of_step,
     function_loss_of,
+    guidance_of,
     load_teacher,
     model_to_train,
     policy_loss_of,
     policy_of,
     starting_weights,
     token_budget,
+    update_on,
 )
 from sleuth.training.loop import Figures, Trainer, figures_of, train
-from sleuth.training.minibatches import batches_of_step, guidance_of, update_on
-from sleuth.training.rollout_worker import MIN_SIBLINGS, RolloutWorker, require_enough_scores, store_rollouts
+from sleuth.training.rollout_worker import (
+    MIN_SIBLINGS,
+    HookInputs,
+    RolloutWorker,
+    hooks_of,
+    require_enough_scores,
+    store_rollouts,
+)
 from sleuth.training.servers import program_of
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
@@ -239,7 +247,7 @@ class GRPOTrainer(Trainer):
         """A checkpoint after `step` steps."""
         state = {
             "policy": self.policy.state_dict(),
-            **self.worker.order_state,
+            "asked": self.worker.asked,
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -32,10 +32,6 @@ class InfiniteSampler(Generic[Item]):
         """The item at an index of the sequence, from 0."""
         epoch, place = divmod(index, len(self.items))
         return self.items[_permutation(len(self.items), (*self.seed, epoch))[place]]
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return {"asked": self.taken}
 
 
 @functools.lru_cache(maxsize=16)  # of several sources, the epochs that they are in

@@ -1,19 +1,23 @@
-"""The models of a stage, and its learner: optimiser settings, loss, policy and token budget."""
+"""The models of a stage, its learner and token budget, and the updates on the batches of a GRPO step."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.answers.factory import rightness
 from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
+from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import load_frozen_teacher, load_model, weights_sha256
 from sleuth.learn.objective import FunctionLoss, PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy, frozen_copy
+from sleuth.learn.policy import Policy, Update, frozen_copy
 from sleuth.learn.token_budget import TokenBudget
 from sleuth.own.functions import load_function
 from sleuth.ranks import ALONE, Ranks
@@ -21,7 +25,8 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.loss import LossRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.training.stage_context import Saved, StageContext
-from sleuth.types import SleuthError
+from sleuth.training.step_metrics import mean_of
+from sleuth.types import Group, Score, SleuthError
 
 SAME_KEYS = ("policy_loss", "ratio", "old_logprobs", "clip_low", "clip_high", "kl", "beta", "tis_cap")
 """The keys of `[stage.loss]` that the policy loss has by the same names."""
@@ -131,3 +136,75 @@ def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
         temperature=stage.sampling.temperature,
         **{name: getattr(loss, name) for name in SAME_KEYS},
     )
+
+
+MEANS = ("loss", "entropy", "kl", "teacher_kl")
+"""Figures of several updates that are means over the first pass: of the policy that sampled, or close to it."""
+MEANS_OF_ALL = ("clip_fraction", "gradient_norm")
+"""Figures that are means over all updates."""
+
+
+def batches_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> list[Batch]:
+    """The minibatches of a step: its groups in the loss, in their order, `prompts_per_update` at a time. Each has token
+    weights of its own, as a step of so many groups would. Those without a gradient are left out."""
+    trained = [at for at, of_group in enumerate(advantages) if any(value is not None for value in of_group)]
+    size = stage.prompts_per_update or max(1, len(trained))
+    parts = [trained[begin : begin + size] for begin in range(0, len(trained), size)]
+    batches = [batch_of_step([groups[at] for at in part], [advantages[at] for at in part], stage) for part in parts]
+    return [batch for batch in batches if batch is not None]
+
+
+def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
+    """The episodes of these groups for the loss; None if none of them has a gradient."""
+    loss, guidance = stage.loss, partial(guidance_of, stage=stage)
+    if not loss.beta and not has_gradient(groups, advantages, guidance):
+        return None
+    batch = batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
+    followed = batch.guidance is not None
+    return batch if loss.beta or followed or batch.advantages.any() else None
+
+
+def guidance_of(score: Score, *, stage: GrpoRecipe) -> float:
+    """The weight with which an episode of this score follows the stage's teacher."""
+    teacher, right = stage.teacher, rightness(score, stage.reward)
+    if teacher is None or score.value is None or right is None:
+        return 0.0
+    return teacher.weight if teacher.when == "always" or right < 1 else 0.0
+
+
+def update_on(
+    policy: Policy, batches: Sequence[Batch], loss: PolicyLoss, budget: TokenBudget, *, passes: int
+) -> Update:
+    """One update on each batch, `passes` times over, at the learning rate of one step (the mu of arXiv:2402.03300).
+
+    Every update has the log-probabilities of the sampler as its old ones. Tokens trained are those of the first pass,
+    tokens computed those of all. Raises NotFiniteError; the updates before that stay.
+    """
+
+    def update(batch: Batch, ends_step: bool) -> Update:
+        return budget.run(lambda tokens: policy.update(batch, loss, budget=tokens, ends_step=ends_step))
+
+    *before, last = [batch for _ in range(passes) for batch in batches]
+    made = [update(batch, ends_step=False) for batch in before] + [update(last, ends_step=True)]
+    return combined(made, first_pass=len(batches))
+
+
+def combined(made: Sequence[Update], *, first_pass: int) -> Update:
+    """The figures of a step with several updates, of which the first `first_pass` are on different episodes."""
+    if len(made) == 1:
+        return made[0]
+    means = {name: _mean(made[:first_pass], name) for name in MEANS} | {
+        name: _mean(made, name) for name in MEANS_OF_ALL
+    }
+    return replace(
+        made[0],
+        **means,
+        changed_weights_fraction=max(update.changed_weights_fraction for update in made),
+        tokens_trained=sum(update.tokens_trained for update in made[:first_pass]),
+        tokens_computed=sum(update.tokens_computed for update in made),
+        tokens_dense=sum(update.tokens_dense for update in made),
+    )
+
+
+def _mean(updates: Sequence[Update], name: str) -> float | None:
+    return mean_of([value for update in updates if (value := getattr(update, name)) is not None])

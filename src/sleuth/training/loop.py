@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,9 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
             folder.say(line)
         with StopRequest(folder.say) as request:
             for step in range(begin + 1, end + 1):
-                figures = _of_first_rank(trainer.step(step), ranks)
-                raised = _alarms(stage, [*rows, figures])
+                figures = ranks.broadcast(partial(dict, trainer.step(step)))  # all decide by the row of the first
+                alarms = diagnose([*rows, figures]).items()
+                raised = {name: line for name, line in alarms if getattr(stage.alarms, name) != "off"}
                 rows.append(figures | ({"alarms": sorted(raised)} if raised else {}))
                 folder.write_metrics(stage.name, context.first_step + step, rows[-1])
                 bar.advance(note=trainer.note(figures))
@@ -91,16 +93,20 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                     folder.say(f"step {step}: {name}: {sentence}{trainer.evidence(name)}")
                 actions = {name: getattr(stage.alarms, name) for name in raised}
                 if "stop" in actions.values():
-                    raise StoppedByRule(_stopped(context, step, actions, checkpoint))
+                    raise StoppedByRule(_ending("stop", context, step, actions, checkpoint))
                 pausing = "pause" in actions.values()
                 signalled = request.agreed(ranks)
                 if owed or pausing or signalled or stage.saves_at(step):
                     found = _saved(trainer, context, step, checkpoint)
                     owed, checkpoint = found is None, found or checkpoint
                 if pausing:
-                    raise StoppedByRule(_paused(context, step, actions, checkpoint))
+                    raise StoppedByRule(_ending("pause", context, step, actions, checkpoint))
                 if signalled:
-                    raise Interrupted(_interrupted(step, owed, checkpoint), signalled)
+                    line = f"saved at step {step}; the same command goes on"
+                    if owed:
+                        line = f"stopped at step {step} without room for its checkpoint; the same command goes on from "
+                        line += str(checkpoint or "step 0")
+                    raise Interrupted(line, signalled)
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
@@ -151,16 +157,6 @@ def _rows_until(context: StageContext, begin: int) -> list[Figures]:
     return context.checkpoints.rows()
 
 
-def _alarms(stage: TrainingRecipe, rows: list[Figures]) -> dict[str, str]:
-    """What the last row shows, in a sentence, by the name of the alarm; without those that the recipe switched off."""
-    return {name: line for name, line in diagnose(rows).items() if getattr(stage.alarms, name) != "off"}
-
-
-def _of_first_rank(figures: Figures, ranks: Ranks) -> Figures:
-    """The first rank called the judges and takes the time, and all ranks must decide by the same row."""
-    return ranks.broadcast(lambda: figures)
-
-
 def _require_disk_space(stage: TrainingRecipe, context: StageContext, trainer: Trainer) -> None:
     """Raises SleuthError if the disk has no room for two checkpoints; prints a line if not all will fit."""
     plan = DiskPlan(
@@ -191,27 +187,15 @@ def _saved(trainer: Trainer, context: StageContext, step: int, last: Path | None
     return None
 
 
-def _stopped(context: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
-    return (
-        f"stopped at step {step} by {_names(actions, 'stop')}; the last checkpoint is {last or 'none yet'}: change the "
-        f"recipe and start again, or go back to the best checkpoint with --roll-back --run {context.folder.path}"
-    )
-
-
-def _paused(context: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
-    return (
-        f"paused at step {step} by {_names(actions, 'pause')}; {last or 'no checkpoint'} is saved: the same command "
-        f"resumes the run, and with --roll-back it resumes from the best checkpoint of {context.folder.path}"
-    )
-
-
-def _interrupted(step: int, owed: bool, last: Path | None) -> str:
-    if owed:
+def _ending(action: str, context: StageContext, step: int, actions: Mapping[str, str], last: Path | None) -> str:
+    """Why alarms stop or pause the run at a step, and how it can go on."""
+    by, run = ", ".join(name for name, chosen in actions.items() if chosen == action), context.folder.path
+    if action == "stop":
         return (
-            f"stopped at step {step} without room for its checkpoint; the same command goes on from {last or 'step 0'}"
+            f"stopped at step {step} by {by}; the last checkpoint is {last or 'none yet'}: change the recipe and start "
+            f"again, or go back to the best checkpoint with --roll-back --run {run}"
         )
-    return f"saved at step {step}; the same command goes on"
-
-
-def _names(actions: Mapping[str, str], action: str) -> str:
-    return ", ".join(name for name, chosen in actions.items() if chosen == action)
+    return (
+        f"paused at step {step} by {by}; {last or 'no checkpoint'} is saved: the same command resumes the run, and "
+        f"with --roll-back it resumes from the best checkpoint of {run}"
+    )

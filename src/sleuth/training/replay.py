@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -30,8 +29,16 @@ from sleuth.rollout import scored
 from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import advantages_of
-from sleuth.training.learning import load, load_teacher, model_to_train, policy_loss_of, policy_of
-from sleuth.training.minibatches import batch_of_step, batches_of_step, update_on
+from sleuth.training.learning import (
+    batch_of_step,
+    batches_of_step,
+    load,
+    load_teacher,
+    model_to_train,
+    policy_loss_of,
+    policy_of,
+    update_on,
+)
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, SleuthError
@@ -220,10 +227,6 @@ class Rescored:
     overall: float | None
     same_best: Measured
     judge: dict[str, float | None] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The record as plain values."""
-        return asdict(self)
 
 
 def rescore(

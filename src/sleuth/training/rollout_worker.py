@@ -1,4 +1,5 @@
-"""Plays and scores the episodes of each GRPO step; one step ahead, while the learner computes, if the recipe allows."""
+"""Plays and scores the episodes of each GRPO step, one step ahead if the recipe allows; and the hooks: what parts of a
+recipe add to the steps, such as scores that are computed late, and figures of their own."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
+from transformers import PreTrainedModel
+
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
+from sleuth.learn.token_budget import TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
@@ -26,7 +30,8 @@ from sleuth.runs.checkpoints import step_name
 from sleuth.runs.rollouts import is_whole, read_rollouts, write_rollouts
 from sleuth.training.engines import TrainingEngine
 from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.stage_context import StageContext
+from sleuth.training.loop import Figures
+from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, Reward, SleuthError, Task
 
@@ -45,8 +50,8 @@ class Played:
 
 @dataclass(kw_only=True)
 class RolloutWorker:
-    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges. `order_state` is that
-    of the `order` after the last step that `play` returned, without prompts drawn for the next one."""
+    """What plays the episodes of a stage. Only the first rank has the `reward`, and calls judges. `asked` counts the
+    prompts of the steps that `play` returned, without those drawn for the next one."""
 
     stage: GrpoRecipe
     context: StageContext
@@ -56,12 +61,12 @@ class RolloutWorker:
     order: InfiniteSampler[Task]
     reward: Reward | None
     judge_pool: JudgePool
-    order_state: dict[str, Any] = field(init=False)
+    asked: int = field(init=False)
     _ranks: Ranks = field(init=False)
     _next: Prefetcher[Played] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.order_state = self.order.state_dict()
+        self.asked = self.order.taken
         ranks = self.context.ranks
         self._ranks = ranks.channel() if self.max_policy_lag else ranks  # they play in a thread of their own
 
@@ -74,7 +79,7 @@ class RolloutWorker:
         """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
-        self.order_state = self.order.state_dict()
+        self.asked = self.order.taken
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
         if not lag:
@@ -256,3 +261,43 @@ def off_policy_fraction(groups: Sequence[Group], newest: int, *, max_policy_lag:
             f"than engine.max_policy_lag = {max_policy_lag} allows"
         )
     return sum(count for version, count in counts.items() if version < newest) / sum(counts.values())
+
+
+class Hook:
+    """Acts beside the loop of a GRPO stage; each method does nothing until a hook overrides it."""
+
+    def opening(self) -> list[str]:
+        """Lines to print before the first step."""
+        return []
+
+    def score(self, step: int, groups: list[Group]) -> tuple[list[Group], Figures]:
+        """The groups with what can be scored only after all episodes have ended, and figures of it."""
+        return groups, {}
+
+    def after_update(self) -> None:
+        """Called when an optimiser step has changed the weights."""
+
+    def measure(self, step: int, groups: Sequence[Group]) -> Figures:
+        """More figures of a step, once its weights are published."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The hook's part of a checkpoint's state."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookInputs:
+    """What hooks are made with. `frozen` has the weights that the stage started from, if they are kept."""
+
+    worker: RolloutWorker
+    model: PreTrainedModel
+    budget: TokenBudget
+    frozen: PreTrainedModel | None
+    saved: Saved | None
+
+
+def hooks_of(inputs: HookInputs) -> list[Hook]:
+    """The hooks that a recipe asks for, by its table of credit and its environment."""
+    credit = inputs.worker.stage.credit
+    return [*(credit.hooks(inputs) if credit is not None else ()), *inputs.worker.setting.hooks(inputs)]

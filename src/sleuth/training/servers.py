@@ -50,8 +50,8 @@ class StartedServers:
 
 
 class RunServers:
-    """All servers that a run starts, each pool when a stage first needs it. Use it as a context manager: they end with
-    it. `logs` is the folder of their output, `NAME.log`. The first of several ranks alone starts servers."""
+    """All servers that a run starts, each pool when a stage first needs it. `close` ends them.
+    `logs` is the folder of their output, `NAME.log`. The first of several ranks alone starts servers."""
 
     def __init__(self, recipe: Recipe, logs: Path, say: Callable[[str], None], *, ranks: int, split: Split) -> None:
         self._recipe, self._logs, self._say, self._ranks, self._split = recipe, logs, say, ranks, split
@@ -100,12 +100,6 @@ class RunServers:
         ]
         start_all(processes, self._say)
         return _Pool(processes, sleeps=launches[0].sleeps)
-
-    def __enter__(self) -> RunServers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Pool:

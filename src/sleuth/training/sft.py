@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -221,12 +221,6 @@ def first_model(
     return model, tokenizer
 
 
-class TrainingRows(Protocol):
-    """An endless sequence of rows, each a function of its index; all of what a `teacher` wrote in one is trained."""
-
-    def row(self, index: int) -> list[Piece]: ...
-
-
 class AnsweredRows:
     """The prompt of each task followed by its answer, shuffled in each epoch."""
 
@@ -258,8 +252,9 @@ class Excerpts:
 
 def training_rows(
     stage: SupervisedRecipe, context: StageContext, tokenizer: PreTrainedTokenizerFast, positions: int
-) -> tuple[TrainingRows, ProtocolCard | None]:
-    """The rows of a stage, and the protocol of their prompts if they have any. `positions` are those of the model."""
+) -> tuple[Any, ProtocolCard | None]:
+    """The rows of a stage, whose `row(index)` is a list of pieces, for any index from 0, and the protocol of their
+    prompts if they have any. `positions` are those of the model."""
     if isinstance(stage.data, WorldTextRecipe):
         return TextRows(stage.data.people, stage.data.mix, context.key, distracted=stage.data.distracted), None
     if isinstance(stage.data, TextRecipe):

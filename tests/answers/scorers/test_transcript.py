@@ -1,12 +1,14 @@
-"""Which text a scorer reads: built from a trajectory that knows its authors, or from strings that do not."""
+"""Transcripts as scorers read them, where scorers disagree, and whether one fits a prompt."""
 
 from __future__ import annotations
 
 import pytest
-from transcripts import searched
+from transcripts import MENTIONS, PROMPT, searched
 
 from sleuth.answers.scorers import SCORERS
-from sleuth.answers.scorers.scorer import END, transcript_from_text, transcript_of
+from sleuth.answers.scorers.cases import disagreement_examples
+from sleuth.answers.scorers.scorer import END, correct_answer_score, transcript_from_text, transcript_of
+from sleuth.dialect import DIALECTS
 from sleuth.types import Author, Segment, Trajectory
 
 END_TOKEN = 9
@@ -67,3 +69,35 @@ def test_what_a_broken_policy_repeats_without_end_is_scored_in_one_pass(endless:
     transcript = transcript_from_text("<|im_start|>assistant\n", "<think></think>" + endless * 50_000)
     for scorer in SCORERS.values():
         assert scorer.score_transcript(transcript, ("Paris",)) in (-0.1, 0.0)
+
+
+CASES = [
+    {"a": 1.0, "b": 1.0, "c": None},
+    {"a": 1.0, "b": 0.0, "c": 0.0},
+    {"a": 0.2 + 0.1, "b": 0.3, "c": 0.3},
+    {"a": 0.0, "b": 1.0, "c": None},
+    {"a": 0.0, "b": 1.0, "c": None},
+]
+
+
+def test_one_case_of_every_kind_of_disagreement_is_told_the_commonest_first() -> None:
+    assert disagreement_examples(CASES) == [3, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "worth"),
+    [
+        ("strict", "Question: {question}\n", 1),
+        ("verl", "Question: {question}\n", 1),
+        ("search_r1", "Question: {question}\n", 0),
+        ("search_r1", MENTIONS, 1),
+        ("search_r1_format", MENTIONS, 0.8),
+        ("search_r1_format", PROMPT, 1),
+        ("research", PROMPT, 0),
+        ("tinker", PROMPT, -0.1),
+    ],
+)
+def test_a_scorer_and_a_prompt_that_do_not_fit_are_known_before_the_first_step(
+    name: str, prompt: str, worth: float
+) -> None:
+    assert correct_answer_score(SCORERS[name], prompt, DIALECTS["sleuth"]) == pytest.approx(worth)

@@ -15,9 +15,9 @@ from sleuth.cli.app import app
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
-from sleuth.serve.http.access import Access, Limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")

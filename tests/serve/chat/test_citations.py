@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sleuth.serve.chat.conversation import answer_sentence, quoted_sentence
+from sleuth.serve.conversation import answer_sentence, quoted_sentence
 
 LAST = "In 1890 she left Tarn for Ulm, where Dr. Ines B. Hale of the U.S. taught."
 TEXT = f"Ada Voss was born in Tarn. She painted lakes. {LAST}"

@@ -11,7 +11,7 @@ from agents import refiner
 from sleuth.cite.dialect import REFINERS
 from sleuth.data.questions import load_questions
 from sleuth.dialect import DIALECTS
-from sleuth.serve.chat.agent import example_questions
+from sleuth.serve.agent import example_questions
 
 SEARCHER, REFINER = DIALECTS["sleuth"], REFINERS["answer_only"]
 ASKED = [("a", "one_hop"), ("b", "one_hop"), ("c", "two_hop"), ("d", "one_hop")]

@@ -12,8 +12,8 @@ from agents import app_of, listening
 from verb import sleuth
 
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.serve.chat.agent import agent_of
-from sleuth.serve.chat.answers import url_of
+from sleuth.serve.agent import agent_of
+from sleuth.serve.answers import url_of
 from sleuth.types import Passage
 
 ROOT = Path(__file__).parents[3]

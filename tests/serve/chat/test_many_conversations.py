@@ -17,9 +17,9 @@ from agents import listening
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.evaluation.eval_session import open_eval_session
-from sleuth.serve.chat.agent import Agent, agent_of
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access, conversation_limits
+from sleuth.serve.access import LOOPBACK, Access, conversation_limits
+from sleuth.serve.agent import Agent, agent_of
+from sleuth.serve.chat_app import chat_app
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 SLOTS = 8

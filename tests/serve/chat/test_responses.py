@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, quotes, refiner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access, conversation_limits
+from sleuth.serve.agent import Agent
 from sleuth.types import Passage, Sampling
 
 PATH = "/v1/responses"
@@ -178,19 +173,6 @@ def test_input_may_be_items_of_which_the_last_user_message_is_read() -> None:
     assert seen[2] == "Question: Where\nis Tarn?\n"
 
 
-def test_sampling_is_greedy_unless_a_temperature_is_given_and_repeatable_by_seed() -> None:
-    drawn: list[tuple[float, tuple[int, ...]]] = []
-
-    def watch(text: str, sampling: Sampling) -> str:
-        drawn.append((sampling.temperature, sampling.key))
-        return "<answer>Tarn</answer>"
-
-    with client_of(agent(watch)) as client:
-        told = [asked(client, **options)["temperature"] for options in ({}, {"temperature": 0.5, "seed": 7})]
-    assert told == [temperature for temperature, _ in drawn] == [0.0, 0.5]
-    assert drawn[1][1] == (1, 7, 0)
-
-
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
@@ -286,53 +268,6 @@ def test_refusals_of_a_question_name_the_field_input() -> None:
         assert refused(answer).startswith("input: this model refines search results")
 
 
-def test_keys_host_names_and_content_types_are_checked_as_for_other_routes() -> None:
-    access = Access(hosts=LOOPBACK, key="secret")
-    app = chat_app(agent(), conversation_limits(), conversations=2, access=access)
-    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
-        assert client.post(PATH, json={"input": QUESTION}).status_code == 401
-        key = {"authorization": "Bearer secret"}
-        assert client.post(PATH, json={"input": QUESTION}, headers=key).status_code == 200
-        assert client.post(PATH, json={}, headers=key | {"host": "evil.example"}).status_code == 403
-        assert client.post(PATH, content=b"{}", headers=key | {"content-type": "text/plain"}).status_code == 415
-        assert client.get(f"{PATH}/resp_1", headers=key).status_code == 404
-        assert f'path="{PATH}",status="200"}} 1' in client.get("/metrics", headers=key).text
-
-
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-FIELDS = (
-    "input", "model", "stream", "temperature", "max_output_tokens", "instructions", "include", "metadata", "tools",
-    "previous_response_id", "text", "reasoning", "seed",
-)  # fmt: skip
-ITEMS = st.lists(
-    st.fixed_dictionaries(
-        {"role": st.sampled_from(["user", "assistant"]), "content": st.text(max_size=20) | ANYTHING},
-        optional={"type": st.sampled_from(["message", "reasoning", "function_call"])},
-    ),
-    max_size=3,
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(asked=ITEMS | st.text(max_size=20), more=st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=2))
-def test_no_json_breaks_it_and_every_answer_is_of_the_described_shape(
-    client: TestClient, asked: object, more: dict[str, object]
-) -> None:
-    body = json.dumps({"input": asked} | more).encode()
-    answer = client.post(PATH, content=body, headers={"content-type": "application/json"})
-    assert answer.status_code in (200, 400, 404)
-    if answer.status_code != 200:
-        refused(answer)
-    elif answer.headers["content-type"] == "application/json":
-        assert answer.json().keys() == RESPONSE
-    else:
-        assert "\nevent: response.completed\n" in answer.text
-
-
 def test_a_quotation_is_in_no_event_and_the_passage_that_it_is_from_annotates_the_text() -> None:
     with client_of(agent(quotes(" <b>is</b>"), dialect="reading")) as client:
         body = asked(client)
@@ -385,21 +320,6 @@ def test_the_openai_client_reads_answers_citations_streams_and_errors(url: str) 
         assert caught.value.param == "previous_response_id"
         with pytest.raises(openai.NotFoundError, match="there is no 'gpt' here"):
             client.responses.create(model="gpt", input=QUESTION)
-
-
-def test_the_async_openai_client_reads_the_same(url: str) -> None:
-    openai = pytest.importorskip("openai", reason="`make test` installs the client")
-
-    async def listen() -> tuple[Any, list[Any]]:
-        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            whole = await client.responses.create(model="tiny", input=QUESTION)
-            stream = await client.responses.create(model="tiny", input=QUESTION, stream=True)
-            return whole, [event async for event in stream]
-
-    whole, events = asyncio.run(listen())
-    assert cited(whole) == cited(events[-1].response) == CITED
-    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == whole.output_text
 
 
 def test_the_openai_client_reads_chat_too(url: str) -> None:

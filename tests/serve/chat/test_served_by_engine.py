@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.learn.models import load_model
-from sleuth.serve.chat.agent import agent_of
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import Access, conversation_limits
+from sleuth.serve.access import Access, conversation_limits
+from sleuth.serve.agent import agent_of
+from sleuth.serve.chat_app import chat_app
 
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 QUESTION = {"role": "user", "content": "Where does Town 5 lie?"}

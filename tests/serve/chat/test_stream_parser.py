@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sleuth.dialect import DIALECTS
 from sleuth.read.dialect import QUOTED
-from sleuth.serve.chat.conversation import StreamParser, partial_match_length
+from sleuth.serve.conversation import StreamParser
 
 TURN = "<think>I look.</think>\n<search> Ada <b> Voss</search>"
 TEXTS = st.lists(st.sampled_from([*DIALECTS["sleuth"].tags, "a", " < b", "<", "</", "<sea", "rch>", "\n"]), max_size=12)
@@ -146,8 +146,3 @@ def test_a_quotation_is_ordinary_text_elsewhere_and_in_other_dialects() -> None:
     parser.begin("")
     fed = ("so [Tarn", "<search>", " Ada [Tarn", " ")
     assert [[word.text for word in parser.feed(text)] for text in fed] == [["so [Tarn"], [], [" Ada [Tarn"], [" "]]
-
-
-@pytest.mark.parametrize(("text", "count"), [("a<", 1), ("a</answer", 8), ("a<answer>", 0), ("", 0), ("<<", 1)])
-def test_only_a_prefix_of_a_string_is_held_back(text: str, count: int) -> None:
-    assert partial_match_length(text, ("<answer>", "</answer>")) == count

@@ -15,10 +15,10 @@ from agents import agent, listening
 from emulator.served import application
 
 from sleuth.cli.http_server import access_of
-from sleuth.serve.chat.app import chat_app
-from sleuth.serve.http.access import LOOPBACK, Access, Limits, conversation_limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
+from sleuth.serve.chat_app import chat_app
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
 SERVERS = ("chat", "retriever")
@@ -57,9 +57,10 @@ def test_loopback_servers_answer_to_their_names_only_and_to_no_page_of_another_s
     with served(kind, Access(hosts=LOOPBACK), towns) as url:
         assert ask(kind, url).is_success
         assert ask(kind, url, host="localhost:80").is_success
-        rebound = ask(kind, url, host="evil.example")
-        assert rebound.status_code == 403
-        assert "localhost" in line_of(rebound)
+        for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8000", "[::1", "localhost@evil"):
+            rebound = ask(kind, url, host=host)
+            assert rebound.status_code == 403, host
+            assert "localhost" in line_of(rebound)
         assert httpx.get(f"{url}/health", headers={"host": "evil.example"}).status_code == 403
         own = url.removeprefix("http://")
         assert ask(kind, url, origin=f"http://{own}").is_success

@@ -7,7 +7,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope, Send
 
-from sleuth.serve.http.access import Access, Gate, Limits, receive_body
+from sleuth.serve.access import Access, Gate, Limits, receive_body
 
 SCOPE = {"type": "http", "headers": [(b"content-length", b"4")]}
 

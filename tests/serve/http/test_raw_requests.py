@@ -12,8 +12,8 @@ import httpx
 import pytest
 from test_connection import SERVERS, connected, everything, served
 
-from sleuth.serve.http import connection
-from sleuth.serve.http.access import Limits
+from sleuth.serve import connection
+from sleuth.serve.access import Limits
 
 HOST = b"host: localhost\r\n"
 JSON = HOST + b"content-type: application/json\r\n"

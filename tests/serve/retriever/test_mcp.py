@@ -28,9 +28,9 @@ from sleuth.episodes.mcp_server import ServerTool, _loop, tool_server
 from sleuth.render import load_tokenizer
 from sleuth.retrieval.bm25 import Bm25, build_index
 from sleuth.search.tables import ToolEnvRecipe
-from sleuth.serve.http.access import Limits
-from sleuth.serve.retriever.mcp_server import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
-from sleuth.serve.retriever.search_handler import IndexLoader, RequestHandler
+from sleuth.serve.access import Limits
+from sleuth.serve.mcp_server import FOUND_CHARACTERS, OPENED_CHARACTERS, mcp_server
+from sleuth.serve.search_handler import IndexLoader, RequestHandler
 from sleuth.types import SleuthError, Task
 
 COMMAND = [sys.executable, "-m", "sleuth", "retriever"]
@@ -217,18 +217,6 @@ def test_a_call_waits_for_the_index_but_not_longer_than_an_answer_may_take(towns
     assert text_of(in_memory(loader, talk)).startswith("[1] Town 3 ")
 
 
-def test_a_search_that_takes_too_long_is_an_error(towns: Path) -> None:
-    class Slow(Bm25):
-        def find(self, queries: Any, k: int) -> Any:
-            time.sleep(0.3)
-            return super().find(queries, k)
-
-    loader = IndexLoader(towns)
-    loader.index = Slow(towns)
-    line = "no answer within 0.05 seconds; ask for less at once"
-    assert error_of(called(loader, "search", query="Town 3", seconds=0.05)) == line
-
-
 # -- over stdin ------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +252,7 @@ def test_stdout_has_messages_of_the_protocol_only_whatever_is_sent(towns: Path) 
 def test_what_libraries_print_while_the_protocol_has_stdout_goes_to_stderr() -> None:
     script = """
 import os
-from sleuth.serve.retriever.mcp_server import protocol_stdout
+from sleuth.serve.mcp_server import protocol_stdout
 with protocol_stdout() as stdout:
     print("of python", flush=True)
     os.system("echo of another process")
@@ -362,17 +350,6 @@ def test_the_route_has_the_rules_of_the_other_routes(url: str) -> None:
     assert httpx.post(f"{url}/mcp", content=b"x" * 1_100_000, headers=ACCEPT).status_code == 413
     assert httpx.post(f"{url}/retrieve", json={"query": "Town 3"}).is_success
     assert 'sleuth_requests_total{path="/mcp",status="200"}' in httpx.get(f"{url}/metrics").text
-
-
-def test_without_the_option_there_is_no_such_route(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from starlette.testclient import TestClient
-
-    from sleuth.serve.http.access import Access
-    from sleuth.serve.retriever.app import retriever_app
-
-    monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)  # nor a need of the package
-    with TestClient(retriever_app(IndexLoader(towns), Limits(), Access())) as client:
-        assert client.post("/mcp", json=CALL).status_code == 404
 
 
 # -- our own client --------------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.query_batcher import QueryBatcher
-from sleuth.serve.http.access import Access, Limits
-from sleuth.serve.retriever.app import retriever_app
-from sleuth.serve.retriever.search_handler import IndexLoader
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import Passage, SleuthError
 
 BATCHES = (1, 2, 3, 64)
@@ -137,16 +137,6 @@ def test_every_trainers_client_reads_the_passages_of_the_index(
     assert trainer(client, queries(count)) == shown(towns, queries(count), 3)
 
 
-@pytest.mark.parametrize("count", BATCHES)
-def test_a_batch_without_scores_gives_bare_documents(client: TestClient, towns: Path, count: int) -> None:
-    answer = client.post("/retrieve", json={"queries": queries(count), "topk": 2})
-    assert answer.status_code == 200
-    assert answer.json()["result"] == [
-        [{"id": p.id, "contents": f'"{p.title}"\n{p.text}'} for p in found]
-        for found in Bm25(towns).find(queries(count), 2)
-    ]
-
-
 def test_scores_are_those_of_the_index(client: TestClient, towns: Path) -> None:
     best = Bm25(towns).find(["Town 5"], 2)[0]
     answer = client.post("/retrieve", json={"query": "Town 5", "topk": 2, "return_scores": True}).json()
@@ -217,24 +207,6 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(towns: Path) -> None:
             assert (answer.status_code, answer.headers["connection"]) == (413, "close")
             assert answer.json() == {"detail": "the body is larger than 100 bytes; send less at once"}
         assert client.post("/retrieve", json={"query": "lake"}).status_code == 200
-
-
-def test_a_body_that_never_ends_times_out(towns: Path) -> None:
-    app = retriever_app(opened(towns), Limits(upload_seconds=0.05), Access())
-    sent: list[Any] = []
-    started = {"type": "http.request", "body": b"{", "more_body": True}
-
-    async def receive() -> Any:
-        if started:
-            return {"type": started.pop("type"), **{key: started.pop(key) for key in list(started)}}
-        await asyncio.sleep(60)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/retrieve", "headers": [], "query_string": b""}
-    asyncio.run(asyncio.wait_for(app(scope, receive, send), 5))
-    assert sent[0]["status"] == 408
 
 
 def test_a_search_that_takes_too_long_is_ended(towns: Path) -> None:

@@ -106,8 +106,7 @@ MANY_TAGS_SCORE = 0.25
 
 
 def _last_answer(text: str) -> str | None:
-    answers = elements(text, "answer")
-    return answers[-1] if answers else None
+    return (elements(text, "answer") or [None])[-1]
 
 
 def _verl_score(text: str, golden_answers: Sequence[str]) -> float:

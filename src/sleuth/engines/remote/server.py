@@ -34,11 +34,6 @@ MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after t
 
 LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
 """Where vLLM tells that it waits, in a word, and what ends that."""
-REMEDIES = {
-    "--engine": ("the checkpoint", "say --served-as NAME if it is the same model under that name"),
-    "teacher.url:": ("teacher.model", "serve it under that name (--served-model-name) if it is the same model"),
-}
-"""What names the model beside an option that names a server, and what to do if the server's name differs."""
 
 APIS: dict[str, type[Sglang | Vllm]] = {"SGLang": Sglang, "vLLM": Vllm}
 
@@ -257,8 +252,10 @@ class _Probe:
         served = ", ".join(repr(name) for card in cards for name in list(_names(card, info))[:1])
         if served_as is not None:
             raise self._error(f"serves {served}, and nothing as {served_as!r}; give --served-as one of these names")
-        what, remedy = REMEDIES[self._option]
-        raise self._error(f"serves {served}, and {what} is {checkpoint}; start the server with that, or {remedy}")
+        raise self._error(
+            f"serves {served}, and the checkpoint is {checkpoint}; start the server with that, or say --served-as NAME "
+            "if it is the same model under that name"
+        )
 
     async def _check_vocabulary(self, server: Server) -> None:
         """Compares the server's tokens of a text with the checkpoint's, if it has `/tokenize`."""

@@ -16,14 +16,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sleuth.serve.chat.agent import Agent
-from sleuth.serve.chat.answers import ResponseWriter, chat_completion, chat_stream, new_head, response_stream
-from sleuth.serve.chat.conversation import Event as ConversationEvent
-from sleuth.serve.chat.conversation import conversation
-from sleuth.serve.chat.wire import ChatRequest, ResponseRequest
-from sleuth.serve.http.access import Access, Counters, Gate, Limits, file_route
-from sleuth.serve.http.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
-from sleuth.serve.http.refused import TOO_LONG, Refused, read_json, refused_answer
+from sleuth.serve.access import Access, Counters, Gate, Limits, file_route
+from sleuth.serve.agent import Agent
+from sleuth.serve.answers import ResponseWriter, chat_completion, chat_stream, new_head, response_stream
+from sleuth.serve.conversation import Event as ConversationEvent
+from sleuth.serve.conversation import conversation
+from sleuth.serve.engine_thread import ClientDisconnected, EngineThread, Event, EventStream, cancel_on_disconnect
+from sleuth.serve.refused import TOO_LONG, Refused, read_json, refused_answer
+from sleuth.serve.wire import ChatRequest, ResponseRequest
 
 ASSETS = {
     "/": ("page.html", "text/html"),
@@ -56,7 +56,7 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
         Route("/v1/responses", handler.respond, methods=["POST"]),
         *_monitoring(agent, engine_thread, counters),
     ]
-    assets = files("sleuth.serve.chat").joinpath("assets")
+    assets = files("sleuth.serve").joinpath("assets")
     page = [file_route(path, assets.joinpath(name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()]
     gate = Middleware(
         Gate,

@@ -15,8 +15,8 @@ from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect
 from sleuth.read.dialect import QUOTED
 from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
-from sleuth.serve.chat.agent import Agent
-from sleuth.serve.http.refused import TOO_LONG, Refused
+from sleuth.serve.agent import Agent
+from sleuth.serve.refused import TOO_LONG, Refused
 from sleuth.types import Action, Chunk, Passage, Segment, Task, Trajectory
 
 Part = Literal["thought", "query", "draft"]

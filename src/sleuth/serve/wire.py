@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictBo
 from pydantic_core import PydanticCustomError
 
 from sleuth.host.escapes import replace_surrogates
-from sleuth.serve.http.refused import as_integer
+from sleuth.serve.refused import as_integer
 
 MAX_MESSAGES = 256
 MAX_TOKENS = 2**31 - 1

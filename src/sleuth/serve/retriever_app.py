@@ -24,10 +24,10 @@ from starlette.routing import Route
 
 from sleuth.host.escapes import replace_surrogates
 from sleuth.retrieval.corpus import contents_of
-from sleuth.serve.http.access import Access, Counters, Gate, Limits
-from sleuth.serve.http.refused import as_integer, problem_line
-from sleuth.serve.retriever.mcp_server import MCP_PATH, McpRoute
-from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
+from sleuth.serve.access import Access, Counters, Gate, Limits
+from sleuth.serve.mcp_server import MCP_PATH, McpRoute
+from sleuth.serve.refused import as_integer, problem_line
+from sleuth.serve.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage
 
 PATHS = ("/retrieve", "/batch_search", MCP_PATH, "/health", "/metrics")

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from sleuth.cite.claims import tag_spans
-from sleuth.serve.chat.conversation import (
+from sleuth.serve.conversation import (
     Answered,
     Citation,
     Event,
@@ -27,8 +27,8 @@ from sleuth.serve.chat.conversation import (
     Searched,
     TextDelta,
 )
-from sleuth.serve.chat.wire import SOURCES, ResponseRequest
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.refused import Refused
+from sleuth.serve.wire import SOURCES, ResponseRequest
 from sleuth.types import Passage
 
 FINISH_REASONS = {"answered": "stop", "turns": "stop", "length": "length"}

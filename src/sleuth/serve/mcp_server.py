@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from sleuth import __version__
 from sleuth.host.escapes import replace_surrogates
-from sleuth.serve.http.refused import as_integer, problem_line
-from sleuth.serve.retriever.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
+from sleuth.serve.refused import as_integer, problem_line
+from sleuth.serve.search_handler import MAX_QUERY_CHARACTERS, TOP_K, IndexLoader, RequestHandler
 from sleuth.types import Passage, SleuthError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from sleuth.retrieval.index_card import read_card
 from sleuth.retrieval.open_index import Index, open_index, require_device
 from sleuth.retrieval.vectors import Device
-from sleuth.serve.http.access import Limits
+from sleuth.serve.access import Limits
 from sleuth.types import Passage
 
 TOP_K = 3  # passages of a query, by default

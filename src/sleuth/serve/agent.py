@@ -17,7 +17,7 @@ from sleuth.evaluation.eval_session import EvalSession
 from sleuth.recipe.data import AskWith
 from sleuth.render import Renderer
 from sleuth.retrieval.index_card import read_card
-from sleuth.serve.http.refused import Refused
+from sleuth.serve.refused import Refused
 from sleuth.types import Engine, Env, SleuthError, Task
 
 MAX_CHARACTERS_PER_TOKEN = 32

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sleuth.serve.http.access import Limits
-from sleuth.serve.http.refused import SOON, Refused
+from sleuth.serve.access import Limits
+from sleuth.serve.refused import SOON, Refused
 from sleuth.types import SleuthError
 
 Event = TypeVar("Event")

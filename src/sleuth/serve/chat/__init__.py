@@ -1,1 +1,0 @@
-"""`sleuth serve`: a checkpoint behind OpenAI's API and a web page."""

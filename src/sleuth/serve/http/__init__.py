@@ -1,1 +1,0 @@
-"""Shared parts of the servers: limits, admission, event streams, errors, metrics."""

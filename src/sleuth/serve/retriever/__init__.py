@@ -1,1 +1,0 @@
-"""`sleuth retriever`: an index behind the HTTP APIs that trainers use."""
