@@ -81,29 +81,20 @@ def test_a_piece_within_its_budget_keeps_its_text():
     assert (segment.author, segment.cut, segment.logprobs) == ("template", 0, None)
 
 
-def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text():
+@pytest.mark.parametrize("budget", [0, 5])
+def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text(budget: int):
     whole = encode(TOKENIZER, "Ada Voss was born in Tarn")
-    segment = Renderer(TOKENIZER).render(Piece(text="Ada Voss was born in Tarn", budget=5))
-    assert segment.tokens == tuple(whole[:5])
-    assert segment.cut == len(whole) - 5 > 0
-    assert segment.text == TOKENIZER.decode(whole[:5])
+    segment = Renderer(TOKENIZER).render(Piece(text="Ada Voss was born in Tarn", budget=budget))
+    assert segment.tokens == tuple(whole[:budget])
+    assert segment.cut == len(whole) - budget > 0
+    assert segment.text == TOKENIZER.decode(whole[:budget])
 
 
-def test_a_budget_of_zero_leaves_no_tokens():
-    segment = Renderer(TOKENIZER).render(Piece(text="Ada", budget=0))
-    assert (segment.tokens, segment.text) == ((), "")
-    assert segment.cut == len(encode(TOKENIZER, "Ada"))
-
-
-def test_a_tag_that_the_tokenizer_cannot_write_is_named():
+@pytest.mark.parametrize(("tag", "said"), [("<search>", "<search>"), (" Ada", "' Ada' back as 'Ada'")])
+def test_a_tag_that_the_tokenizer_cannot_write_or_reads_otherwise_is_named(tag: str, said: str):
     check_writable(TOKENIZER, ["<search>", "</search>", "\n\n", "<|end|>"])
-    with pytest.raises(SleuthError, match="<search>"):
-        check_writable(space_dropping_tokenizer(), ["<search>"])
-
-
-def test_a_tag_that_decodes_to_something_else_is_named():
-    with pytest.raises(SleuthError, match="' Ada' back as 'Ada'"):
-        check_writable(space_dropping_tokenizer(), [" Ada"])
+    with pytest.raises(SleuthError, match=said):
+        check_writable(space_dropping_tokenizer(), [tag])
 
 
 def test_a_saved_tokenizer_is_loaded_and_encodes_alike(tmp_path):
@@ -111,9 +102,16 @@ def test_a_saved_tokenizer_is_loaded_and_encodes_alike(tmp_path):
     assert encode(load_tokenizer(str(tmp_path)), WORDS) == encode(TOKENIZER, WORDS)
 
 
-def test_a_folder_without_a_tokenizer_is_one_clear_line(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(SleuthError, match=r"no tokenizer there: tokenizer\.json") as raised:
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("config.json", '{"model_type": "qwen3"}', r"no tokenizer there: tokenizer\.json"),
+        ("tokenizer.json", "{", "no tokenizer could be loaded"),
+    ],
+)
+def test_a_folder_without_a_tokenizer_or_with_a_broken_one_is_one_clear_line(tmp_path, file, text, said):
+    (tmp_path / file).write_text(text)
+    with pytest.raises(SleuthError, match=said) as raised:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(raised.value)
 
@@ -129,13 +127,6 @@ def test_a_run_folder_given_as_a_model_is_refused_with_its_last_checkpoint(tmp_p
         load_tokenizer(str(run))
     last = run / "checkpoints" / "step-000100"
     assert str(raised.value) == f"{run}: a run folder, not a model; give one of its checkpoints; the last is {last}"
-
-
-def test_a_broken_tokenizer_file_is_one_clear_line(tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(SleuthError, match="no tokenizer could be loaded") as raised:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(raised.value)
 
 
 def test_a_control_token_in_retrieved_text_is_only_letters() -> None:

@@ -20,27 +20,27 @@ ROOMS = {
     "cite": 3_433,
     "cli": 3_883,
     "convert": 1_227,
-    "data": 2_261,
+    "data": 2_102,
     "dialect.py": 251,
-    "engines": 4_978,
+    "engines": 4_975,
     "episodes": 2_180,
     "evaluation": 1_891,
     "family.py": 256,
     "host": 1_664,
     "judges": 1_755,
-    "kernels": 2_528,
+    "kernels": 2_517,
     "learn": 3_588,
     "own": 841,
     "plan": 1_951,
     "ranks.py": 55,
     "read": 1_465,
-    "recipe": 3_397,
+    "recipe": 3_388,
     "render.py": 393,
-    "report": 2_451,
-    "retrieval": 2_457,
+    "report": 2_444,
+    "retrieval": 2_444,
     "rollout.py": 241,
-    "runs": 3_440,
-    "search": 2_808,
+    "runs": 3_439,
+    "search": 2_807,
     "serve": 2_566,
     "terminal": 572,
     "think": 5_123,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 351
+FILES = 350
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

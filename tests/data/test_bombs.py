@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sleuth.retrieval.bm25 import build_index
@@ -71,40 +69,6 @@ def sparse(name: str, size: int = 8 * 10**9) -> Callable[[Path], Path]:
         return folder / name
 
     return make
-
-
-def parquet(rows: Callable[[], pa.Table], times: int = 1, **settings: object) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        table = rows()
-        with pq.ParquetWriter(folder / "rows.parquet", table.schema, **({"compression": "zstd"} | settings)) as writer:
-            for _ in range(times):
-                writer.write_table(table)
-        return folder / "rows.parquet"
-
-    return make
-
-
-def questions(count: int = 1, contents: str = "Ada Voss", **more: object) -> pa.Table:
-    one = {"id": "1", "question": "who?", "golden_answers": ["Ada"], "contents": contents} | more
-    return pa.Table.from_pylist([one] * count)
-
-
-def dictionary(size: int, count: int) -> pa.Table:
-    """One text that many rows share."""
-    shared = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["a" * size]))
-    ids = pa.array([str(number) for number in range(count)])
-    answers = pa.array([["Ada"]] * count)
-    return pa.table({"id": ids, "question": shared, "golden_answers": answers, "contents": shared})
-
-
-def many_nulls(count: int) -> pa.Table:
-    return pa.table({"question": pa.nulls(count, pa.string()), "contents": pa.nulls(count, pa.string())})
-
-
-def one_long_list(count: int) -> pa.Table:
-    values = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8 + 1))])
-    answers = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values)
-    return pa.table({"id": ["1"], "question": ["who?"], "contents": ["Ada"], "golden_answers": answers})
 
 
 def pdf(stream: bytes, *, pages: bytes = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>") -> bytes:
@@ -164,20 +128,6 @@ RECIPE = ("check recipe",)
 INDEX = ("index",)
 LIMIT = "SLEUTH_MAX_ROW_MB"
 BOMBS: dict[str, Bomb] = {
-    "a cell of 400 MB": Bomb(
-        make=parquet(lambda: questions(contents="a" * 400 * MB, question="a" * 400 * MB)), says=LIMIT
-    ),
-    "a text of 60 MB that 5,000 rows share": Bomb(make=parquet(lambda: dictionary(60 * MB, 5_000)), says=LIMIT),
-    "2,000 texts that are each the one before": Bomb(
-        make=parquet(
-            lambda: questions(2_000, contents="a" * MB, question="a" * MB),
-            use_dictionary=False,
-            column_encoding={"contents": "DELTA_BYTE_ARRAY", "question": "DELTA_BYTE_ARRAY"},
-        ),
-    ),
-    "100 million empty rows": Bomb(make=parquet(lambda: many_nulls(10**7), times=10)),
-    "a list of 200 million numbers": Bomb(make=parquet(lambda: one_long_list(2 * 10**8))),
-    "50,000 columns": Bomb(make=parquet(lambda: pa.table({f"column{n}": ["a"] for n in range(50_000)})), says=LIMIT),
     "a footer of 2 GB": Bomb(make=plain(b"PAR1" + b"\xff\xff\xff\x7fPAR1", "rows.parquet"), says="parquet"),
     "300 million empty lines": Bomb(make=gz(b"\n" * MB, times=300), says=LIMIT),
     "a gigabyte of equal rows": Bomb(

@@ -54,9 +54,7 @@ def test_a_file_of_plain_text_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("To be.\n\nOr not.")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress("Naïve.".encode()))
     written(tmp_path / "c.jsonl", {"text": "Three."})
-    assert list(read_documents(tmp_path / "a.txt")) == [
-        Document(id="a.txt", text="To be.\n\nOr not.", origin="a.txt"),
-    ]
+    assert list(read_documents(tmp_path / "a.txt")) == [Document(id="a.txt", text="To be.\n\nOr not.", origin="a.txt")]
     assert [(document.id, document.text) for document in read_documents(tmp_path)] == [
         ("a.txt", "To be.\n\nOr not."),
         ("b.txt.gz", "Naïve."),

@@ -1,6 +1,29 @@
 from __future__ import annotations
 
-from sleuth.report.curves import BOTTOM, TOP, charts_of, draw, panels, smoothing, stages_of
+from typing import Any
+
+import pytest
+
+from sleuth.report.curves import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Scale,
+    area,
+    charts_of,
+    dots,
+    draw,
+    line,
+    matched_charts,
+    number,
+    overlaid,
+    panels,
+    round_domain,
+    running_mean,
+    signed,
+    ticks,
+)
 
 REWARD = panels()[0]
 SECONDS = next(panel for panel in panels() if len(panel) == 2)
@@ -40,16 +63,89 @@ def test_a_single_step_can_be_drawn() -> None:
     assert draw(REWARD, [{"step": 1, "reward_mean": 0.0}]) is not None
 
 
-def test_each_stage_has_its_own_curves() -> None:
-    rows = [{"stage": "warm", "step": 1}, {"stage": "warm", "step": 2}, {"stage": "grpo", "step": 3}]
-    assert {stage: len(of_stage) for stage, of_stage in stages_of(rows).items()} == {"warm": 2, "grpo": 1}
-
-
-def test_smoothing_is_odd_and_none_for_a_short_run() -> None:
-    assert [smoothing(count) for count in (1, 20, 60, 300)] == [1, 1, 3, 15]
-
-
 def test_a_scorer_beside_the_strict_one_has_a_chart_next_to_exact_match() -> None:
     rows = [{"step": 1, "reward_mean": 0.5, "em": 0.2, "score_verl": 0.5, "format": 1.0, "loss": 0.1}]
     titles = [chart.title for chart in charts_of(rows)]
     assert titles == ["Reward", "Score by verl", "Exact match", "Well-formed", "Loss"]
+
+
+def test_ticks_are_round_numbers_inside_the_scale() -> None:
+    steps = ticks(Scale(low=1, high=300, start=0, end=299), 4)
+    assert [tick.label for tick in steps] == ["100", "200", "300"]
+    shares = ticks(Scale(low=0, high=1, start=0, end=1), 4)
+    assert [tick.label for tick in shares] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "domain"),
+    [([0.3, 0.83], (0, 1.0)), ([], (0, 1)), ([0.0, 0.0], (0, 1)), ([-0.2, 0.1], (-0.2, 0.1)), ([37.0], (0, 40))],
+)
+def test_a_domain_has_round_ends_and_holds_zero(values: list[float], domain: tuple[float, float]) -> None:
+    assert round_domain(values) == pytest.approx(domain)
+
+
+def test_a_running_mean_has_no_lag_and_skips_what_is_absent() -> None:
+    assert running_mean([1, 2, 3, 4, 5], 3) == [1.5, 2, 3, 4, 4.5]
+    assert running_mean([1, None, 3], 3) == [1, None, 3]
+    assert running_mean([], 3) == []
+
+
+def test_a_large_value_moves_a_running_mean_within_its_window_alone() -> None:
+    means = running_mean([5e-13] * 30 + [1000.0] + [5e-13] * 30, 5)
+    assert means[:28] == means[33:] == pytest.approx([5e-13] * 28, rel=1e-12)
+    assert means[28:33] == pytest.approx([200.0] * 5)
+
+
+def test_paths_are_svg() -> None:
+    points = [(0.0, 1.5), (2.0, 3.0)]
+    assert line(points) == "M0 1.5L2 3"
+    assert dots(points) == "M0 1.5h0M2 3h0"
+    assert area(points, [(0.0, 9.0), (2.0, 9.0)]) == "M0 1.5L2 3L2 9L0 9Z"
+    assert line([]) == area([], []) == ""
+
+
+def test_numbers_read_well() -> None:
+    written = [number(value) for value in (0, 0.25, 1234, 25_000, 3e-7, -0.5)]
+    assert written == ["0", "0.25", "1234", "25k", "3e-7", "\N{MINUS SIGN}0.5"]
+    assert [signed(0.5), signed(-0.25)] == ["+0.500", "\N{MINUS SIGN}0.250"]
+
+
+EM = next(panel for panel in panels() if panel[0].name == "em")
+
+
+def rows_of(values: list[float | None], stage: str = "grpo", first: int = 1) -> list[dict[str, Any]]:
+    return [{"stage": stage, "step": step, "em": value} for step, value in enumerate(values, start=first)]
+
+
+def test_arms_share_their_axes() -> None:
+    chart = overlaid(EM, {"short": [rows_of([0.0, 1.0])], "long": [rows_of([0.0, 0.0, 0.0, 0.5])]})
+    assert chart is not None
+    assert (chart.steps, chart.at[0], chart.at[-1]) == ((1, 2, 3, 4), LEFT, RIGHT)
+    short, long = chart.curves
+    assert short.values == (0.0, 1.0, None, None)
+    assert short.heights == (BOTTOM, TOP, None, None)
+    assert long.heights[-1] == BOTTOM - (BOTTOM - TOP) / 2
+
+
+def test_an_arm_of_several_runs_is_their_mean_in_a_band() -> None:
+    chart = overlaid(EM, {"plain": [rows_of([0.0, 0.2]), rows_of([1.0, 0.6])]})
+    assert chart is not None
+    [curve] = chart.curves
+    assert curve.values == (0.5, 0.4)
+    assert curve.dots == ""
+    assert curve.area.startswith(f"M{LEFT} {TOP}L{RIGHT} ")
+
+
+def test_an_arm_without_a_value_keeps_its_place_so_that_colours_stay() -> None:
+    chart = overlaid(EM, {"a": [rows_of([None])], "b": [rows_of([0.5])]})
+    assert chart is not None
+    assert (chart.curves[0].label, chart.curves[0].line) == ("a", "")
+    assert overlaid(EM, {"a": [rows_of([None])]}) is None
+
+
+def test_only_stages_that_every_run_has_are_matched() -> None:
+    warm = rows_of([0.1], stage="warm")
+    charts = matched_charts({"a": [[*warm, *rows_of([0.5])]], "b": [rows_of([0.6], stage="other"), rows_of([0.2])][1:]})
+    assert list(charts) == ["grpo"]
+    assert [chart.title for chart in charts["grpo"]] == ["Exact match"]
+    assert matched_charts({"a": [warm], "b": [rows_of([0.5])]}) == matched_charts({}) == {}

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from sleuth.report.rollouts_shown import (
     MAX_ROLLOUT_BYTES,
     TextPool,
-    evenly,
     opened_at,
     questions_played,
     read_tokenizer,
@@ -51,15 +50,6 @@ def test_a_sibling_carries_score_parts_note_advantage_and_stop(tmp_path: Path) -
     assert first["version"] == 3
     assert last["score"] is last["advantage"] is None
     assert (last["note"], last["stop"]) == ("retriever failed", "failed")
-
-
-def test_siblings_share_the_texts_they_have_in_common(tmp_path: Path) -> None:
-    pool = TextPool()
-    [step] = rollouts_shown(files_of(write_run(tmp_path / "demo", rollout_steps=(60,), groups=1)), pool, None)
-    prompts = [sibling["segments"][0]["text"] for sibling in step["groups"][0]["siblings"]]
-    assert len(set(prompts)) == 1
-    assert pool.texts[prompts[0]].startswith("Question: ")
-    assert len(pool.texts) == len(set(pool.texts))
 
 
 def test_long_rollouts_leave_every_step_a_group_and_the_page_small(tmp_path: Path) -> None:
@@ -125,11 +115,6 @@ def test_a_file_without_a_step_in_its_name_is_named() -> None:
     assert step_of(Path("step-000100.parquet")) == 100
     with pytest.raises(SleuthError, match=r"last\.parquet: a rollout file is named after its step"):
         step_of(Path("last.parquet"))
-
-
-def test_few_items_are_all_kept() -> None:
-    assert evenly([1, 2, 3], 12) == [1, 2, 3]
-    assert evenly(list(range(10)), 4) == [0, 3, 6, 9]
 
 
 def step_with(*groups: list[float | None]) -> dict[str, Any]:

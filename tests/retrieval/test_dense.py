@@ -62,14 +62,6 @@ def test_a_family_prefix_is_found_by_name_and_an_explicit_one_wins(encoder_folde
     assert encoder_card(str(encoder_folder), query_prefix="", passage_prefix="doc: ").passage_prefix == "doc: "
 
 
-def test_the_models_own_prefixes_come_before_its_familys(encoder_folder: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(encoder_folder, tmp_path / "e5-with-prompts"))
-    settings = folder / "config_sentence_transformers.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"prompts": {"query": "ask: "}}))
-    card = encoder_card(str(folder))
-    assert (card.query_prefix, card.passage_prefix) == ("ask: ", "passage: ")
-
-
 def test_pooling_can_be_chosen(card: EncoderCard, encoder_folder: Path) -> None:
     first = encoder_card(str(encoder_folder), pooling="cls")
     vectors = [Encoder(made).queries(["a town"]) for made in (card, first)]

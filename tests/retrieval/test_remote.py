@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 
-from sleuth.dialect import DIALECTS
 from sleuth.host.connections import FAILURES_TO_OPEN, Replicas, RetryBudget
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
-from sleuth.search.env import SearchEnv
-from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError, Task
+from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError
 
 Answer = Callable[[dict[str, Any]], tuple[int, object]]
 
@@ -126,19 +124,6 @@ def test_passages_come_back_as_from_an_index_of_this_machine(server: Server) -> 
 def test_a_missing_answer_is_a_failure_and_never_an_empty_result(server: Server, answer: Answer, words: str) -> None:
     server.answer = answer
     assert words in failure(Remote([server.url], 5))
-
-
-def test_an_episode_whose_search_failed_is_missing_not_wrong() -> None:
-    dialect = DIALECTS["search_r1"]
-    env = SearchEnv(
-        Task(id="1", question="q", golden_answers=("a",)), dialect, "{question}", Remote([closed_url()], 0.2)
-    )
-
-    async def turn() -> str | None:
-        await env.open()
-        return (await env.reply(f"{dialect.search.open}sea{dialect.search.close}", "stop")).done
-
-    assert asyncio.run(turn()) == "failed"
 
 
 def test_a_failed_request_is_retried_on_another_replica(server: Server) -> None:
@@ -250,10 +235,7 @@ def test_a_pool_reports_its_corpus_and_its_retriever(server: Server) -> None:
     with other.running(), pytest.raises(SleuthError, match="serve different corpora"):
         wait_until_ready([server.url, other.url])
     other = Server(health=ready(kind="dense", encoder={"model": "a/b"}))
-    with (
-        other.running(),
-        pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"),
-    ):
+    with other.running(), pytest.raises(SleuthError, match=r"has kind 'dense', not 'bm25' as http.*; expected"):
         wait_until_ready([server.url, other.url])
     silent = Server()
     with silent.running():

@@ -36,10 +36,6 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert "sleuth serve runs/demo/checkpoints/step-000050 --index DIR" in text
 
 
-def test_the_card_follows_the_recipe(recipes: Recipes) -> None:
-    assert "| `learning_rate` | `0.25` |" in card(recipes("stage.0.learning_rate=0.25"))
-
-
 def test_a_measured_figure_stands_with_its_interval(recipes: Recipes) -> None:
     text = card(recipes(), trained={"em": {"value": 0.8125, "low": 0.7, "high": 0.9, "n": 600}})
     assert "| trained | em | 0.812 | 0.700 to 0.900 | 600 |" in text

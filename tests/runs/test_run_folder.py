@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.runs.manifest import identity, recipe_hash
-from sleuth.runs.run_folder import LOCKS, RunFolder, is_held
+from sleuth.runs.run_folder import LOCKS, MAX_WAITING, Backlog, RunFolder, is_held
 from sleuth.runs.trackers import TRACKERS
 from sleuth.types import SleuthError
 
@@ -173,12 +174,6 @@ def test_a_run_that_died_before_its_recipe_was_written_begins_anew(tmp_path: Pat
     assert load_recipe(tmp_path / "run/recipe.toml") == recipes()
 
 
-def test_two_writers_of_one_run_are_one_too_many(tmp_path: Path, recipes: Recipes) -> None:
-    with RunFolder.open(tmp_path / "run", recipes()):
-        assert "is writing this run" in message(tmp_path / "run", recipes())
-    RunFolder.open(tmp_path / "run", recipes()).close()
-
-
 def test_the_lock_of_a_killed_process_is_taken_over_and_a_living_one_is_named(tmp_path: Path, recipes: Recipes) -> None:
     (tmp_path / "run").mkdir()
     program = (
@@ -202,16 +197,6 @@ def test_whether_a_process_writes_a_run_is_known_without_taking_its_lock(tmp_pat
     assert is_held(folder) is False
     (folder / "lock").write_text(f"pid {os.getpid()} on another-machine\n", encoding="utf-8")
     assert is_held(folder) is None
-
-
-def test_a_torn_last_metrics_line_is_gone_before_the_next_is_written(tmp_path: Path, recipes: Recipes) -> None:
-    with RunFolder.open(tmp_path / "run", recipes()) as run:
-        run.metrics.append("grpo", 1, {"reward_mean": 0.5})
-    with open(tmp_path / "run/metrics.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"stage": "grpo", "step": 2, "rew')
-    with RunFolder.open(tmp_path / "run", recipes()) as run:
-        run.metrics.append("grpo", 2, {"reward_mean": 0.6})
-        assert [row["step"] for row in run.metrics.rows()] == [1, 2]
 
 
 def test_log_lines_are_kept_with_their_time(tmp_path: Path, recipes: Recipes) -> None:
@@ -245,3 +230,50 @@ def test_a_run_may_go_on_with_its_judge_elsewhere_and_not_with_another_judge(tmp
     assert "reward.0.judge.model is 'm' there, 'n' here" in message(
         tmp_path / "run", judged("http://127.0.0.1:8000", model="n")
     )
+
+
+class Disk:
+    """A disk that is full or not, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.full = False
+        self.written: list[int] = []
+
+    def write(self, number: int) -> Callable[[], None]:
+        def action() -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self.written.append(number)
+
+        return action
+
+
+def test_what_finds_no_room_waits_and_is_written_in_order_when_there_is_room() -> None:
+    disk, said = Disk(), []
+    backlog = Backlog(said.append)
+    for number in range(6):
+        disk.full = 2 <= number < 5
+        backlog.write(f"row {number}", disk.write(number))
+    assert disk.written == [0, 1, 2, 3, 4, 5]
+    assert said == [
+        "no room on the disk for row 2: it waits, and the run goes on",
+        "there is room on the disk again: all waiting files are written",
+    ]
+
+
+def test_an_error_that_is_no_full_disk_is_raised() -> None:
+    def forbidden() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        Backlog(lambda line: None).write("row", forbidden)
+
+
+def test_a_disk_that_stays_full_ends_the_run_in_one_line() -> None:
+    disk = Disk()
+    disk.full = True
+    backlog = Backlog(lambda line: None)
+    for number in range(MAX_WAITING):
+        backlog.write(f"row {number}", disk.write(number))
+    with pytest.raises(SleuthError, match="the first of them row 0; make room"):
+        backlog.write("row", disk.write(MAX_WAITING))

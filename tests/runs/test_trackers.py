@@ -110,13 +110,6 @@ def test_a_tracker_that_fails_is_said_once_and_the_others_go_on(tmp_path: Path, 
     assert [step for _, step, _ in made["written"].rows] == [1, 2, 3, 4]
 
 
-def test_a_failure_at_the_last_step_is_said_too(tmp_path: Path, made: Made) -> None:
-    said: list[str] = []
-    with closing(open_trackers(["broken"], tmp_path, "demo", CONFIG, said.append)) as opened:
-        opened.log("grpo", 2, {"loss": 0.5})
-    assert len(said) == 1
-
-
 def test_a_tracker_that_hangs_slows_neither_the_steps_nor_the_end(
     tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,9 +33,7 @@ def metrics(folder: Path) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_right_episodes_alone_are_credited_and_only_where_they_searched(
-    finished: Callable[..., Path],
-) -> None:
+def test_right_episodes_alone_are_credited_and_only_where_they_searched(finished: Callable[..., Path]) -> None:
     folder = finished(CREDIT, FORCED).parents[1]
     credited = 0
     for file in sorted((folder / "rollouts").glob("*.parquet")):
@@ -53,9 +51,7 @@ def test_right_episodes_alone_are_credited_and_only_where_they_searched(
     assert all(0 <= row["idle_searches"] <= 1 for row in told)
 
 
-def test_credit_changes_what_is_learned_and_nothing_that_was_played_before(
-    finished: Callable[..., Path],
-) -> None:
+def test_credit_changes_what_is_learned_and_nothing_that_was_played_before(finished: Callable[..., Path]) -> None:
     plain, paid = finished(FORCED), finished(CREDIT, FORCED)
     one, other = (read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet") for last in (plain, paid))
     assert [group.episodes for group in one] == [group.episodes for group in other]

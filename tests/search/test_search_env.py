@@ -67,13 +67,6 @@ def test_the_prompt_is_template_and_the_question_in_it_is_not() -> None:
     ]
 
 
-def test_a_prompt_of_the_task_replaces_the_question_and_is_template() -> None:
-    task = dataclasses.replace(TASK, prompt="Think in <think> tags. Where was Ada born?")
-    [opening] = replies(SearchEnv(task, DIALECTS["search_r1"], read_prompt("bare"), OneShelf()))
-    assert text_of(opening) == task.prompt
-    assert {piece.author for piece in opening.pieces if piece.text} == {"template"}
-
-
 def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> None:
     env, shelf = environment()
     _, found = replies(env, "<think>x</think><search> Ada </search>")
@@ -86,10 +79,7 @@ def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> No
 
 @pytest.mark.parametrize(
     ("dialect", "shown"),
-    [
-        ("sleuth", "\n<information>\n</information>\n"),
-        ("search_r1", "\n\n<information></information>\n\n"),
-    ],
+    [("sleuth", "\n<information>\n</information>\n"), ("search_r1", "\n\n<information></information>\n\n")],
 )
 def test_a_search_that_finds_nothing_gets_an_empty_block(dialect: str, shown: str) -> None:
     env, shelf = environment(dialect)
@@ -173,12 +163,6 @@ def test_a_bad_action_costs_a_search_in_search_r1_and_a_hint_in_ours() -> None:
     *_, last = replies(theirs, "Tarn", "<search> Ada</search>")
     assert last.done == "turns"
     assert their_shelf.queries == []
-
-
-def test_a_second_bad_action_ends_the_episode() -> None:
-    env, _ = environment()
-    *_, last = replies(env, "Tarn", "Tarn")
-    assert last.done == "turns"
 
 
 def test_a_forced_search_is_opened_by_the_environment_and_finished_by_the_policy() -> None:

@@ -51,11 +51,7 @@ def played(base, dialect: Dialect, turns: tuple[str, ...], retriever: Retriever 
         return next(written)
 
     rollout = Rollout(
-        engine=ScriptedEngine(tokenizer, script),
-        renderer=Renderer(tokenizer),
-        context=900,
-        temperature=0.0,
-        key=(0,),
+        engine=ScriptedEngine(tokenizer, script), renderer=Renderer(tokenizer), context=900, temperature=0.0, key=(0,)
     )
     env = SearchEnv(TASK, dialect, "Question: {question}\n", retriever or Shelf())
     return asyncio.run(rollout.episode(env, TASK, 0, 0)).trajectory

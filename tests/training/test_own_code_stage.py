@@ -353,22 +353,6 @@ def test_prints_of_the_user_do_not_break_json(recipe: Path) -> None:
     assert "a print of the user" in found.stderr
 
 
-def test_a_line_says_once_what_a_slow_environment_takes_of_a_step(
-    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sleuth.own.calls.SLOW_SECONDS", 0.0)
-    monkeypatch.setattr("sleuth.own.calls.SLOW_SHARE", 0.0)
-    (tmp_path / "own_env.py").write_text(
-        ENV.replace("async def", "def")
-        .replace("await asyncio.sleep", "time.sleep")
-        .replace("import asyncio", "import time, asyncio")
-    )
-    run(recipe, tmp_path / "run", PYTHON_ENV, SHORT)
-    [line] = [line for line in capsys.readouterr().err.splitlines() if "own_env:Longer ran for" in line]
-    assert line.startswith("step 1: own_env:Longer ran for 0.")
-    assert line.endswith("it is called up to 64 at a time, and would be called side by side if it were async")
-
-
 TOOLS = """
 import pathlib
 ANSWERS = pathlib.Path(__file__).with_name("answers.txt")

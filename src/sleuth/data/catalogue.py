@@ -90,9 +90,9 @@ def command_for(index: Path) -> str | None:
 
 def location_of(file: str) -> HubLocation:
     """The place on the hub of a file of an entry."""
-    found = HubLocation.read(Path(file))
-    assert found is not None, file
-    return found
+    location = HubLocation.read(Path(file))
+    assert location is not None, file
+    return location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

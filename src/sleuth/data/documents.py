@@ -37,18 +37,8 @@ from sleuth.types import Document, SleuthError, Thought
 PLAIN = (".txt", ".txt.gz")
 TEXT_ENDINGS = (*PLAIN, *ENDINGS)
 COLUMNS = (
-    "id",
-    "text",
-    "raw_text",
-    "url",
-    "origin",
-    "source",
-    "data_source",
-    "type",
-    "cut",
-    "golden_answers",
-    "thoughts",
-)
+    "id", "text", "raw_text", "url", "origin", "source", "data_source", "type", "cut", "golden_answers", "thoughts"
+)  # fmt: skip
 """The columns read from a parquet file, besides those of copies with thoughts."""
 PARTS: dict[Part, int] = {"sft": 500, "rl": 438, "held_out": 62}
 """The share of origins per part, in thousandths."""

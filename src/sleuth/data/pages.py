@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import renamed
-from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import FORMATS, Row, rows_and_faults
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
@@ -138,13 +139,22 @@ def _read_apart(content: bytes, file: Path) -> tuple[str, str]:
 def main() -> None:
     """Prints the title and the text of the file that the first argument names, in JSON, or what is wrong with it."""
     file = Path(sys.argv[1])
-    limit(MEMORY * ROW.bytes, int(sys.argv[2]))
+    _limit(MEMORY * ROW.bytes, int(sys.argv[2]))
     try:
         title, text = _read(file.read_bytes(), file)
         answer = f"{file}: its text is {ROW.exceeded()}" if len(text) > ROW.bytes else [title, text]
     except SleuthError as error:
         answer = str(error)
     print(json.dumps(answer))
+
+
+def _limit(memory: int, seconds: int) -> None:
+    """From here on: so many bytes more, so many seconds of the processor, and no core file of what crashes."""
+    with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:

@@ -7,9 +7,6 @@ import csv
 import gzip
 import io
 import json
-import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +16,6 @@ from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from sleuth.data import parquet_worker
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
@@ -32,8 +28,10 @@ FORMATS = (*ENDINGS, ".csv", ".tsv", ".json")
 RATIO = 100
 """How many times its size a file may unpack to, if that is more than a row may have. Packed text has a tenth of its
 size; what has a hundredth repeats itself and is not worth hours."""
-PARQUET_MEMORY = 24
-"""Times the bound of a row that decoding a parquet file may take."""
+BATCH_ROWS = 1024
+"""Rows of a parquet file that are decoded at once."""
+LONGEST_REASON = 300
+"""Characters of what pyarrow says."""
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 """What reading a damaged .gz file raises."""
 MAX_EMPTY_LINES = 10**6
@@ -46,9 +44,9 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     """Streams (`where`, row) from a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file; `where` is "file:line",
     counted from 1.
 
-    Blank lines are skipped. A parquet file is read in batches by another process, and only its `columns` if it has
-    any of them (`a.b` is field b of column a). Raises SleuthError for a missing, damaged or unknown file, a line
-    that is no JSON object, a row that is larger than `variables.ROW`, and a file that unpacks to `RATIO` times it.
+    Blank lines are skipped. Of a parquet file only its `columns` are read, if it has any of them (`a.b` is field b of
+    column a). Raises SleuthError for a missing, damaged or unknown file, a line that is no JSON object or larger than
+    `variables.ROW`, and a .gz file that unpacks to `RATIO` times it.
     """
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
@@ -146,13 +144,11 @@ class _Unpacked(io.RawIOBase):
         count = self._packed.readinto1(buffer)  # once: what comes before damage is returned before the error
         self._left -= count
         if self._left < 0:
-            raise SleuthError(unpacked_too_large(self._path))
+            size = self._path.stat().st_size
+            raise SleuthError(
+                f"{self._path}: unpacks to more than {RATIO} times its {size:,} bytes, and is {ROW.exceeded()}"
+            )
         return count
-
-
-def unpacked_too_large(path: Path) -> str:
-    """The line about a file that unpacks to more than it can be worth."""
-    return f"{path}: unpacks to more than {RATIO} times its {path.stat().st_size:,} bytes, and is {ROW.exceeded()}"
 
 
 def _json_lines(path: Path) -> Iterator[Found]:
@@ -280,75 +276,37 @@ def _cell(text: str) -> Any:
 
 
 def count_rows(path: Path) -> int:
-    """The lines of a file, or the rows of a parquet one by its footer. Raises SleuthError if it cannot be read."""
+    """The lines of a file, or the rows of a parquet one by its footer. Raises OSError if it cannot be read."""
     _require_file(path)
     if path.name.endswith(".parquet"):
-        with _decoded(path, (), whole=False) as stream:
-            return int(stream.schema.metadata[b"rows"])
+        import pyarrow.parquet
+
+        try:
+            return pyarrow.parquet.read_metadata(path).num_rows
+        except pyarrow.ArrowException as error:
+            raise OSError(str(error)) from None
     with opened(path) as lines:
         return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Found]:
+    import pyarrow
+    import pyarrow.parquet
+
     number = 0
     try:
-        with _decoded(path, columns) as stream:
-            for batch in stream:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            leaves = [table.schema.column(index).path for index in range(len(table.schema))]
+            present = [name for name in columns if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
+            for batch in table.iter_batches(BATCH_ROWS, columns=present or None, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}:{number}", row
     except UnicodeDecodeError:
         yield f"{path}:{number + 1}", SleuthError(f"{path}: not UTF-8 text after row {number}")
-    except SleuthError as error:
-        yield f"{path}:{number + 1}", error
-
-
-@contextmanager
-def _decoded(path: Path, columns: Sequence[str], *, whole: bool = True) -> Iterator[Any]:
-    """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that stopped before the
-    end, unless not the `whole` is read."""
-    import pyarrow
-
-    memory = PARQUET_MEMORY * ROW.bytes
-    asked = {"path": str(path), "columns": list(columns), "most": ROW.bytes, "ratio": RATIO, "memory": memory}
-    with subprocess.Popen(
-        [sys.executable, "-P", parquet_worker.__file__, json.dumps(asked)],  # -P: its folder is not imported from
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            with pyarrow.ipc.open_stream(process.stdout) as stream:
-                yield stream
-            if whole and process.wait():
-                raise OSError("ended early")
-        except (pyarrow.ArrowException, OSError) as error:  # the stream has no end
-            process.stdout.close()  # so that it ends, if it has not
-            said = process.stderr.read()
-            raise SleuthError(_why_not_decoded(path, process.wait(), said, str(error))) from None
-        finally:
-            process.kill()
-
-
-def _why_not_decoded(path: Path, status: int, said: bytes, error: str) -> str:
-    """The line for what the process said last, or for how it ended."""
-    try:
-        stopped = json.loads(said.splitlines()[-1])
-    except (ValueError, IndexError):
-        stopped = {"done": 0, "why": "memory" if status == -signal.SIGABRT else "crash"}
-    done, row = stopped["done"], f"after row {stopped['done']:,}"
-    if stopped["why"] == "row":
-        return f"{path}:{done + 1}: the row is {ROW.exceeded()}"
-    if stopped["why"] == "ratio":
-        return f"{unpacked_too_large(path)}, {row}"
-    if stopped["why"] == "memory":
-        return f"{path}: decoding it {row} takes more than {PARQUET_MEMORY} times the bound of a row ({ROW.exceeded()})"
-    if status in (-signal.SIGXCPU, -signal.SIGKILL):
-        return f"{path}: decoding it takes too long for its {path.stat().st_size:,} bytes; is it hostile?"
-    reason = stopped.get("reason") or f"its reader ended by signal {-status}: {error}"
-    return f"{path}: damaged parquet file {row} ({reason})"
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        yield f"{path}:{number + 1}", SleuthError(f"{path}: damaged parquet file after row {number} ({reason})")
 
 
 def table_in(value: Any, key: str, where: str) -> Mapping[str, Any]:

@@ -9,24 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 MIN_UNUSED_SHARE = 1 / 8
 """With a smaller share of unused tokens, indexing costs as much as it saves."""
-
-
-class AttentionContext(Protocol):
-    """The extra argument of a model's attention. It knows which tokens' outputs are used."""
-
-    output_indices: Tensor | None
-    """(M,) of the T tokens, ascending; None: all."""
-
-    def for_last_layer(self) -> AttentionContext:
-        """The argument for the last layer, where only queries at `output_indices` matter."""
-        ...
 
 
 def select_outputs(indices: Tensor, count: int) -> Tensor | None:
@@ -36,8 +25,8 @@ def select_outputs(indices: Tensor, count: int) -> Tensor | None:
 
 @contextmanager
 def skip_unused_outputs(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """In this context the last layer computes only the outputs that the `AttentionContext` selects, which every forward
-    receives as the extra argument `name`.
+    """In this context the last layer computes only what an extra argument of every forward, `name`, selects by its
+    `output_indices` (M,) of the T tokens, ascending; None: all. That layer gets its `for_last_layer()` instead.
 
     Does nothing for a model whose last layer is not built of `self_attn.q_proj`, `self_attn.o_proj` and a gated `mlp`
     as those of Qwen and Llama are.
@@ -74,7 +63,7 @@ class _OutputSelection:
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Runs first, when attention starts. A checkpointed layer runs again in the backward pass, possibly after other
         forwards, so the indices are read each time."""
-        context: AttentionContext = kwargs[self.name]
+        context = kwargs[self.name]
         self.indices = context.output_indices
         return args, kwargs if self.indices is None else {**kwargs, self.name: context.for_last_layer()}
 

@@ -87,33 +87,33 @@ class Recipe(StrictModel):
         nearest `grpo` stage (of two, the earlier), so that evaluation matches training."""
         trained, stage = self.question_stages(), self.stage[index]
         if index in trained:
-            return trained[index][:2]
+            return trained[index].env, trained[index].context
         if not isinstance(stage, EvaluateRecipe):
             raise ValueError(f"stage.{index} ({stage.name}) asks no questions")
         if not trained:
             assert stage.env is not None  # the checks below let no such recipe pass
             assert stage.context is not None
             return stage.env, stage.context
-        env, context, _ = trained[_nearest(trained, index)]
-        return stage.env or env, stage.context or context
+        near = trained[_nearest(trained, index)]
+        return stage.env or near.env, stage.context or near.context
 
     def refine_env_and_context(self, index: int) -> tuple[EnvFields, int | None]:
         """Environment and context of a supervised stage on answered rows: its own environment, or that of the nearest
         `grpo` stage, whose context it takes. None as context: only the model's own limit."""
         stage, trained = self.stages_of(SupervisedRecipe)[index], self.question_stages()
         near = trained[_nearest(trained, index)] if trained else None
-        env = stage.env or (near[0] if near else None)
+        env = stage.env or (near.env if near else None)
         if env is None or env.plays != "refiner":
             raise ValueError(
                 f'stage.{index}.env is missing: data.kind = "rows" needs an env of kind = "refine", and there is no '
                 "grpo stage with one"
             )
-        return env, near[1] if near else None
+        return env, near.context if near else None
 
     def rewards_for(self, index: int) -> tuple[RewardFields, ...]:
         """The rewards of the `grpo` stage nearest to a stage; empty without one."""
         trained = self.question_stages()
-        return trained[_nearest(trained, index)][2] if trained else ()
+        return trained[_nearest(trained, index)].reward if trained else ()
 
     def engine_at(self, index: int) -> PoolRecipe | None:
         """The servers that generate for a stage: its own, for a warm start those of the `grpo` stage that it prepares,
@@ -131,13 +131,9 @@ class Recipe(StrictModel):
         lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
         return max(length for index, length in lengths.items() if self.engine_at(index) == pool)
 
-    def question_stages(self) -> dict[int, tuple[EnvFields, int, tuple[RewardFields, ...]]]:
-        """Environment, context and rewards of the `grpo` stages that ask questions, by their index."""
-        return {
-            at: (stage.env, stage.context, stage.reward)
-            for at, stage in self.stages_of(GrpoRecipe).items()
-            if stage.env.plays != "thought"
-        }
+    def question_stages(self) -> dict[int, GrpoRecipe]:
+        """The `grpo` stages that ask questions, by their index."""
+        return {at: stage for at, stage in self.stages_of(GrpoRecipe).items() if stage.env.plays != "thought"}
 
     def awaited(self, index: int) -> Path | None:
         """A file that a stage reads, that an earlier one makes and that does not exist yet; None if there is none."""

@@ -102,24 +102,19 @@ class InitRecipe(StrictModel):
             yield f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}"
         if self.head_dim % 2:
             yield f"head_dim = {self.head_dim} must be even, for rotary positions"
-        if self.induction and not (self.layers >= 3 and self.heads >= 3 and self.heads == self.kv_heads):
-            yield "induction = true needs layers >= 3, heads >= 3 and kv_heads = heads"
         if self.reading and self.induction:
             yield "reading = true and induction = true draw the same heads; remove one of them"
-        if self.reading and not (self.layers >= 4 and self.heads >= 4 and self.heads == self.kv_heads):
-            yield "reading = true needs layers >= 4, heads >= 4 and kv_heads = heads"
-        if self.reading and not (40 <= self.head_dim <= self.width and self.rope_theta >= 1e6):
-            yield (
-                f"reading = true needs a head_dim of 40 up to width = {self.width} and rope_theta >= 1e6, found "
-                f"{self.head_dim} and {self.rope_theta:g}; else too few rotary pairs are left that hardly turn"
-            )
+        for key, least in (("induction", 3), ("reading", 4)):
+            if not getattr(self, key):
+                continue
+            if min(self.layers, self.heads) < least or self.heads != self.kv_heads:
+                yield f"{key} = true needs layers >= {least}, heads >= {least} and kv_heads = heads"
+            if not 40 <= self.head_dim <= self.width:  # else a head cannot distinguish the latest tag or word
+                yield f"{key} = true needs a head_dim of 40 up to width = {self.width}, found {self.head_dim}"
+        if self.reading and self.rope_theta < 1e6:
+            yield f"reading = true needs rope_theta >= 1e6, found {self.rope_theta:g}: then more pairs hardly turn"
         if self.vocabulary is not None and self.vocabulary < LEAST_VOCABULARY:
             yield f"vocabulary = {self.vocabulary} has no room for the single bytes; set {LEAST_VOCABULARY} or more"
-        if self.induction and not 40 <= self.head_dim <= self.width:
-            yield (
-                f"induction = true needs a head_dim of 40 up to width = {self.width}, found {self.head_dim}; a smaller "
-                "head cannot distinguish the latest tag from earlier ones"
-            )
 
 
 class LoraRecipe(StrictModel):

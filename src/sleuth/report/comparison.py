@@ -23,7 +23,7 @@ from sleuth.evaluation.paired import (
 )
 from sleuth.evaluation.significance import Difference, difference, level
 from sleuth.report.arms import Arm, Evaluated
-from sleuth.report.summary import flat
+from sleuth.runs.manifest import flat
 from sleuth.types import SleuthError
 
 Table = Mapping[Mode, Mapping[Mode, int]]
@@ -262,7 +262,7 @@ def _recipe_values(member: Evaluated) -> dict[str, str]:
     """The recipe of a run by dotted key, without NOT_COMPARED."""
     if member.run is None:
         return {}
-    return {key: value for key, value in flat(member.run.recipe) if key.split(".")[0] not in NOT_COMPARED}
+    return {key: str(value) for key, value in flat(member.run.recipe) if key.split(".")[0] not in NOT_COMPARED}
 
 
 def _count(number: int, noun: str) -> str:

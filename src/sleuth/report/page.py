@@ -50,8 +50,9 @@ from sleuth.report.rollouts_shown import (
     write_step_files,
 )
 from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
-from sleuth.report.summary import NAMES, duration, flat, run_facts, run_name, stage_lines, stage_times
+from sleuth.report.summary import NAMES, duration, run_facts, run_name, stage_lines, stage_times
 from sleuth.runs.eval_file import COLUMNS
+from sleuth.runs.manifest import flat
 
 SCRIPTS = ("elements.js", "transcript.js", "rollouts.js", "questions.js", "curves.js", "start.js")
 
@@ -115,7 +116,7 @@ def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
         "name": run_name(run),
         "facts": run_facts(run),
         "stage_lines": stage_lines(run.recipe),
-        "manifest": flat(run.manifest),
+        "manifest": list(flat(run.manifest)),
         "stages": {stage: charts_of(rows) for stage, rows in rows_of.items()},
         "windows": {stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
         "judge_columns": COLUMNS,

@@ -45,14 +45,6 @@ def run_headline(run: RunFiles) -> str | None:
     return headline(run.evaluations, same[0], same[-1]) if len(same) > 1 else None
 
 
-def flat(value: Any, name: str = "") -> Facts:
-    """Nested tables and lists as (dotted name, value) rows."""
-    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if inner is None:
-        return [(name, str(value))]
-    return [row for key, one in inner for row in flat(one, f"{name}.{key}" if name else str(key))]
-
-
 def run_facts(run: RunFiles) -> Facts:
     """Model, seed, date and versions, as far as the files have them."""
     started = run.manifest.get("started")

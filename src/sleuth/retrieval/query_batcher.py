@@ -93,29 +93,23 @@ class QueryBatcher:
                 self._waiting[k] = waiting  # behind those of another k
             task = asyncio.ensure_future(self._fetch(queries, k))
             self._tasks.add(task)  # the loop itself keeps only a weak reference
-            task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._send()
+            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda done: self._send())
 
     async def _fetch(self, queries: Sequence[str], k: int) -> None:
         try:
-            answers = await self._search(queries, k)
-        except BaseException as error:
+            answers: Sequence[list[Passage] | Exception] = await self._search(queries, k)
+        except Exception as error:  # reaches the callers
+            answers = [error for _ in queries]
+        except BaseException:
             for query in queries:
-                future = self._in_flight.pop((query, k)).answer
-                if isinstance(error, asyncio.CancelledError):
-                    future.cancel()
-                else:
-                    _fail(future, error)
-            if not isinstance(error, Exception):
-                raise
-            return
+                self._in_flight.pop((query, k)).answer.cancel()
+            raise
         for query, answer in zip(queries, answers, strict=True):
             future = self._in_flight.pop((query, k)).answer
-            if isinstance(answer, RetrievalFailed):
-                _fail(future, answer)
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+                future.exception()  # marks it as retrieved, as all waiters may be gone
             else:
                 self._cache[query, k] = tuple(answer)
                 future.set_result(tuple(answer))
@@ -129,8 +123,3 @@ class _Pending:
 
     answer: asyncio.Future[tuple[Passage, ...]]
     callers: int = 0
-
-
-def _fail(future: asyncio.Future[tuple[Passage, ...]], error: BaseException) -> None:
-    future.set_exception(error)
-    future.exception()  # marks it as retrieved, as all waiters may be gone

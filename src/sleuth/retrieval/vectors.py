@@ -235,19 +235,17 @@ class VectorsOnCards:
 
 
 def _best(rows: Tensor, first: int, queries: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """The largest inner products (n, at most limit) with the rows of one device, and the rows' numbers in the file."""
+    """The largest inner products (n, m) with each part of the rows of one device, and the rows' numbers in the file."""
     import torch
 
-    scores = queries.new_empty(len(queries), 0)
-    numbers = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    scores: list[Tensor] = []
+    numbers: list[Tensor] = []
     for part in rows.split(max(limit, SCORE_BYTES // (4 * len(queries)))):
         best = (queries @ part.T).topk(min(limit, len(part)), dim=1)
-        scores = torch.cat([scores, best.values], dim=1)
-        numbers = torch.cat([numbers, best.indices + first], dim=1)
-        kept = scores.topk(min(limit, scores.shape[1]), dim=1)
-        scores, numbers = kept.values, numbers.gather(1, kept.indices)
+        scores.append(best.values)
+        numbers.append(best.indices + first)
         first += len(part)
-    return scores, numbers
+    return torch.cat(scores, dim=1), torch.cat(numbers, dim=1)
 
 
 def _copied(rows: np.ndarray, device: torch.device) -> Tensor:

@@ -177,7 +177,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     table = recipe.model_dump(mode="json", exclude={"resolved_from", "trackers", "card"})
     return {
         key: value
-        for key, value in _flat(table, "")
+        for key, value in flat(table)
         if not key.endswith((".stop_after", ".cpu_offload"))
         and not _MODEL_ADDRESS.search(key)
         and not _POOL_ADDRESS.search(key)
@@ -192,10 +192,14 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(identity(recipe), sort_keys=True).encode()).hexdigest()
 
 
-def _flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if entries is None:
-        yield key.removeprefix("."), value
+def flat(value: Any, key: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """The values of nested tables, and of `lists`, by their dotted keys: `stage.0.steps`."""
+    if isinstance(value, Mapping):
+        entries = value.items()
+    elif lists and isinstance(value, list):
+        entries = enumerate(value)
+    else:
+        yield key, value
         return
     for name, inner in entries:
-        yield from _flat(inner, f"{key}.{name}")
+        yield from flat(inner, f"{key}.{name}" if key else str(name), lists=lists)

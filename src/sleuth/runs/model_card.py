@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -19,6 +19,7 @@ from sleuth.recipe.draft import emit_value
 from sleuth.recipe.envs import environment_of
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.eval_file import COLUMNS, mark_rows
+from sleuth.runs.manifest import flat
 
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"
@@ -319,7 +320,7 @@ def _measured(results: Results) -> list[str]:
 
 def _settings(recipe: Recipe, trained: StageFields, step: int) -> list[tuple[Any, ...]]:
     run = {"seed": recipe.seed, "dtype": recipe.dtype, "step": step}
-    rows = [*run.items(), *_flat(trained.model_dump(exclude_none=True), "")]
+    rows = [*run.items(), *flat(trained.model_dump(exclude_none=True), lists=False)]
     return [(f"`{key}`", f"`{emit_value(value)}`") for key, value in rows]
 
 
@@ -327,7 +328,9 @@ def protocol_section(protocol: ProtocolCard) -> list[str]:
     """The protocol as a table. The prompt stands in an indented block, because a prompt may hold any fence."""
     figures = protocol.model_dump(exclude={"prompt_text"}, exclude_none=True) | {"hash": protocol.hash}
     return [
-        *_table(("key", "value"), [(f"`{key}`", f"`{emit_value(value)}`") for key, value in _flat(figures, "")]),
+        *_table(
+            ("key", "value"), [(f"`{key}`", f"`{emit_value(value)}`") for key, value in flat(figures, lists=False)]
+        ),
         *("", "The prompt, byte for byte in `protocol.json`:", ""),
         *(f"    {line}" for line in protocol.prompt_text.splitlines()),
     ]
@@ -336,14 +339,6 @@ def protocol_section(protocol: ProtocolCard) -> list[str]:
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
     cells = [head, ("---",) * len(head), *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
-
-
-def _flat(table: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def _number(value: float | None) -> str:

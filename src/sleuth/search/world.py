@@ -145,8 +145,7 @@ def plan(rows: TextRows, rng: random.Random) -> Row:
 def episode(rows: TextRows, rng: random.Random) -> Row:
     """A question, and an episode of a careless agent."""
     world = rows.worlds.draw_confusable(rng, rng.randint(3, 6))
-    question = rows.question(rng, world)
-    shelf = rows.shelf(rng, world)
+    question, shelf = rows.question(rng, world), rows.shelf(rng, world)
     return Careless(rng, question, world, shelf, places=rows.worlds.words.places, firms=rows.worlds.firms).episode()
 
 

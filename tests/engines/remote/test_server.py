@@ -9,7 +9,7 @@ from emulator.model_server import Kind, ModelServer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.server import Server, find_server
+from sleuth.engines.remote.server import Server, discover_servers, find_server
 from sleuth.types import SleuthError
 
 
@@ -96,3 +96,29 @@ def test_a_servers_error_message_is_passed_on(server: ModelServer) -> None:
     server.lacks = ["/v1/completions"]
     with pytest.raises(SleuthError, match="/v1/completions refused with 404: Not Found"):
         find(server, "vLLM")
+
+
+DEV_MODE = ("/weight_info", "/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks", "problem"),
+    [
+        ("vLLM", DEV_MODE, "has no /weight_info, .* with VLLM_SERVER_DEV_MODE=1"),
+        ("vLLM", ("/collective_rpc",), "has no /collective_rpc, by which .* or a newer vLLM"),
+        ("SGLang", ("/pause_generation",), "has no /pause_generation, by which .* start a newer SGLang"),
+        ("SGLang", (), None),
+        ("vLLM", (), None),
+    ],
+)
+def test_a_server_that_cannot_be_given_weights_is_refused_before_the_run(server, kind, lacks, problem) -> None:
+    server.lacks = lacks
+    how = {"tokenizer": server.tokenizer, "eos_ids": server.eos_ids, "context": 256, "temperature": 1.0}
+    with server.listening(kind):
+        if problem is None:
+            assert len(discover_servers([server.url], log=lambda line: None, **how)) == 1
+            return
+        with pytest.raises(SleuthError, match=problem) as caught:
+            discover_servers([server.url], log=lambda line: None, **how)
+    assert str(caught.value).startswith(f"engine.urls: {server.url}: ")
+    assert "\n" not in str(caught.value)

@@ -34,7 +34,6 @@ MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after t
 
 LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
 """Where vLLM tells that it waits, in a word, and what ends that."""
-
 APIS: dict[str, type[Sglang | Vllm]] = {"SGLang": Sglang, "vLLM": Vllm}
 
 
@@ -115,16 +114,14 @@ def find_server(
     served_as: str | None,
     tokenizer: PreTrainedTokenizerFast,
     eos_ids: Collection[int],
-    option: str = "--engine",
 ) -> tuple[Server, list[str]]:
-    """The server at `url`, which an `option` names, if it serves `checkpoint` (None: any model), and notes for the
-    user.
+    """The server at `url`, if it serves `checkpoint` (None: any model), and notes for the user.
 
     The served name must be the checkpoint's, or `served_as` if given. If the server can tokenize, it must agree with
     `tokenizer`, and it must be able to continue a prompt. Raises SleuthError if nothing answers, if it is not such a
     server, or if it serves another model.
     """
-    server, notes, _ = asyncio.run(_Probe(url, tokenizer, eos_ids, option).find(checkpoint, served_as))
+    server, notes, _ = asyncio.run(_Probe(url, tokenizer, eos_ids, "--engine").find(checkpoint, served_as))
     return server, notes
 
 

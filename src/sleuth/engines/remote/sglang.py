@@ -1,4 +1,4 @@
-"""SGLang's HTTP API: turns and log-probabilities by token ids, weights, and sleep.
+"""SGLang's HTTP API: turns by token ids, weights, and sleep.
 
 Facts, read in SGLang in November 2026 (docs/basic_usage/sampling_params.md and, below python/sglang/srt,
 sampling/sampling_params.py, entrypoints/http_server.py, managers/detokenizer_manager.py), seen with 0.5.23 on a CPU:

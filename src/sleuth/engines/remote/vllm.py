@@ -1,4 +1,4 @@
-"""vLLM's HTTP API: turns and log-probabilities by token ids, weights, and sleep.
+"""vLLM's HTTP API: turns by token ids, weights, and sleep.
 
 Facts, read in vLLM 0.32.0 (below vllm/entrypoints: openai/completion, rl/online/api_router.py, serve):
 
