@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.convert.gguf_tokenizer import PRE_TOKENIZERS
+from sleuth.convert.gguf_file import PRE_TOKENIZERS
 
 TEXT = """Who was born in Tarn, and when? She's the town's first mayor; they've said it'll rain, I'd say. In 1840 there
 were 12,345 people (see [1], [2]). Zoë wrote "Über den Fluß" in São Paulo; Привет, мир! 東京は日本の首都です。 नमस्ते

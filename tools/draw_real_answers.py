@@ -27,7 +27,7 @@ from threading import Thread
 from typing import Any
 
 from sleuth.answers.match import exact_match
-from sleuth.cli import real_demo
+from sleuth.cli import demo as real_demo
 from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, server_of
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.report.run_files import read_evaluation

@@ -24,7 +24,7 @@ from typing import Any
 
 from sleuth import __version__
 from sleuth.answers.match import exact_match
-from sleuth.cli.real_demo import CORPUS, QUESTIONS
+from sleuth.cli.demo import CORPUS, QUESTIONS
 from sleuth.data.rows import Row, read_rows
 from sleuth.episodes.protocol import FILE as PROTOCOL
 from sleuth.host.checksums import write_checksums

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from benchmarks.gpu.figures import Outcome
 from benchmarks.gpu.scales import REAL, Scale, shaped
 from sleuth.host.hardware import Card
-from sleuth.plan.episodes import Lengths, Played
 from sleuth.plan.memory import CUDA, LearnerMemory, Passes
+from sleuth.plan.phases import Played
 from sleuth.plan.shapes import read_shape
 from sleuth.plan.speed import ASSUMED, Shares, Speed
+from sleuth.recipe.data import Lengths
 from sleuth.recipe.training import LoraRecipe
 
 UPDATE = re.compile(r"update of ([\d,]+) tokens")

@@ -220,7 +220,7 @@ CORE = Family(
         "Train": {
             "demo": "sleuth.cli.demo:demo",
             "init": "sleuth.cli.init:init",
-            "recipes": "sleuth.cli.recipes:recipes",
+            "recipes": "sleuth.cli.shipped:recipes",
             "train": "sleuth.cli.train:train",
             "sweep": "sleuth.cli.sweep:sweep",
             "plan": "sleuth.cli.plan:plan",
@@ -233,24 +233,24 @@ CORE = Family(
         "Inspect runs": {
             "watch": "sleuth.cli.report:watch",
             "report": "sleuth.cli.report:report",
-            "compare": "sleuth.cli.compare:compare",
+            "compare": "sleuth.cli.report:compare",
             "replay": "sleuth.cli.replay:replay",
             "rescore": "sleuth.cli.replay:rescore",
         },
         "Search": {
             "get": "sleuth.cli.get:get",
             "index": "sleuth.cli.index:index",
-            "search": "sleuth.cli.search:search",
-            "retriever": "sleuth.cli.retriever:retriever",
+            "search": "sleuth.cli.index:search",
+            "retriever": "sleuth.cli.serve:retriever",
         },
         "Use a model": {
             "serve": "sleuth.cli.serve:serve",
-            "merge": "sleuth.cli.merge:merge",
-            "export": "sleuth.cli.export:export",
+            "merge": "sleuth.cli.convert:merge",
+            "export": "sleuth.cli.convert:export",
         },
         "Make data": {
-            "world": "sleuth.cli.world:world",
-            "prompts": "sleuth.cli.prompts:prompts",
+            "world": "sleuth.cli.shipped:world",
+            "prompts": "sleuth.cli.shipped:prompts",
         },
     },
 )

@@ -122,19 +122,6 @@ def test_one_checkpoint_alone_asks_for_another(folder: Path) -> None:
     assert "missing argument 'B'" in complaint("protocols", folder / "a")
 
 
-@pytest.mark.parametrize(
-    ("given", "right"),
-    [
-        (["r.toml"], "sleuth check recipe r.toml (of several runs: sleuth check sweep r.toml)"),
-        (["r.toml", "--json"], "sleuth check recipe r.toml (of several runs: sleuth check sweep r.toml)"),
-        (["a", "b"], "sleuth check protocols a b"),
-        (["q.jsonl"], "sleuth check data q.jsonl (of texts without questions: sleuth check texts q.jsonl)"),
-    ],
-)
-def test_a_file_without_its_kind_is_refused_with_the_command_to_use(given: list[str], right: str) -> None:
-    assert complaint(*given) == f"error: sleuth check {given[0]}: say what it is; use {right}\n"
-
-
 def test_a_missing_file_and_a_sweep_are_not_recipes(folder: Path) -> None:
     assert "nowhere.toml: no such recipe" in complaint("recipe", folder / "nowhere.toml")
     (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')

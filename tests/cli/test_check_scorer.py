@@ -37,13 +37,11 @@ def test_json_is_one_line_a_case_with_every_scorer_and_nothing_else(cases: Path)
     assert lines[2]["scores"]["research"] is None
 
 
-def test_the_table_counts_the_cases_that_change_and_shows_one_of_each_kind(cases: Path) -> None:
+def test_the_table_shows_one_case_of_each_kind_of_disagreement(cases: Path) -> None:
     result = sleuth("check", "scorer", cases)
     assert result.exit_code == 0
-    for said in ("of 3 cases, how many change", "the policy's last turn", "silent: strict 0, search_r1 1,", "[Paris]"):
+    for said in ("the policy's last turn", "silent: strict 0, search_r1 1,", "[Paris]"):
         assert said in result.stdout
-    _, row = (line.split() for line in result.stdout.splitlines() if line.startswith(" 1 "))
-    assert row == ["1", "1", "1", "1", "0", "0", "1", "3"]  # its number; against itself nothing is said
 
 
 def test_cases_on_which_all_scorers_agree_are_reported(cases: Path) -> None:

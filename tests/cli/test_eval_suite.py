@@ -105,14 +105,6 @@ def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Pa
         (["eval-suite", BASE, "sets", "--limit", 9], "sleuth eval-suite: no such option: --limit"),
         (["eval-suite", BASE, "sets", "--rows", "r.jsonl"], "sleuth eval-suite: no such option: --rows"),
         (["eval", BASE], "sleuth eval: missing option '--questions'"),
-        (
-            ["eval", BASE, "--suite", "sets"],
-            "sleuth eval has no --suite any more; use sleuth eval-suite MODEL FOLDER\n",
-        ),
-        (
-            ["eval", BASE, "--questions", "q.jsonl", "--per-set", 9],
-            "sleuth eval has no --per-set any more; use sleuth eval-suite MODEL FOLDER\n",
-        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(arguments: list[object], message: str) -> None:

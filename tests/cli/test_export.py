@@ -8,7 +8,7 @@ import pytest
 from gguf_models import save_model
 from verb import sleuth
 
-from sleuth.cli.export import INSTALL
+from sleuth.cli.convert import INSTALL
 from sleuth.convert.protocol import protocol_of_names
 from sleuth.host.disk import shown
 from sleuth.learn.models import load_outline

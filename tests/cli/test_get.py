@@ -215,7 +215,7 @@ def test_parts_of_vectors_are_joined_and_removed_and_a_kill_between_them_loses_n
         )
         for name in ("owner/vectors/part_aa", "owner/vectors/part_ab")
     ]
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     whole = FILES["owner/vectors/part_aa"] + FILES["owner/vectors/part_ab"]
     (tmp_path / "vectors.faiss.joining").write_bytes(whole[:100])  # killed while the first was appended

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 from typer.testing import CliRunner, Result
 
 from sleuth.cli.app import Verbs
-from sleuth.cli.merge import merge
+from sleuth.cli.convert import merge
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import EvalOverrides
 from sleuth.host import cards

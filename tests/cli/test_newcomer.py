@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import resource
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -103,106 +99,3 @@ def test_from_own_data_to_a_model_that_answers(commands: Path, variables: dict[s
         assert asked.usage.completion_tokens > 0
         terminal.interrupt()
         assert "Traceback" not in terminal.end().text
-
-
-LIGHT = """
-demo --set stage.9.steps=1
-demo --set nonsense
-init
-init folder --task fly
-init new --corpus nope --questions q.jsonl
-init new --corpus corpus.jsonl --questions corpus.jsonl
-recipes nope
-train
-train nope.toml
-train empty.toml
-train demo --seed x
-sweep nope.toml
-sweep demo
-plan nope.toml
-plan demo --card h900
-check recipe nope.toml
-check recipe demo nope.toml
-check data nope.jsonl
-check data corpus.jsonl
-check model nope
-check judge nope.toml
-eval nope --questions q.jsonl --index i
-eval folder --questions q.jsonl --index nope
-eval folder --questions nope.jsonl --index i
-eval-suite nope nope.toml
-win-rate nope nope.toml
-reasoning nope nope.toml
-probe nope --questions nope.jsonl
-probe-thoughts nope nope.toml
-report nope
-report folder
-compare nope
-compare folder folder
-replay nope 3
-replay folder x
-rescore nope
-rescore folder
-index nope.jsonl out
-index q.jsonl out
-index corpus.jsonl out --vectors cubes
-search nope Ada
-search folder Ada
-retriever nope
-retriever folder --port 99999999
-serve nope
-serve folder --index nope
-serve folder --port http
-merge nope out
-merge folder out
-world out --people 0
-world q.jsonl
-annotate rubrics nope.jsonl out
-prompts import nope
-export nope --gguf
-export folder
-watch nope
-watch q.jsonl
-fly
-"""
-
-
-@pytest.fixture(scope="module")
-def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with things of the wrong kind."""
-    folder = tmp_path_factory.mktemp("things")
-    (folder / "folder").mkdir()
-    (folder / "corpus.jsonl").write_text(json.dumps({"id": "a", "contents": "x"}) + "\n")
-    (folder / "q.jsonl").write_text(json.dumps({"id": "a", "question": "Who?", "golden_answers": ["Ada"]}) + "\n")
-    (folder / "empty.toml").write_text('name = "x"\n')
-    return folder
-
-
-@pytest.fixture(scope="module")
-def torch_seconds(variables: dict[str, str]) -> float:
-    """Processor time of a process that imports torch."""
-    began = processor_seconds()
-    subprocess.run([sys.executable, "-c", "import torch"], env=variables, check=True)
-    return processor_seconds() - began
-
-
-def processor_seconds() -> float:
-    """Of all processes that this one has started and awaited; a neighbour lengthens it little."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return spent.ru_utime + spent.ru_stime
-
-
-@pytest.mark.parametrize("line", LIGHT.strip().splitlines())
-def test_wrong_input_is_one_line_at_once_and_leaves_nothing(
-    commands: Path, variables: dict[str, str], things: Path, torch_seconds: float, line: str
-) -> None:
-    before, spent = sorted(things.rglob("*")), processor_seconds()
-    done = subprocess.run(
-        [commands / "sleuth", *line.split()], cwd=things, env=variables, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert processor_seconds() - spent < 0.75 * torch_seconds
-    assert sorted(things.rglob("*")) == before

@@ -53,15 +53,14 @@ def complaint(*arguments: object) -> str:
     return result.stderr.removeprefix("error: ").strip()
 
 
-def test_a_plan_for_a_card_is_a_table_of_eighty_columns_bars_and_a_verdict(recipe: Path) -> None:
+def test_a_plan_for_a_card_is_a_table_of_eighty_columns_and_a_verdict(recipe: Path) -> None:
     result = sleuth("plan", recipe, "--card", "8 x h100-80", "--set", "dtype=bfloat16")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    table = lines[: next(at for at, line in enumerate(lines) if "|" in line)]
+    table = lines[: lines.index("", 1)]
     assert max(map(len, table)) <= 80
     assert sum("total" in line for line in table) == 1
     assert "base, trained" in result.stdout, "stages with the same figures are listed once"
-    assert [line for line in lines if line.endswith("|")], "bars end at the card's memory"
     assert lines[-1].startswith("fits 8 x h100-80 by the plan: ")
     assert "an estimate from the data sheet" in result.stdout
 

@@ -20,8 +20,8 @@ from forked import program
 from typer.testing import Result
 from verb import sleuth
 
-from sleuth.cli import real_demo
-from sleuth.cli.real_demo import CORPUS, INDEX, MODEL, QUESTIONS
+from sleuth.cli import demo as real_demo
+from sleuth.cli.demo import CORPUS, INDEX, MODEL, QUESTIONS
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import FILE as PROTOCOL
 from sleuth.episodes.protocol import ProtocolCard, text_sha256

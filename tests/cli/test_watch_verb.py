@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import httpx
-from verb import sleuth
-
-
-def test_a_mistake_is_one_line_and_status_2(tmp_path: Path) -> None:
-    for arguments, line in (
-        ([tmp_path / "nope"], "nope: no such folder; give the folder of a run, for example runs/demo"),
-        ([tmp_path, tmp_path], "is given twice"),
-        ([tmp_path, "--host", "0.0.0.0"], "--insecure"),
-    ):
-        result = sleuth("watch", *arguments, "--port", 0)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert line in result.stderr
-        assert result.stderr.count("\n") == 1
-
-
-def test_a_taken_port_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        result = sleuth("watch", tmp_path, "--port", taken.getsockname()[1])
-    assert result.exit_code == 2
-    assert "cannot listen there (Address already in use); --port 0 takes a free one\n" in result.stderr
 
 
 def test_it_serves_without_torch_until_ctrl_c(tmp_path: Path) -> None:

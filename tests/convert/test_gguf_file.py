@@ -15,8 +15,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 gguf = pytest.importorskip("gguf")
 
-from sleuth.convert.gguf_file import export_gguf  # noqa: E402
-from sleuth.convert.gguf_tokenizer import CONTROL, NORMAL, UNUSED, USER_DEFINED  # noqa: E402
+from sleuth.convert.gguf_file import (  # noqa: E402
+    CONTROL,
+    NORMAL,
+    UNUSED,
+    USER_DEFINED,
+    export_gguf,
+)
 from sleuth.convert.protocol import protocol_of_names  # noqa: E402
 from sleuth.host.checksums import write_checksums  # noqa: E402
 from sleuth.learn.models import load_outline  # noqa: E402

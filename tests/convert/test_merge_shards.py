@@ -19,7 +19,7 @@ from small_models import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from sleuth.convert import weight_files
+from sleuth.convert import merge
 from sleuth.convert.merge import merge_shards
 from sleuth.types import SleuthError
 
@@ -294,4 +294,4 @@ def test_a_merge_takes_little_more_memory_than_the_pages_of_the_shards(tmp_path:
     peak, anonymous = map(int, done.stdout.split())
     assert size > 200e6
     assert peak < 1.3 * size
-    assert anonymous < 6 * weight_files.ROWS_BYTES
+    assert anonymous < 6 * merge.ROWS_BYTES

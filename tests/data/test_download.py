@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from sleuth.cli.app import app
 from sleuth.data import hub as downloads
 from sleuth.data.hub import RemoteFile, download
-from sleuth.terminal.progress import progress_bar
+from sleuth.runs.progress import progress_bar
 from sleuth.types import SleuthError
 
 NOISE = random.Random(0).randbytes(600_000).hex()  # which no compression makes small

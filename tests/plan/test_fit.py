@@ -15,10 +15,9 @@ from sleuth.cli.plan import COLUMNS
 from sleuth.host.hardware import CARDS, read_cards
 from sleuth.kernels.card_pass import PAGE
 from sleuth.learn.models import random_model
-from sleuth.plan.episodes import lengths_of, played_by
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total
-from sleuth.plan.phases import Machine, Phase, phases_of
+from sleuth.plan.phases import Machine, Phase, phases_of, played_by
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
 from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
@@ -77,6 +76,11 @@ def test_a_warm_start_plays_within_the_cache_of_the_stage_after_it(make_recipe) 
         ("[]", "is not a JSON object"),
         ('{"text_config": "none"}', "text_config = 'none' in its config: should be an object"),
         ('{"num_attention_heads": 0, "head_dim": "x"}', "and no num_attention_heads and no"),
+        (
+            '{"hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}',
+            "its config has no num_attention_heads and no intermediate_size",
+        ),
+        (json.dumps(PUBLISHED["Qwen3-0.6B"] | {"num_experts": 8}), "no mixtures of experts"),
     ],
 )
 def test_a_config_without_a_shape_is_one_line(tmp_path: Path, config: str, expected: str) -> None:
@@ -84,11 +88,6 @@ def test_a_config_without_a_shape_is_one_line(tmp_path: Path, config: str, expec
     with pytest.raises(SleuthError, match=re.escape(expected)) as refused:
         shape_of(str(tmp_path))
     assert "\n" not in str(refused.value)
-
-
-def test_a_mixture_of_experts_is_refused() -> None:
-    with pytest.raises(SleuthError, match="no mixtures of experts"):
-        read_shape(PUBLISHED["Qwen3-0.6B"] | {"num_experts": 8}, "model")
 
 
 def test_a_change_that_the_recipe_does_not_allow_is_not_proposed(make_recipe) -> None:
@@ -144,12 +143,6 @@ def test_a_model_that_cannot_be_reached_has_its_published_shape_with_a_line(monk
     )
     with pytest.raises(SleuthError, match=r"nobody/nothing.*; the plan needs its config\.json"):
         shape_of("nobody/nothing")
-
-
-def test_a_config_without_sizes_is_refused_with_its_keys(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}')
-    with pytest.raises(SleuthError, match="its config has no num_attention_heads and no intermediate_size"):
-        shape_of(str(tmp_path))
 
 
 SHAPE = ModelShape(layers=2, width=8, heads=2, kv_heads=1, head_dim=4, mlp=16, vocabulary=32, tied=True, qk_norm=True)
@@ -238,7 +231,7 @@ def test_the_cache_takes_a_share_of_what_is_free_and_never_more_than_all_sequenc
 def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> None:
     recipe = make_recipe("Qwen3-4B", "stage.1.slots=256")
     plan = plan_for_cards(recipe, read_cards("h200-141"))
-    lengths, page = lengths_of(recipe, 1), PAGE * 144 * 1024
+    lengths, page = recipe.stage[1].lengths(recipe, 1), PAGE * 144 * 1024
     assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 3 * 120 + 2 * 3 * 160, 360)
     own = -(-lengths.typical // PAGE) - lengths.prompt // PAGE
     need = phase(plan, "rollout").need
@@ -249,7 +242,8 @@ def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> N
 
 def test_a_closed_book_is_one_turn_without_results(make_recipe) -> None:
     closed = "stage.0.env={ kind = 'search', dialect = 'sleuth', prompt = 'plain', closed_book = true }"
-    lengths = lengths_of(make_recipe("Qwen3-4B", closed), 0)
+    recipe = make_recipe("Qwen3-4B", closed)
+    lengths = recipe.stage[0].lengths(recipe, 0)
     assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 64, 64)
 
 

@@ -16,9 +16,8 @@ from verb import sleuth
 
 from sleuth.learn.models import load_outline
 from sleuth.plan import model_template
-from sleuth.plan.model_check import examine, tag_finding
+from sleuth.plan.model_check import examine, recipe_findings, tag_finding
 from sleuth.plan.model_files import Finding, load_files
-from sleuth.plan.model_recipe_fit import recipe_findings
 from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 
@@ -200,7 +199,6 @@ def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -
     stage = [one["line"] for one in found["findings"] if one["check"] == "stage.0 (grpo)"]
     assert stage[0] == "the scorer strict pays a right answer 1, through this template"
     assert "of context = 4,096 tokens and leaves" in stage[1]
-    assert "at most 8,192 follow" in stage[1]
 
 
 @pytest.mark.parametrize(
@@ -236,14 +234,6 @@ def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
     *findings, count = result.stdout.splitlines()
     assert (result.exit_code, count.partition(" (")[0]) == (0, "0 problems, 2 warnings")
     assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
-
-
-def test_a_folder_without_a_kind_is_taken_for_a_model() -> None:
-    result = sleuth("check", TINY)
-    assert (result.exit_code, result.stderr) == (
-        2,
-        f"error: sleuth check {TINY}: say what it is; use sleuth check model {TINY}\n",
-    )
 
 
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:

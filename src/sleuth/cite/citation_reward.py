@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 from sleuth.answers.match import appears_in
 from sleuth.answers.tables import well_formed
 from sleuth.cite.claims import ParsedAnswer, parse_answer
-from sleuth.cite.measure import Citations, measure, measure_against_table, sheets_of
+from sleuth.cite.measure import MAX_SHEET, Citations, measure, measure_against_table, sheets_of
 from sleuth.dialect import Dialect
 from sleuth.judges import verdicts_on
 from sleuth.recipe.envs import EpisodeKind
@@ -90,7 +91,7 @@ class CitationRecipe(JudgedPartRecipe):
                 )
 
     def cases(self, size: AnswerSize) -> tuple[int, bool]:
-        return size.cited_sheets if self.asks_sheets else size.cited, True
+        return math.ceil(size.cited / MAX_SHEET) if self.asks_sheets else size.cited, True
 
     @model_validator(mode="before")
     @classmethod

@@ -109,7 +109,7 @@ class RubricRecipe(JudgedPartRecipe):
 
     def cases(self, size: AnswerSize) -> tuple[int, bool]:
         """Criteria; a whole sheet of them may be one call."""
-        criteria = size.own * self.own + size.static.get(self.static, 0)
+        criteria = size.own * self.own + len(STATIC[self.static])
         return (1, False) if self.asks_sheets else (criteria, self.own)
 
     @combination

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveInt
 from sleuth.cite.dialect import REFINERS, Mode, refines
 from sleuth.dialect import Dialect
 from sleuth.judges.lexical import LexicalJudge
+from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import EpisodeKind, RenderedEnvFields, Role
 from sleuth.recipe.grpo import CreditFields
 from sleuth.types import Judge, Reward, SleuthError, Task
@@ -32,6 +33,11 @@ SEARCH_OPTIONS = {
 }
 EVAL_JUDGE = LexicalJudge()
 """The judge of claims in evaluations."""
+
+
+ANSWER, FULL = 1_024, 0.5
+"""Tokens of the longest answer where the recipe does not limit it; the share of the limits that a typical answer, and
+the evidence for it, fill."""
 
 
 class RefineEnvRecipe(RenderedEnvFields):
@@ -62,6 +68,11 @@ class RefineEnvRecipe(RenderedEnvFields):
 
     def plain_dialect(self) -> Dialect:
         return REFINERS[self.mode]
+
+    def lengths(self, context: int, data: DataFields | None) -> Lengths:
+        longest = min(self.turn_tokens or ANSWER, context // 2)
+        answer = round(FULL * longest)
+        return Lengths(limit=context, prompt=round(FULL * (context - longest)), response=answer, sampled=answer)
 
     @classmethod
     def adopts(cls, dialect: Dialect | None, tasks: Sequence[Task]) -> bool:

@@ -52,7 +52,7 @@ def rubrics(
     from sleuth.cite.annotate_rubrics import annotate_rubrics
     from sleuth.evaluation.judge_exam import accurate_judge
     from sleuth.judges.factory import open_client
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     tester = accurate_judge(judging, judge, ["criteria"], out).judge if judging and judge else None
     with progress_bar("rubrics") as progress:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -41,17 +42,6 @@ SETTINGS: dict[str, Any] = {
 GROUPS = {"annotate": "Let a teacher model write rubrics or thoughts."}
 """What the groups of verbs do that families bring."""
 
-SUITE, WIN_RATE = "sleuth eval-suite MODEL FOLDER", "sleuth win-rate MODEL RECIPE"
-MOVED_OPTIONS = {
-    ("sleuth eval", "--suite"): SUITE,
-    ("sleuth eval", "--per-set"): SUITE,
-    ("sleuth eval", "--win-rate"): WIN_RATE,
-    ("sleuth eval", "--against"): WIN_RATE,
-    ("sleuth eval", "--reasoning"): "sleuth reasoning MODEL RECIPE",
-    ("sleuth probe", "--thoughts"): "sleuth probe-thoughts MODEL RECIPE",
-}
-"""Options that became commands of their own."""
-
 UsageError: Any = typer.BadParameter.__bases__[0]
 """Of the click that typer uses: its own copy, or, in older versions, the one that is installed."""
 NoArgsIsHelpError: Any = next((one for one in UsageError.__subclasses__() if one.__name__ == "NoArgsIsHelpError"), ())
@@ -65,6 +55,10 @@ def sections() -> dict[str, dict[str, dict[str, str]]]:
             verb, _, member = name.partition(" ")
             found.setdefault(section, {}).setdefault(verb, {})[member] = place
     return found
+
+
+def _places(name: str) -> dict[str, str] | None:
+    return next((verbs[name] for verbs in sections().values() if name in verbs), None)
 
 
 class Commands(Mapping[str, Any]):
@@ -82,11 +76,10 @@ class Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
-            places = next((verbs[name] for verbs in sections().values() if name in verbs), None)
-            if places is None:
-                if name not in [*self]:
+            if (places := _places(name)) is None:
+                use_installed()
+                if (places := _places(name)) is None:
                     raise KeyError(name)
-                return self[name]
             parent = typer.Typer(**SETTINGS)
             if places.keys() == {""}:
                 found = family.load_named(places[""])
@@ -109,11 +102,9 @@ class Verbs(TyperGroup):
             return super().main(*arguments, standalone_mode=False, **more)
         try:
             status = super().main(*arguments, standalone_mode=False, **more)
-        except NoArgsIsHelpError as error:
-            typer.echo(error.format_message(), err=True)
-            status = WRONG_INPUT
         except UsageError as error:
-            typer.echo(_usage_line(error), err=True)
+            bare = isinstance(error, NoArgsIsHelpError)
+            typer.echo(error.format_message() if bare else _usage_line(error), err=True)
             status = WRONG_INPUT
         except typer.Abort:
             typer.echo("interrupted", err=True)
@@ -122,23 +113,16 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         words = list(ctx.args)
-
-        def typed() -> dict[str, str]:
-            return _options(self.get_command(ctx, ctx.invoked_subcommand), words)
-
         try:
             prepare_waiting()
             with CODE.of_command_line():
                 return super().invoke(ctx)
-        except SleuthError as error:
-            status = exit_status(error)
-            if status == PAUSED:  # nothing that was typed is wrong
-                raise _exit_after(status, *map(str, error.args)) from None
-            raise _exit_after(
-                status, *(f"error: {as_typed(str(problem), typed())}" for problem in error.args)
-            ) from None
-        except RetrievalFailed as error:
-            raise _exit_after(FAILED, f"error: {as_typed(str(error), typed())}") from None
+        except (SleuthError, RetrievalFailed) as error:
+            status, lines = exit_status(error), [str(problem) for problem in error.args]
+            if status != PAUSED:  # where nothing that was typed is wrong
+                typed = _options(self.get_command(ctx, ctx.invoked_subcommand), words)
+                lines = [f"error: {as_typed(line, typed)}" for line in lines]
+            raise _exit_after(status, *lines) from None
         except BrokenPipeError:  # the reader closed the pipe, as `head` does; typer ends quietly
             raise
         except OSError as error:  # a full disk, a folder that may not be written
@@ -171,11 +155,11 @@ class LazyVerbs(Verbs):
                 formatter.write_dl([(name.ljust(width), verb.get_short_help_str(limit)) for name, verb in verbs])
 
 
-def exit_status(error: SleuthError) -> int:
+def exit_status(error: SleuthError | RetrievalFailed) -> int:
     """3 where a rule of the recipe ended the run, 1 where the run failed, 2 where its input was wrong."""
     if isinstance(error, StoppedByRule):
         return PAUSED
-    return FAILED if isinstance(error, RunFailed | TransientError) else WRONG_INPUT
+    return FAILED if isinstance(error, RunFailed | TransientError | RetrievalFailed) else WRONG_INPUT
 
 
 def as_typed(problem: str, options: Mapping[str, str]) -> str:
@@ -206,12 +190,8 @@ def _usage_line(error: Any) -> str:
     if error.ctx is None:
         return f"error: {message}"
     command = re.sub("^[^ ]+", "sleuth", error.ctx.command_path)
-    option = getattr(error, "option_name", "")
-    if (command, option) in MOVED_OPTIONS:
-        return f"error: {command} has no {option} any more; use {MOVED_OPTIONS[command, option]}"
-    message = (
-        re.sub("^Invalid value for '([^']*)'", r"\1", message).replace(": Input ", ": ").replace("Value error, ", "")
-    )
+    message = re.sub("^Invalid value for '([^']*)'", r"\1", message)
+    message = message.replace(": Input ", ": ").replace("Value error, ", "")
     return f"error: {command}: {message[:1].lower()}{message[1:]}; see {command} {error.ctx.help_option_names[0]}"
 
 
@@ -248,7 +228,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _sleuth(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool, Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Train small language models to search, think and cite."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.tables import Column, print_columns
 from sleuth.types import SleuthError
@@ -24,16 +25,13 @@ TAIL = 160
 def check_scorer(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[CASES.jsonl]", help="Rows of id, prompt, response and golden_answers.", show_default=False
-        ),
+        Argument(metavar="[CASES.jsonl]", help="Rows of id, prompt, response and golden_answers.", show_default=False),
     ] = None,
     attacks: Annotated[
-        bool,
-        typer.Option("--attacks", help="Instead of CASES: hostile answers beside honest ones, and what each is paid."),
+        bool, Option("--attacks", help="Instead of CASES: hostile answers beside honest ones, and what each is paid.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per case; with --attacks, per attack.")
+        bool, Option("--json", help="Print one JSON object per case; with --attacks, per attack.")
     ] = False,
 ) -> None:
     """Score the same cases by every scorer and show disagreements.
@@ -49,7 +47,7 @@ def check_scorer(
     from sleuth.answers.scorers import SCORERS
     from sleuth.answers.scorers.cases import load_scorer_cases
     from sleuth.answers.scorers.scorer import transcript_from_text
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     cases = load_scorer_cases(file)
     scores: list[Scores] = []
@@ -80,17 +78,15 @@ def _check_attacks(as_json: bool) -> None:
         for attack in attacks:
             typer.echo(json.dumps({"attack": attack, "paid": {name: by[attack] for name, by in paid.items()}}))
     else:
-        columns = [
-            Column(heading=name.replace("_", " "), cells=[_paid(by[attack]) for attack in attacks])
-            for name, by in paid.items()
-        ]
+        cells = {name: [_number(by[attack], ".2f") for attack in attacks] for name, by in paid.items()}
+        columns = [Column(heading=name.replace("_", " "), cells=column) for name, column in cells.items()]
         print_columns(attacks, columns, heading="attack")
-    won = [
-        f"{name} pays {attack}"
-        for name, by in paid.items()
-        for attack in attacks
-        if attack != HONEST and not _less(by[attack], by[HONEST])
-    ]
+    won = []
+    for name, by in paid.items():
+        honest = by[HONEST]
+        for attack, value in by.items():  # a missing score shows nothing
+            if attack != HONEST and (value is None or honest is None or value >= honest):
+                won.append(f"{name} pays {attack}")
     if won:
         typer.echo(f"error: paid no less than the honest answer: {'; '.join(won)}", err=True)
         raise typer.Exit(1)
@@ -98,25 +94,22 @@ def _check_attacks(as_json: bool) -> None:
         typer.echo(f"None of {len(attacks) - 1} attacks is paid as much as the honest answer.")
 
 
-def _less(paid: float | None, honest: float | None) -> bool:
-    """Whether an attack is paid less; a missing score shows nothing."""
-    return paid is not None and honest is not None and paid < honest
-
-
-def _paid(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.2f}"
-
-
 def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None:
+    """Prints what each scorer reads and its mean score, and cases on which scorers disagree."""
+    from sleuth.answers.scorers import SCORERS
     from sleuth.answers.scorers.cases import disagreement_examples
     from sleuth.runs.progress import Console
 
     console = Console()
-    _print_scorers(scores)
-    console.print(f"of {len(scores):,} cases, how many change their score between two scorers")
-    _print_changes(scores)
-    places = disagreement_examples(scores)
-    if not places:
+    known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
+    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
+    columns = [
+        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
+        Column(heading="mean", cells=means),
+        Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
+    ]
+    print_columns(list(SCORERS), columns, heading="scorer")
+    if not (places := disagreement_examples(scores)):
         console.print(f"all scorers agree on all {len(cases):,} cases")
         return
     shown = places[:SHOWN_CASES]
@@ -130,32 +123,5 @@ def _print_tables(cases: Sequence[ScorerCase], scores: Sequence[Scores]) -> None
         console.print(f"    ends:   {start}{' '.join(case.response[-TAIL:].split())}\n", soft_wrap=True)
 
 
-def _print_scorers(scores: Sequence[Scores]) -> None:
-    """What each scorer reads and its mean score."""
-    from sleuth.answers.scorers import SCORERS
-
-    known = {name: [value for case in scores if (value := case[name]) is not None] for name in SCORERS}
-    means = [f"{sum(values) / len(values):.3f}" if values else "missing" for values in known.values()]
-    columns = [
-        Column(heading="reads", cells=[scorer.view.label for scorer in SCORERS.values()], is_text=True),
-        Column(heading="mean", cells=means),
-        Column(heading="scored", cells=[f"{len(values):,}" for values in known.values()]),
-    ]
-    print_columns([f"{number} {name}" for number, name in enumerate(SCORERS, start=1)], columns, heading="scorer")
-
-
-def _print_changes(scores: Sequence[Scores]) -> None:
-    """The number of cases whose score differs between two scorers, numbered as in the table above."""
-    from sleuth.answers.scorers.cases import disagreement_counts
-
-    changed, names = disagreement_counts(scores), list(scores[0])
-    columns = []
-    for number, other in enumerate(names, start=1):
-        counts = [changed.get((one, other), changed.get((other, one))) for one in names]
-        cells = ["" if count is None else f"{count:,}" for count in counts]
-        columns.append(Column(heading=str(number), cells=cells))
-    print_columns([str(number) for number in range(1, len(names) + 1)], columns)
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.3g}"
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "missing" if value is None else format(value, form)

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.app import FAILED
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.figures import measured_in, print_figures, print_sets
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs, require_passages, require_unset
+from sleuth.terminal.tables import measured_in, print_figures, print_notes, print_sets
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError, Task
 
 if TYPE_CHECKING:
     from sleuth.evaluation.eval_session import EvalSession
     from sleuth.recipe.data import AskWith
-
-    OpenSession = Callable[[Sequence[Task]], tuple[EvalSession, list[str]]]
-    """Loads the model for these tasks; the session, and notes on how it differs from training."""
 
 MIN_CITATION_F1 = 0.8
 ASKED = {
@@ -39,7 +36,7 @@ def evaluate(
     questions: options.Questions,
     ask_with: Annotated[
         Literal["question", "prompt"] | None,
-        typer.Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
+        Option(help="Ask with the row's question or its whole message. [default: as the model was trained]"),
     ] = None,
     index: options.Index = None,
     retriever: options.Retrievers = None,
@@ -48,7 +45,7 @@ def evaluate(
     prompt_role: options.PromptRole = None,
     context: options.ContextTokens = None,
     samples: options.Samples = 1,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first so many questions.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Ask only the first so many questions.")] = None,
     forced_search: options.ForcedSearch = None,
     closed_book: options.ClosedBook = False,
     scorer: options.Scorer = None,
@@ -61,14 +58,14 @@ def evaluate(
     out: options.Out = None,
     judge: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Of a MODEL that refines: a file with a [judge] table, who judges its claims. [default: lexical]",
         ),
     ] = None,
     rows: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE.jsonl",
             help="Keep rows to train a refiner on, with a data card: the results of every search, or the answers of "
             "a MODEL that refines.",
@@ -76,7 +73,7 @@ def evaluate(
     ] = None,
     min_citation_f1: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 of a kept answer. [default: 0.8]"),
+        Option(min=0, max=1, help="With --rows, of a refiner: the citation F1 of a kept answer. [default: 0.8]"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -89,19 +86,21 @@ def evaluate(
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
-    judging = load_judge(judge, missing_inputs) if judge is not None else None
-    open_session = _prepare_session(model, questions, **asked)
+    judging = None if judge is None else load_judge(judge, missing_inputs)
+    _require_asked(model, questions, asked)
+
+    import_heavy()
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
 
-    claims_judge = (
-        accurate_judge(judging, judge, ["claims"]).judge if judging is not None and judge is not None else None
-    )
+    examined = None
+    if judge is not None and judging is not None:
+        examined = accurate_judge(judging, judge, ["claims"])
     tasks = load_questions(questions, with_prompt=(ask_with or _trained_ask_with(model)) == "prompt")[:limit]
-    session = _open(open_session, tasks, (), out)
-    if claims_judge is not None:
-        session = session.judged_by(claims_judge)
+    session = _open(model, tasks, asked, (), out)
+    if examined is not None:
+        session = session.judged_by(examined.judge)
     answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
@@ -115,7 +114,7 @@ def evaluate_suite(
     model: options.Model,
     folder: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="FOLDER",
             help="Test sets in a folder (nq/test.jsonl, ...), or from the hub: `seven`, those of Search-R1, or "
             "`nq_hotpotqa`, those of slime's search example.",
@@ -124,7 +123,7 @@ def evaluate_suite(
     ],
     per_set: Annotated[
         int | None,
-        typer.Option(min=1, help="Ask so many questions of each set, chosen by a hash of their ids: always the same."),
+        Option(min=1, help="Ask so many questions of each set, chosen by a hash of their ids: always the same."),
     ] = None,
     index: options.Index = None,
     retriever: options.Retrievers = None,
@@ -144,9 +143,7 @@ def evaluate_suite(
     dtype: options.Precision = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."
-        ),
+        Option(metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -158,13 +155,15 @@ def evaluate_suite(
     from sleuth.terminal.recipe_inputs import require_suite
 
     require_suite(folder)
-    open_session = _prepare_session(model, None, **asked)
+    _require_asked(model, None, asked)
+
+    import_heavy()
     from sleuth.answers.suites import load_suite
     from sleuth.evaluation.evaluate import ask_suite
     from sleuth.runs.eval_file import write_eval
 
     suite = load_suite(folder, per_set)
-    session = _open(open_session, suite.tasks, suite.notes, out)
+    session = _open(model, suite.tasks, asked, suite.notes, out)
 
     def write(name: str, contents: dict[str, Any]) -> None:
         if out is not None:
@@ -185,54 +184,34 @@ def _require_new_rows(rows: Path | None, min_citation_f1: float | None) -> None:
         raise SleuthError(f"--rows {rows}: exists; name a new file")
 
 
-def _prepare_session(
-    model: str,
-    questions: Path | None,
-    *,
-    index: Path | None,
-    retriever: list[str] | None,
-    engine: str | None,
-    served_as: str | None,
-    refiner: str | None,
-    dtype: str | None,
-    **settings: Any,
-) -> OpenSession:
-    """Checks the inputs, imports torch and returns what loads the model. `settings` are those of
-    `open_eval_session`."""
-    urls = retriever or []
-    if settings["closed_book"]:
-        forced = settings["forced_search"] or None
+def _require_asked(model: str, questions: Path | None, asked: dict[str, Any]) -> None:
+    """Raises SleuthError where options of how a model is asked contradict each other, or an input is missing."""
+    index, urls, refiner = asked["index"], asked["retriever"], asked["refiner"]
+    if asked["closed_book"]:
+        forced = asked["forced_search"] or None
         searching = {"--index": index, "--retriever": urls or None, "--refiner": refiner, "--forced-search": forced}
         require_unset(searching, "has no effect with --closed-book, which allows no search; remove one of them")
-    require_passages(index, "--retriever", urls)
-    require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": settings["cache_memory"]})
+    require_passages(index, "--retriever", urls or [])
+    local = {"--dtype": asked["dtype"], "--cache-memory": asked["cache_memory"]}
+    require_engine(asked["engine"], asked["served_as"], local)
     require_inputs([model, *([refiner] if refiner else [])], questions=questions, index=index)
 
-    import_heavy()
+
+def _open(
+    model: str, tasks: Sequence[Task], asked: dict[str, Any], notes: Sequence[str], out: Path | None
+) -> EvalSession:
+    """Loads the model for these tasks, prints the notes on stderr and makes the folder of `out`."""
     from sleuth.evaluation.eval_session import open_eval_session
 
-    open_session = partial(
-        open_eval_session, model, index=index, urls=urls, engine=engine, served_as=served_as, dtype=dtype, **settings
-    )
-    return partial(_open_refined, open_session, refiner, dtype) if refiner is not None else open_session
+    settings = dict(asked)
+    urls, refiner = settings.pop("retriever") or (), settings.pop("refiner")
+    session, differences = open_eval_session(model, tasks, urls=urls, **settings)
+    if refiner is not None:
+        from sleuth.cite.refined_search import with_refiner
 
-
-def _open_refined(
-    open_session: OpenSession, refiner: str, dtype: str | None, tasks: Sequence[Task]
-) -> tuple[EvalSession, list[str]]:
-    """A session in which a refiner rewrites the search results."""
-    from sleuth.cite.refined_search import with_refiner
-
-    session, notes = open_session(tasks)
-    refined, more = with_refiner(session, refiner, dtype=dtype)
-    return refined, notes + more
-
-
-def _open(open_session: OpenSession, tasks: Sequence[Task], notes: Sequence[str], out: Path | None) -> EvalSession:
-    """Loads the model, prints the notes on stderr and makes the folder of `out`."""
-    session, warnings = open_session(tasks)
-    for warning in (*warnings, *notes):
-        typer.echo(f"note: {warning}", err=True)
+        session, more = with_refiner(session, refiner, dtype=asked["dtype"])
+        differences += more
+    print_notes([*differences, *notes])
     prepare_out_file(out)
     PROCESS.announce()
     return session
@@ -260,8 +239,7 @@ def _report(contents: dict[str, Any], out: Path | None, as_json: bool) -> None:
     else:
         print_figures(contents["name"], measured_in(figures))
         typer.echo("outcomes: " + ", ".join(f"{name} {count}" for name, count in figures["outcomes"].items()))
-    if (line := missing_line(contents)) is not None:
-        typer.echo(f"note: {line}", err=True)
+    print_notes(filter(None, [missing_line(contents)]))
     if out is not None:
         write_eval(out, contents)
     if all_missing(contents):

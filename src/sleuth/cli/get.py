@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.terminal.inputs import require_unset
 from sleuth.terminal.options import AsJson
+from sleuth.terminal.tables import show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
@@ -25,30 +28,25 @@ K = 3
 
 
 def get(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")
-    ] = None,
+    name: Annotated[str | None, Argument(metavar="NAME", help="A corpus or test set; without one, lists them.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="DIR",
             help="Where it goes, an index to DIR/index. [default: data/NAME, and an index where recipes look for it]",
             show_default=False,
         ),
     ] = None,
-    kind: Annotated[
-        Literal["bm25", "dense"], typer.Option(help="Index of words, or of the published vectors.")
-    ] = "bm25",
+    kind: Annotated[Literal["bm25", "dense"], Option(help="Index of words, or of the published vectors.")] = "bm25",
     files: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
+        Option("--from", metavar="FILE", help="Use this file instead of the hub's; repeat it for vectors."),
     ] = None,
     questions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
+        Path | None, Option(metavar="FILE", help="Measure the index with these. [default: those of the corpus]")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]"),
+        str | None, Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -70,13 +68,11 @@ def get(
         return _get_questions(entry, folder, as_json)
     if kind == "bm25":
         require_unset({"--encoder": encoder}, "is for vectors; add --kind dense")
-    shown = _get_corpus(entry, folder, place, kind, files or [], questions, encoder)
-    typer.echo(json.dumps(shown) if as_json else "\n".join(_lines(shown)))
+    record = _get_corpus(entry, folder, place, kind, files or [], questions, encoder)
+    show(as_json, record, *_lines(record))
 
 
 def _list(as_json: bool) -> None:
-    from dataclasses import asdict
-
     from sleuth.data.catalogue import ENTRIES
 
     if as_json:
@@ -92,17 +88,15 @@ def _list(as_json: bool) -> None:
 
 def _get_questions(entry: Entry, folder: Path, as_json: bool) -> None:
     file, tasks = _questions_of(entry, folder)
-    if as_json:
-        typer.echo(json.dumps({"name": entry.name, "questions": str(file), "count": len(tasks)}))
-    else:
-        typer.echo(f'{file}: {len(tasks):,} questions\nIn a recipe: questions = "{file}"')
+    record = {"name": entry.name, "questions": str(file), "count": len(tasks)}
+    show(as_json, record, f"{file}: {len(tasks):,} questions", f'In a recipe: questions = "{file}"')
 
 
 def _questions_of(entry: Entry, folder: Path) -> tuple[Path, list[Task]]:
     from sleuth.data.catalogue import location_of
     from sleuth.data.hub import download_from_hub
     from sleuth.data.questions import load_questions
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     file = download_from_hub(location_of(entry.file), folder, progress_bar)
     return file, load_questions(file)
@@ -123,12 +117,11 @@ def _get_corpus(
     from sleuth.data.rows import FORMATS
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.open_index import open_index
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.retrieval.vectors import load_faiss
+    from sleuth.runs.progress import progress_bar
 
     dense = kind == "dense"
     if dense:
-        from sleuth.retrieval.vectors import load_faiss
-
         load_faiss()  # before hours of downloading
     tasks = load_questions(questions) if questions else None  # wrong questions are reported first, too
     needed = None if files else needs_of(entry, folder, dense=dense)
@@ -164,7 +157,7 @@ def _recall(index: Any, tasks: Sequence[Task]) -> tuple[Measured, str]:
     names none, a passage with a golden answer in it."""
     from sleuth.answers.match import normalise
     from sleuth.evaluation.intervals import share
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     drawn = random.Random(0).sample(list(tasks), min(ASKED, len(tasks)))
     by_gold = all(task.gold_passages for task in drawn)

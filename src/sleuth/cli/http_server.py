@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from sleuth.host.variables import KEY_VARIABLE, key_in
 from sleuth.training.heavy import freeze_loaded
@@ -23,18 +23,18 @@ LOOPBACK = "127.0.0.1"
 STOP_SECONDS = 5
 """How long requests under way may take after the process was asked to stop."""
 
-Host = Annotated[str, typer.Option(help="0.0.0.0 lets other machines connect; then a key is needed.")]
+Host = Annotated[str, Option(help="0.0.0.0 lets other machines connect; then a key is needed.")]
 ApiKey = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--api-key",
         metavar="VARIABLE",
         help=f"Variable of the environment with the key that requests must carry. [default: {KEY_VARIABLE}, if set]",
     ),
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let other machines connect without a key.")]
+Insecure = Annotated[bool, Option("--insecure", help="Let other machines connect without a key.")]
 PerClient = Annotated[
-    int | None, typer.Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
+    int | None, Option(min=1, help="Requests of one address at once; further ones are refused with 429.")
 ]
 
 
@@ -57,23 +57,9 @@ def access_of(host: str, *, api_key: str | None, insecure: bool, per_client: int
     return Access(hosts=hosts, key=key, per_client=per_client)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one. Raises SleuthError where the address cannot be used."""
-    return _bound(host, port, f"--host {host} --port {port}")
-
-
-def listen_here(port: int | None, first: int, count: int = 20) -> socket.socket:
-    """A socket bound to a port of this machine alone; 0 is a free one. None: the first free one of `count` from
-    `first`, else any. Raises SleuthError where a given port cannot be used."""
-    if port is not None:
-        return _bound(LOOPBACK, port, f"--port {port}")
-    for candidate in range(first, first + count):
-        with suppress(SleuthError):
-            return _bound(LOOPBACK, candidate, "")
-    return _bound(LOOPBACK, 0, "--port 0")
-
-
-def _bound(host: str, port: int, options: str) -> socket.socket:
+def listen(host: str, port: int, options: str = "") -> socket.socket:
+    """A bound socket; port 0 takes a free one. Raises SleuthError, with the `options` that named it, where the address
+    cannot be used."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.socket(family)
@@ -81,8 +67,18 @@ def _bound(host: str, port: int, options: str) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         instead = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        options = options or f"--host {host} --port {port}"
         raise SleuthError(f"{options}: cannot listen there ({error.strerror or error}){instead}") from None
     return listening
+
+
+def listen_here(port: int | None, first: int, count: int = 20) -> socket.socket:
+    """A socket bound to a port of this machine alone; 0 is a free one. None: the first free one of `count` from
+    `first`, else any. Raises SleuthError where a given port cannot be used."""
+    for candidate in range(first, first + count) if port is None else ():
+        with suppress(SleuthError):
+            return listen(LOOPBACK, candidate)
+    return listen(LOOPBACK, port or 0, f"--port {port or 0}")
 
 
 def address_of(host: str, listening: socket.socket) -> str:

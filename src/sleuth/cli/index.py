@@ -1,20 +1,25 @@
-"""`sleuth index`: builds a search index of a corpus."""
+"""`sleuth index` and `sleuth search`: builds an index of a corpus, and searches it by hand or measures its recall."""
 
 from __future__ import annotations
 
-import json
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.inputs import prepare_out_file, require_unset
 from sleuth.terminal.options import AsJson
-from sleuth.types import SleuthError
+from sleuth.terminal.tables import print_figures, show
+from sleuth.types import Passage, SleuthError, Task
 
 if TYPE_CHECKING:
+    from sleuth.evaluation.intervals import Measured
     from sleuth.retrieval.index_card import IndexCard
+    from sleuth.retrieval.open_index import Index
     from sleuth.retrieval.writing import Progress
 
 FEW_PASSAGES = 50_000
@@ -24,44 +29,39 @@ FEW_PASSAGES = 50_000
 def index(
     corpus: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="CORPUS",
             help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), BEIR's folder, a folder of texts (.txt, "
             ".md, .html, .pdf), or hf://OWNER/NAME/FILE.",
         ),
     ],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The index; an existing one is replaced.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="The index; an existing one is replaced.")],
     kind: Annotated[
         Literal["bm25", "dense", "hybrid"] | None,
-        typer.Option(help="Words (bm25), vectors (dense), or both. [default: bm25]"),
+        Option(help="Words (bm25), vectors (dense), or both. [default: bm25]"),
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
+        str | None, Option(metavar="MODEL", help="dense, hybrid: a sentence encoder's folder or hub id.")
     ] = None,
-    query_prefix: Annotated[
-        str | None, typer.Option(help="Text before each query. [default: the encoder's own]")
-    ] = None,
-    passage_prefix: Annotated[
-        str | None, typer.Option(help="Text before each passage. [default: the encoder's own]")
-    ] = None,
+    query_prefix: Annotated[str | None, Option(help="Text before each query. [default: the encoder's own]")] = None,
+    passage_prefix: Annotated[str | None, Option(help="Text before each passage. [default: the encoder's own]")] = None,
     pooling: Annotated[
         Literal["mean", "cls", "max", "lasttoken"] | None,
-        typer.Option(help="How token vectors are pooled. [default: the encoder's own]"),
+        Option(help="How token vectors are pooled. [default: the encoder's own]"),
     ] = None,
     vectors: Annotated[
         Literal["flat", "ivf-sq8", "ivf-pq"] | None,
-        typer.Option(
+        Option(
             help="dense, hybrid: exact with 4 bytes per number, or approximate with 1 or a quarter. "
             f"[default: ivf-sq8; flat below {FEW_PASSAGES:,} passages]"
         ),
     ] = None,
     faiss: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
+        Path | None, Option(metavar="FILE", help="dense: use this faiss index of CORPUS instead of encoding it.")
     ] = None,
-    add: Annotated[bool, typer.Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
+    add: Annotated[bool, Option("--add", help="Add the passages of CORPUS to the index in DIR.")] = False,
     remove: Annotated[
-        bool,
-        typer.Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids."),
+        bool, Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -72,7 +72,7 @@ def index(
     downloaded into DIR.corpus first, and texts are split into passages there. With --add or --remove the index in DIR
     changes instead, and encodes no passage that it keeps; a kill leaves it as it was.
     """
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     encoding = {"--encoder": encoder, "--query-prefix": query_prefix, "--passage-prefix": passage_prefix}
     encoding |= {"--pooling": pooling, "--vectors": vectors, "--faiss": faiss}
@@ -81,7 +81,7 @@ def index(
             {"--remove": remove or None} if add else {}, "and --add are two commands; run one after the other"
         )
         require_unset({"--kind": kind} | encoding, f"is for a new index, and --add and --remove keep what {folder} has")
-        _print_card(folder, (_add if add else _remove)(corpus, folder), as_json)
+        _show_card(folder, (_add if add else _remove)(corpus, folder), as_json)
         return
     kind = kind or "bm25"
     if kind == "bm25":
@@ -99,8 +99,9 @@ def index(
     if kind != "bm25":  # before the encoder is loaded
         from sleuth.terminal.recipe_inputs import require_file
 
-        for file in (*([] if corpus.is_dir() else [corpus]), *([faiss] if faiss else [])):
-            require_file(file)
+        for file in (corpus, faiss):
+            if file is not None and not file.is_dir():
+                require_file(file)
     corpus = _local_corpus(corpus, folder)
 
     def build(progress: Progress, total: int) -> IndexCard:
@@ -121,14 +122,14 @@ def index(
     with progress_bar("index") as progress:
         total = _count_rows(corpus)
         card = build(lambda done: progress(done, max(done, total)), total)
-    _print_card(folder, card, as_json)
+    _show_card(folder, card, as_json)
 
 
 def _add(corpus: Path, folder: Path) -> IndexCard:
     from sleuth.retrieval.corpus import corpus_file
     from sleuth.retrieval.index_card import read_card
     from sleuth.retrieval.updating import add_passages
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     count = read_card(folder).count
     corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
@@ -141,25 +142,23 @@ def _remove(ids: Path, folder: Path) -> IndexCard:
     from sleuth.retrieval.corpus import read_ids
     from sleuth.retrieval.index_card import read_card
     from sleuth.retrieval.updating import remove_passages
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     total, removed = read_card(folder).count, read_ids(ids)
     with progress_bar("index") as progress:
         return remove_passages(folder, removed, lambda done: progress(done, max(done, total - len(removed))))
 
 
-def _print_card(folder: Path, card: IndexCard, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps({"folder": str(folder), **card.as_json()}))
-        return
-    typer.echo(f"{folder}: {card.count:,} passages, {card.kind}")
+def _show_card(folder: Path, card: IndexCard, as_json: bool) -> None:
+    lines = [f"{folder}: {card.count:,} passages, {card.kind}"]
     if card.encoder is not None:
         shown = f"queries begin with {card.encoder.query_prefix!r}, passages with {card.encoder.passage_prefix!r}"
-        typer.echo(f"encoder {card.encoder.model}: {card.encoder.width} numbers; {shown}")
+        lines.append(f"encoder {card.encoder.model}: {card.encoder.width} numbers; {shown}")
     if card.flat_recall is not None:
         value, low, high = (card.flat_recall[name] for name in ("value", "low", "high"))
-        typer.echo(f"vectors {card.storage}: {value:.3f} ({low:.3f} to {high:.3f}) of the exact 10 nearest are found")
-    typer.echo(f'Next: sleuth search {quote(str(folder))} "some words"')
+        lines.append(f"vectors {card.storage}: {value:.3f} ({low:.3f} to {high:.3f}) of the exact 10 nearest are found")
+    following = f'Next: sleuth search {quote(str(folder))} "some words"'
+    show(as_json, {"folder": str(folder), **card.as_json()}, *lines, following)
 
 
 def _local_corpus(corpus: Path, folder: Path) -> Path:
@@ -169,7 +168,7 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
     from sleuth.data.pages import is_of_pages
     from sleuth.data.rows import FORMATS
     from sleuth.retrieval.corpus import BEIR_CORPUS, write_corpus
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
 
     place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
     if place is None and is_of_pages(corpus):
@@ -191,3 +190,102 @@ def _count_rows(corpus: Path) -> int:
         return count_rows(corpus) if corpus.is_file() else 0
     except (OSError, *DAMAGED):  # the build reports what is wrong
         return 0
+
+
+def search(
+    folder: Annotated[Path, Argument(metavar="DIR", help="An index.")],
+    query: Annotated[str | None, Argument(metavar="QUERY", help="The query, in quotes.")] = None,
+    k: Annotated[int, Option("-k", metavar="N", min=1, help="How many passages.")] = 3,
+    questions: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Measure recall with these questions instead; BEIR's folder or qrels too."),
+    ] = None,
+    trec: Annotated[
+        Path | None, Option(metavar="FILE", help="With --questions: write what was found as a TREC run.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search an index, or measure its recall.
+
+    With --questions FILE: how often a gold passage is among the first N results for the question. With --trec FILE
+    also all results, one line each, for trec_eval and its relatives.
+    """
+    if (query is None) == (questions is None):
+        raise SleuthError(
+            f'give a query or --questions, one of the two: sleuth search {quote(str(folder))} "some words"'
+        )
+    if questions is None:
+        require_unset({"--trec": trec}, "writes what is found for the questions of a file; add --questions FILE")
+    else:
+        from sleuth.terminal.recipe_inputs import require_file
+
+        if not questions.is_dir():
+            require_file(questions)
+        prepare_out_file(trec, option="--trec", example="run.txt")
+
+    from sleuth.retrieval.open_index import open_index
+
+    index = open_index(folder)
+    if query is not None:
+        [passages] = asyncio.run(index.search([query], k))
+        lines = [f"[{rank}] {_passage_line(one)}" for rank, one in enumerate(passages, start=1)] or ["nothing found"]
+        show(as_json, {"query": query, "passages": [asdict(passage) for passage in passages]}, *lines)
+    elif questions is not None:
+        _measure_recall(index, questions, k, trec, as_json)
+
+
+def _passage_line(passage: Passage) -> str:
+    return f"{passage.title}  (id {passage.id}, score {passage.score:.2f})\n    {passage.text}"
+
+
+def _measure_recall(index: Index, questions: Path, k: int, trec: Path | None, as_json: bool) -> None:
+    from sleuth.data.questions import load_questions
+    from sleuth.runs.progress import progress_bar
+    from sleuth.search.rows import is_beir, load_beir
+
+    tasks = load_beir(questions) if is_beir(questions) else load_questions(questions)
+    if trec is None:
+        tasks = [task for task in tasks if task.gold_passages]
+        if not tasks:
+            raise SleuthError(f"{questions}: no question names its `gold_ids`, so recall cannot be measured")
+    with progress_bar("search") as progress:
+        found = asyncio.run(_search_each(index, tasks, k, lambda done: progress(done, len(tasks))))
+    if trec is not None:
+        from sleuth.host.atomic import replacing_file
+        from sleuth.search.rows import run_lines
+
+        with replacing_file(trec) as partial, partial.open("w", encoding="utf-8") as lines:
+            lines.writelines(f"{line}\n" for line in run_lines(tasks, found, f"sleuth-{index.card.kind}"))
+    recall = _recall_by_kind(tasks, found)
+    if recall and not as_json:
+        print_figures(f"recall@{k}", recall)
+    record = {"k": k, "recall": {name: measured.as_json() for name, measured in recall.items()}}
+    if trec is not None:
+        show(as_json, record | {"trec": str(trec)}, f"{trec}: what was found, as a TREC run")
+    elif as_json:
+        show(as_json, record)
+
+
+async def _search_each(
+    index: Index, tasks: Sequence[Task], k: int, progress: Callable[[int], None]
+) -> list[list[Passage]]:
+    """The passages of each question; one that is repeated is searched once."""
+    known: dict[str, list[Passage]] = {}
+    for number, task in enumerate(tasks, start=1):
+        if task.question not in known:
+            [known[task.question]] = await index.search([task.question], k)
+            progress(number)
+            await asyncio.sleep(0)  # an index that answers inline would never let Ctrl-C through
+    return [known[task.question] for task in tasks]
+
+
+def _recall_by_kind(tasks: Sequence[Task], found: Sequence[Sequence[Passage]]) -> dict[str, Measured]:
+    """Recall of all questions with gold passages, then of each kind if there are several."""
+    from sleuth.search.figures import recall
+
+    pairs = [(task, passages) for task, passages in zip(tasks, found, strict=True) if task.gold_passages]
+    kinds = sorted({task.kind for task, _ in pairs})
+    groups = {"all": pairs} if pairs else {}
+    if len(kinds) > 1:
+        groups |= {kind or "other": [pair for pair in pairs if pair[0].kind == kind] for kind in kinds}
+    return {name: recall(group) for name, group in groups.items()}

@@ -7,14 +7,17 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from sleuth.terminal.inputs import require_unset
+from sleuth.terminal.inputs import naming, require_unset
+from sleuth.terminal.tables import print_notes
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -36,10 +39,10 @@ ROWS = {"search": "questions", "refine": "rows", "think": "texts"}
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: new, or empty.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="The folder to write: new, or empty.")],
     corpus: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of .txt, .md, .html and .pdf, or "
             "hf://OWNER/NAME/FILE.",
@@ -47,20 +50,20 @@ def init(
     ] = None,
     questions: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Questions with answers: .jsonl, .parquet, .csv, .tsv or .json, or hf://OWNER/NAME/FILE.",
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
+        str | None, Option(metavar="MODEL", help="A model folder or a hub id. [default: a tiny model that ships]")
     ] = None,
-    task: Annotated[Literal["search", "refine", "think"], typer.Option(help="What the model is to learn.")] = "search",
+    task: Annotated[Literal["search", "refine", "think"], Option(help="What the model is to learn.")] = "search",
     columns: Annotated[
         list[str] | None,
-        typer.Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
+        Option("--column", metavar="NAME=COLUMN", help="What a column is called in FILE: question=prompt."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed holds out other rows.")] = 0,
+    seed: Annotated[int, Option(help="Another seed holds out other rows.")] = 0,
 ) -> None:
     """Write a recipe for your data, ready to train.
 
@@ -96,9 +99,8 @@ def init(
 def _require_new(folder: Path) -> None:
     if folder.resolve() == Path.cwd():
         raise SleuthError(f"{folder}: is the current folder; name a new one in it")
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if not is_empty and (folder.exists() or folder.is_symlink()):
         raise SleuthError(f"{folder}: exists and is not empty; name a new folder (nothing was changed)")
 
 
@@ -134,7 +136,7 @@ def _write_data(
     from sleuth.data.held_out import write_rows
     from sleuth.retrieval.bm25 import build_index
     from sleuth.retrieval.corpus import write_corpus
-    from sleuth.terminal.progress import row_counter
+    from sleuth.runs.progress import row_counter
 
     in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}
     in_questions = {OF_QUESTIONS[name]: column for name, column in names.items() if name in OF_QUESTIONS}
@@ -163,24 +165,18 @@ def _question_rows(file: Path, names: Mapping[str, str], seed: int, *, refine: b
 
     tasks = load_questions(file, names=names)
     if refine and (bare := [task for task in tasks if task.evidence is None]):
-        found = (
-            f"{len(bare):,} of {len(tasks):,} rows, the first of them {bare[0].id!r}, have no `tool_output` to refine"
-        )
-        raise SleuthError(f"{file}: {found}; --task search needs none")
-    try:
+        rows = f"{len(bare):,} of {len(tasks):,} rows, the first of them {bare[0].id!r}"
+        raise SleuthError(f"{file}: {rows}, have no `tool_output` to refine; --task search needs none")
+    with naming(file):
         return tuple([row_of(task) for task in part] for part in split_questions(tasks, seed))
-    except SleuthError as error:
-        raise SleuthError(f"{file}: {error}") from None
 
 
 def _text_rows(path: Path, names: Mapping[str, str], seed: int) -> Parts:
     from sleuth.data.held_out import read_texts, split
 
     texts = read_texts(path, names)
-    try:
+    with naming(path):
         return split(texts, lambda text: text["id"], seed, "texts")
-    except SleuthError as error:
-        raise SleuthError(f"{path}: {error}") from None
 
 
 def _world_rows(work: Path, task: StarterTask, seed: int) -> Parts:
@@ -205,25 +201,20 @@ def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
     from sleuth.plan.shapes import max_positions
     from sleuth.recipe.starter import Taught
 
-    place = Path(model)
-    files: dict[str, Any] = {"positions": max_positions(model)}
+    place, files = Path(model), Taught(positions=max_positions(model))
     if not place.is_dir():
-        return Taught(**files)
-    files |= {"weights": sum(file.stat().st_size for file in place.glob("*.safetensors")) or None}
-    files |= {"template": _chat_template(place)}
+        return files
+    weights = sum(file.stat().st_size for file in place.glob("*.safetensors")) or None
+    files = replace(files, weights=weights, template=_chat_template(place))
     card = ProtocolCard.read(place)
     if card is None or task == "think":
-        return Taught(**files)
+        return files
     spoken = DIALECTS if task == "search" else {dialect.name for dialect in REFINERS.values()}
     if card.dialect.name not in spoken or card.env is not None:
-        typer.echo(f"note: {place / FILE}: is not of --task {task}; the recipe asks in another protocol", err=True)
-        return Taught(**files)
-    return Taught(
-        **files,
-        env=_env_of(card, folder, work),
-        context=card.context,
-        scorer=card.scorer if task == "search" and card.scorer != STRICT.name else None,
-    )
+        print_notes([f"{place / FILE}: is not of --task {task}; the recipe asks in another protocol"])
+        return files
+    scorer = card.scorer if task == "search" and card.scorer != STRICT.name else None
+    return replace(files, env=_env_of(card, folder, work), context=card.context, scorer=scorer)
 
 
 def _chat_template(model: Path) -> str:

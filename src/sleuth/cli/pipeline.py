@@ -4,7 +4,7 @@ last checkpoint of the stages before it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,6 +33,7 @@ from sleuth.runs.interruption import ending_at_sigterm
 from sleuth.runs.manifest import changes_since
 from sleuth.runs.run_folder import RunFolder
 from sleuth.runs.stage_checkpoints import StageCheckpoints
+from sleuth.terminal.inputs import naming
 from sleuth.training import loop
 from sleuth.training.servers import RunServers
 from sleuth.training.stage_context import StageContext, failing, stage_inputs
@@ -44,20 +45,16 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
     first one alone evaluates. With `exact`, raises SleuthError if a run is resumed with other library versions, on
     another kind of processor or with another number of threads; Interrupted if SIGTERM ends it."""
     with ending_at_sigterm():
-        return _run_stages(recipe, folder, ranks, exact=exact)
-
-
-def _run_stages(recipe: Recipe, folder: RunFolder, ranks: Ranks, *, exact: bool) -> Path:
-    require_ranks(recipe, ranks)
-    ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
-    if not ranks.first:
-        PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
-    split = partial(server_memory, recipe, ranks=ranks.world)
-    run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
-    with closing(run_servers) as servers:
-        last = _run_each(recipe, folder, ranks, servers)
-    ranks.broadcast(folder.require_written)
-    return last
+        require_ranks(recipe, ranks)
+        ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
+        if not ranks.first:
+            PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
+        split = partial(server_memory, recipe, ranks=ranks.world)
+        run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
+        with closing(run_servers) as servers:
+            last = _run_each(recipe, folder, ranks, servers)
+        ranks.broadcast(folder.require_written)
+        return last
 
 
 def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServers) -> Path:
@@ -66,19 +63,10 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
     awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
     for index, stage in enumerate(recipe.stage):
         servers.rest()
-        made = {at for at in awaiting if not recipe.awaited(at)}
-        if made:
+        if made := {at for at in awaiting if not recipe.awaited(at)}:
             ranks.broadcast(partial(_require_made, recipe, made))
             awaiting -= made
-        context = StageContext(
-            recipe=recipe,
-            index=index,
-            folder=folder,
-            model=model,
-            first_step=recipe.first_step(index),
-            ranks=ranks,
-            servers=servers,
-        )
+        context = _context(recipe, index, folder, model, ranks=ranks, servers=servers)
         run = partial(stage.run, context)
         with folder.costing(stage.name, "total"):
             if stage.trains:
@@ -104,7 +92,7 @@ def require_ranks(recipe: Recipe, ranks: Ranks) -> None:
     """Raises SleuthError for stages that need one process, or several."""
     training = recipe.stages_of(TrainingRecipe)
     for index, stage in enumerate(recipe.stage):
-        with _named(index, stage):
+        with _naming(index, stage):
             if index in training:
                 loop.require_ranks(training[index], ranks)
             stage.require_ranks(ranks)
@@ -126,7 +114,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
     questions: dict[int, list[Task]] = {}
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
-        with _named(inputs.index, stage), CODE.skipping():
+        with _naming(inputs.index, stage), CODE.skipping():
             if inputs.index in training and inputs.resolution is not None:
                 loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
             lora = training[inputs.index].lora if inputs.index in training else None
@@ -146,7 +134,7 @@ def _require_made(recipe: Recipe, indices: Container[int]) -> None:
     """Raises SleuthError if the stages at `indices`, whose files did not exist before the run, cannot read them."""
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
         if inputs.index in indices:
-            with _named(inputs.index, stage):
+            with _naming(inputs.index, stage):
                 stage.require_inputs(inputs)
 
 
@@ -176,12 +164,15 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
     """The stages that train, each with the last checkpoint of the one before it."""
     model = recipe.model
     for index in recipe.stages_of(TrainingRecipe):
-        context = StageContext(
-            recipe=recipe, index=index, folder=folder, model=model, first_step=recipe.first_step(index)
-        )
+        context = _context(recipe, index, folder, model)
         yield context
         saved = context.checkpoints.resumable()
         model = str(saved[-1]) if saved else model
+
+
+def _context(recipe: Recipe, index: int, folder: RunFolder, model: str, **more: Any) -> StageContext:
+    first_step = recipe.first_step(index)
+    return StageContext(recipe=recipe, index=index, folder=folder, model=model, first_step=first_step, **more)
 
 
 def _begin(recipe: Recipe, folder: RunFolder, ranks: int, *, exact: bool) -> None:
@@ -245,10 +236,5 @@ def _overlaps(recipe: Recipe, tasks: Mapping[int, Sequence[Task]]) -> Iterator[d
             yield names | {"shared": shared, "of": len(tasks[tested])}
 
 
-@contextmanager
-def _named(index: int, stage: StageFields) -> Iterator[None]:
-    """Errors name the stage."""
-    try:
-        yield
-    except SleuthError as error:
-        raise SleuthError(*(f"stage.{index} ({stage.name}): {problem}" for problem in error.args)) from None
+def _naming(index: int, stage: StageFields) -> AbstractContextManager[None]:
+    return naming(f"stage.{index} ({stage.name})")

@@ -1,5 +1,4 @@
-"""`sleuth plan`: computes what a run will need, before it begins, and prints it: a table and bars of bytes by phase,
-whether they fit, and an estimate of the time."""
+"""`sleuth plan`: prints what a run will need, before it begins: bytes by phase, whether they fit, and the time."""
 
 from __future__ import annotations
 
@@ -10,30 +9,27 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from sleuth.host.memory import total_host_memory
-from sleuth.terminal.options import AsJson, CheckNoCode, RecipeFile
+from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from sleuth.plan.fit import CardPlan, StageTime
     from sleuth.plan.phases import Phase
 
 
 def plan(
     recipe: RecipeFile,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, as in `sleuth train`.")
-    ] = None,
+    overrides: Overrides = None,
     world: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="N", help="How many cards there are. [default: 1]")
+        int | None, Option("--ranks", min=1, metavar="N", help="How many cards there are. [default: 1]")
     ] = None,
     card: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="NAME",
             help='The card, such as h100-80, "8 x a100-40" or 24GB; cpu: this machine\'s memory, without a time.',
         ),
@@ -84,47 +80,32 @@ COLUMNS = {
     "cache": ("cache",),
     "other": ("packed weights", "server", "checkpoint", "libraries"),
 }
-"""Heading -> the parts that are added up under it, in the order of the bars."""
-MARKS = dict(zip(COLUMNS, "wfsgaco", strict=True))
-COLOURS = dict(zip(COLUMNS, ("blue", "cyan", "magenta", "red", "yellow", "green", "bright_black"), strict=True))
-LABEL, BAR = 26, 50
-"""Characters of a phase's name, and of a bar as long as the card's memory."""
+"""Heading -> the parts that are added up under it."""
 
 
 def print_card_plan(plan: CardPlan) -> None:
-    """The table in 80 columns, the bars under it, and lines."""
+    """The table in 80 columns, and lines."""
     from sleuth.runs.progress import Console
 
-    console = Console()
-    sections = _sections(plan)
-    console.print(_table(plan, sections))
-    for bar in _bars(plan, sections):
-        console.print(bar, soft_wrap=True)
+    Console().print(_table(plan))
     typer.echo("\n".join(["", *_lines(plan)]))
 
 
 def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
     """Stage -> the stages with the same figures, its own name first, and its phases."""
-    found: dict[str, tuple[list[str], list[Phase]]] = {}
-    for name, phases in groupby(plan.phases, key=lambda phase: phase.stage):
-        listed = list(phases)
-        figures = [(phase.name, phase.bytes) for phase in listed if phase.name != "load"]
-        alike = next(
-            (
-                first
-                for first, (_, others) in found.items()
-                if figures == [(phase.name, phase.bytes) for phase in others if phase.name != "load"]
-            ),
-            None,
-        )
-        if alike is None:
-            found[name] = ([name], listed)
-        else:
-            found[alike][0].append(name)
-    return found
+    sections: dict[str, tuple[list[str], list[Phase]]] = {}
+    firsts: dict[str, str] = {}
+    for name, group in groupby(plan.phases, key=lambda phase: phase.stage):
+        phases = list(group)
+        figures = str([(phase.name, sorted(phase.bytes.items())) for phase in phases if phase.name != "load"])
+        first = firsts.setdefault(figures, name)
+        if first == name:
+            sections[name] = [], phases
+        sections[first][0].append(name)
+    return sections
 
 
-def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> object:
+def _table(plan: CardPlan) -> object:
     from rich import box
     from rich.table import Table
 
@@ -132,41 +113,13 @@ def _table(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -
     table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}")
     for heading in (*COLUMNS, "total"):
         table.add_column(heading, justify="right", min_width=5, no_wrap=True)
-    for names, phases in sections.values():
+    for names, phases in _sections(plan).values():
         table.add_row(", ".join(names), style="bold")
         for phase in phases:
-            parts = _grouped(phase)
-            cells = [f"{count / 1e9:.1f}" if count else "" for count in parts.values()]
-            table.add_row(f"  {phase.name}", *cells, f"{sum(parts.values()) / 1e9:.1f}")
+            sums = [sum(phase.bytes.get(part, 0) for part in parts) for parts in COLUMNS.values()]
+            cells = [f"{count / 1e9:.1f}" if count else "" for count in sums]
+            table.add_row(f"  {phase.name}", *cells, f"{sum(sums) / 1e9:.1f}")
     return table
-
-
-def _grouped(phase: Phase) -> dict[str, int]:
-    return {heading: sum(phase.bytes.get(part, 0) for part in parts) for heading, parts in COLUMNS.items()}
-
-
-def _bars(plan: CardPlan, sections: dict[str, tuple[list[str], list[Phase]]]) -> Iterator[Text]:
-    """A bar for each phase; `|` is the end of the card's memory."""
-    from rich.text import Text
-
-    shown: list[tuple[str, dict[str, int]]] = []
-    for names, phases in sections.values():
-        for phase in phases:
-            label, parts = f"{names[0]}: {phase.name}", _grouped(phase)
-            if parts in [before for _, before in shown]:
-                continue
-            shown.append((label, parts))
-    for label, parts in shown:
-        bar = Text(f"{label if len(label) <= LABEL else label.partition(': ')[2]:<{LABEL}.{LABEL}} ")
-        before, drawn = 0, 0
-        for heading, count in parts.items():
-            before += count
-            length = max(0, round(BAR * before / plan.memory) - drawn)
-            bar.append(MARKS[heading] * length, style=COLOURS[heading])
-            drawn += length
-        bar.append(" " * max(0, BAR - drawn) + "|" if drawn <= BAR else f"  over by {(before - plan.memory) / 1e9:.1f}")
-        yield bar
-    yield Text("".join(f"{mark} {heading}  " for heading, mark in MARKS.items()).rstrip())
 
 
 def _lines(plan: CardPlan) -> Iterator[str]:
@@ -202,19 +155,15 @@ def _count(stage: StageTime) -> str:
 def _times(plan: CardPlan) -> Iterator[str]:
     for stage in plan.stages:
         if stage.step_seconds:
-            yield f"{stage.name}: {_step(stage)}"
-    if plan.seconds is not None:
-        yield f"time: about {_duration(plan.seconds)}; {_assumed(plan.card)}"
-    elif plan.card != "cpu":
-        unknown = [stage.name for stage in plan.stages if stage.seconds is None]
-        known = sum(stage.seconds or 0.0 for stage in plan.stages)
-        without = f"without {', '.join(unknown)}, whose questions are not known"
-        yield f"time: about {_duration(known)} {without}; {_assumed(plan.card)}"
-
-
-def _step(stage: StageTime) -> str:
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in stage.step_seconds.items())
-    return f"{stage.steps:,} steps of about {sum(stage.step_seconds.values()):.3g} s ({parts})"
+            parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in stage.step_seconds.items())
+            whole = sum(stage.step_seconds.values())
+            yield f"{stage.name}: {stage.steps:,} steps of about {whole:.3g} s ({parts})"
+    if plan.card == "cpu":
+        return
+    known = sum(stage.seconds or 0.0 for stage in plan.stages)
+    unknown = [stage.name for stage in plan.stages if stage.seconds is None]
+    without = f" without {', '.join(unknown)}, whose questions are not known" if unknown else ""
+    yield f"time: about {_duration(known)}{without}; {_assumed(plan.card)}"
 
 
 def _assumed(card: str) -> str:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.host.threads import PROCESS
 from sleuth.own.permission import BY_RUN, CODE
-from sleuth.terminal.options import AllowCode, AsJson, NoCode
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.options import AllowCode, AsJson, NoCode, Overrides
+from sleuth.terminal.tables import Column, print_columns, print_notes, show, with_interval
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
     from sleuth.training.replay import Rescored
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    step: Annotated[int, typer.Argument(min=1, help="A step in its metrics.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Another reward or loss: grpo.loss.clip_high=0.2."),
-    ] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
+    step: Annotated[int, Argument(min=1, help="A step in its metrics.")],
+    overrides: Overrides = None,
     layout: Annotated[
-        Literal["tree", "padded"], typer.Option(help="Compute shared prefixes once, or each row by itself.")
+        Literal["tree", "padded"], Option(help="Compute shared prefixes once, or each row by itself.")
     ] = "tree",
     allow_code: AllowCode = False,
     as_json: AsJson = False,
@@ -50,7 +47,7 @@ def replay(
     import_heavy()
     from sleuth.cli.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
     from sleuth.training.replay import replay as replay_step
 
     for stage in trained_stages(folder.recipe, folder):
@@ -62,16 +59,17 @@ def replay(
             break
     else:
         raise SleuthError(f"{run}: step {step} belongs to no GRPO stage, so it has no rollouts")
-    if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(found)))
-        return
     between = found.step - found.restored_at - 1
-    typer.echo(f"step {found.step}, with the weights of step {found.restored_at} and {between} updates made again")
-    typer.echo(f"loss as recorded     {_shown(found.recorded_loss)}")
-    typer.echo(f"loss, computed again {_shown(found.loss)}")
-    typer.echo(f"loss after changes   {_shown(found.changed_loss)}")
-    typer.echo(f"cosine of gradients  {_shown(found.cosine)}  (as it was, and after the changes)")
-    typer.echo(f"scores changed       {found.scores_changed} of {found.episodes}")
+    show(
+        as_json,
+        asdict(found),
+        f"step {found.step}, with the weights of step {found.restored_at} and {between} updates made again",
+        f"loss as recorded     {_shown(found.recorded_loss)}",
+        f"loss, computed again {_shown(found.loss)}",
+        f"loss after changes   {_shown(found.changed_loss)}",
+        f"cosine of gradients  {_shown(found.cosine)}  (as it was, and after the changes)",
+        f"scores changed       {found.scores_changed} of {found.episodes}",
+    )
 
 
 def _shown(value: float | None) -> str:
@@ -79,9 +77,9 @@ def _shown(value: float | None) -> str:
 
 
 def rescore(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder.", show_default=False)],
     reward: Annotated[
-        Path, typer.Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
+        Path, Option(metavar="NEW.toml", help="A file of [[reward]] tables, as in a recipe.", show_default=False)
     ],
     no_code: NoCode = False,
     as_json: AsJson = False,
@@ -103,7 +101,7 @@ def rescore(
     import_heavy()
     from sleuth.cli.pipeline import trained_stages
     from sleuth.recipe.grpo import GrpoRecipe
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
     from sleuth.training.replay import rescore as rescore_stage
 
     played = folder.recipe.stages_of(GrpoRecipe)
@@ -115,11 +113,10 @@ def rescore(
         raise SleuthError(*(f"{reward}: {line}, as in stage {name} of {run}" for name, line in unfit))
     with progress_bar("rescore") as progress:
         found = [
-            rescore_stage(stage, rewards, progress=progress, warn=lambda line: typer.echo(f"note: {line}", err=True))
-            for stage in stages
+            rescore_stage(stage, rewards, progress=progress, warn=lambda line: print_notes([line])) for stage in stages
         ]
     if as_json:
-        typer.echo(json.dumps({"stages": [dataclasses.asdict(one) for one in found]}))
+        typer.echo(json.dumps({"stages": [asdict(one) for one in found]}))
         return
     for one in found:
         _print_rescored(one, reward)
@@ -133,21 +130,22 @@ def _print_rescored(found: Rescored, reward: Path) -> None:
     columns = [
         Column(
             heading=heading,
-            cells=["none" if one.mean is None else f"{one.mean:.3f}", f"{one.missing:,}", _interval(one.signal)],
+            cells=[
+                "none" if one.mean is None else f"{one.mean:.3f}",
+                f"{one.missing:,}",
+                with_interval(one.signal, "none"),
+            ],
         )
         for heading, one in (("as it was", found.before), (f"under {reward}", found.after))
     ]
     print_columns(["mean score", "without a score", "groups with signal"], columns)
-    console.print(f"Kendall's tau-b of siblings  {_interval(found.within)}, of {found.within.n:,} questions")
+    console.print(
+        f"Kendall's tau-b of siblings  {with_interval(found.within, 'none')}, of {found.within.n:,} questions"
+    )
     console.print(f"of all episodes              {'none' if found.overall is None else f'{found.overall:.2f}'}")
-    console.print(f"the same sibling is best in  {_interval(found.same_best)} of groups")
+    console.print(f"the same sibling is best in  {with_interval(found.same_best, 'none')} of groups")
     if found.judge:
         console.print(f"judge                        {found.judge['judge_asked']:,} questions asked, ", end="")
         console.print(f"{found.judge['judge_cached']:,} known")
     if found.after.why:
         console.print(f"the first without a score: {found.after.why}")
-
-
-def _interval(figure: Measured) -> str:
-    """`0.94 (0.80 to 0.98)`."""
-    return figure.formatted(".2f", unmeasured="none")

@@ -1,20 +1,38 @@
-"""`sleuth report` and `sleuth watch`: the report of a run as one HTML page, and of runs while they train."""
+"""`sleuth report`, `sleuth watch` and `sleuth compare`: a run as one HTML page, runs while they train, and the paired
+differences between runs, checkpoints or evaluation files."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
+from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
+from sleuth.cli.http_server import run as serve_until_stopped
+from sleuth.terminal.options import AsJson
+from sleuth.terminal.tables import Column, print_columns, show
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.answers.failures import Mode
+    from sleuth.evaluation.significance import Difference
+    from sleuth.report.comparison import Comparison, Pair
+
+WIDE = 100
+"""Columns of a terminal that two arms and their difference need."""
+LEGEND = """\
+[low, high] is a 95 % interval. p is how likely so large a difference would be if both sides were alike: McNemar's
+exact test for outcomes of 0 and 1, sign flips for others, Student's t over several runs; not corrected for the
+number of rows."""
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder, finished or not.")],
     all_rollouts: Annotated[
-        bool, typer.Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
+        bool, Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
     ] = False,
 ) -> None:
     """Write a run's report: one HTML page that opens offline.
@@ -32,11 +50,9 @@ def report(
 def watch(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False
-        ),
+        Argument(metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     host: Host = "127.0.0.1",
     api_key: ApiKey = None,
     insecure: Insecure = False,
@@ -55,4 +71,108 @@ def watch(
     access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
     server = server_of(watch_app(reports, access))
     typer.echo(f"{', '.join(map(str, runs))}: at {address_of(host, listening)}/ until Ctrl-C")
-    run(server, listening)
+    serve_until_stopped(server, listening)
+
+
+def compare(
+    places: Annotated[
+        list[str],
+        Argument(
+            metavar="A B...",
+            help="Runs, checkpoints or evaluation files; plain=A,B is one arm of two. One run: its evaluations.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None, Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs, checkpoints or evaluation files.
+
+    Paired differences on the same questions with 95 % intervals and p-values, over questions and, where an arm has
+    several runs, over runs.
+    """
+    from sleuth.report.arms import read_arms
+    from sleuth.report.comparison import compare as compare_arms
+    from sleuth.runs.chain import warning
+    from sleuth.runs.progress import progress_bar
+
+    if out is not None and out.suffix != ".html":
+        raise SleuthError(f"--out {out}: should be FILE.html: a comparison is one page")
+    arms = read_arms(places)
+    members = [member for arm in arms for member in arm.members]
+    lines = [member.run.warning if member.run else warning(member.file.absolute().parent.parent) for member in members]
+    for line in filter(None, dict.fromkeys(lines)):
+        typer.echo(line, err=True)
+    with progress_bar("compare") as progress:
+        comparison = compare_arms(arms, progress)
+    if out is not None:
+        from sleuth.report.page import write_comparison
+
+        write_comparison(comparison, out)
+    if as_json:
+        show(as_json, comparison.as_json())
+        return
+    _print(comparison)
+    typer.echo(out if out else "Add --out FILE.html for the training curves and the questions side by side.")
+
+
+def _print(comparison: Comparison) -> None:
+    from sleuth.runs.progress import Console
+
+    for arm in comparison.arms:
+        typer.echo(f"{arm.name}: {', '.join(str(member.file) for member in arm.members)}")
+    for line in (*comparison.headlines, *comparison.notes, *comparison.protocols):
+        typer.echo(line)
+    for key, values in comparison.recipes.items():
+        typer.echo(f"Recipes differ in {key}: " + ", ".join(f"{name} {value}" for name, value in values.items()) + ".")
+    narrow = Console().width < WIDE
+    pairs = list(comparison.became)
+    only = pairs[0] if len(pairs) == 1 else None  # else one table of levels, and one for each pair
+    _print_figures(comparison, comparison.names, only, narrow)
+    for pair in pairs if only is None else ():
+        _print_figures(comparison, [], pair, narrow)
+    _print_outcomes(comparison)
+    typer.echo(LEGEND)
+
+
+def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> None:
+    """One row per figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals
+    get lines of their own."""
+    from sleuth.evaluation.figures import figure
+
+    rows: list[list[str]] = []
+    for key, levels in comparison.levels.items():
+        digits = figure(key).digits
+        form, bound = (f".{number}f" for number in (digits, min(digits, 2)))  # bounds short, so that two arms fit
+        cells = [levels[name].bracketed(form, bound) for name in names]
+        if pair:
+            cells += _difference(comparison.differences[key][pair], f"+{form}", f"+{bound}")
+        rows.append([cell.replace(" [", "\n[") if narrow else cell for cell in cells])
+    over = f"{pair[1]} minus {pair[0]}" if pair else None
+    headings = [*names, *((over if names else "difference", "p", "n") if over else ())]
+    columns = [Column(heading=str(heading), cells=[row[at] for row in rows]) for at, heading in enumerate(headings)]
+    print_columns(list(comparison.levels), columns, heading="figure", title=None if names else over)
+
+
+def _print_outcomes(comparison: Comparison) -> None:
+    from sleuth.answers.failures import MODES
+
+    totals = {name: sum(counts.values()) for name, counts in comparison.modes.items()}
+    modes: list[Mode] = [mode for mode in MODES if any(comparison.modes[name][mode] for name in comparison.names)]
+    columns = []
+    for name in comparison.names:
+        counts = [comparison.modes[name][mode] for mode in modes]
+        columns.append(Column(heading=name, cells=[f"{count:,} ({count / totals[name]:.0%})" for count in counts]))
+    print_columns([MODES[mode] for mode in modes], columns, heading="what became of the questions")
+
+
+def _difference(found: Difference | None, form: str, bound: str) -> list[str]:
+    if found is None:
+        return ["none", "", "0"]
+    return [
+        found.measured.bracketed(form, bound),
+        "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
+        f"{found.measured.n:,}",
+    ]

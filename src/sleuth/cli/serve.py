@@ -1,45 +1,59 @@
-"""`sleuth serve`: a checkpoint behind HTTP, as an agent that searches."""
+"""`sleuth serve` and `sleuth retriever`: a checkpoint as an agent that searches, and an index, behind HTTP."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
-from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, run, server_of
+from sleuth.cli.http_server import (
+    LOOPBACK,
+    ApiKey,
+    Host,
+    Insecure,
+    PerClient,
+    access_of,
+    address_of,
+    listen,
+    run,
+    server_of,
+)
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.inputs import require_engine, require_inputs, require_passages
+from sleuth.terminal.inputs import require_engine, require_inputs, require_passages, require_unset
+from sleuth.terminal.tables import print_notes
 from sleuth.training.heavy import import_heavy
+from sleuth.types import SleuthError
+
+PORT = 8000
 
 
 def serve(
     model: options.Model,
     index: options.Index = None,
-    url: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
-    ] = None,
+    url: options.Retrievers = None,
     questions: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Questions of which the page offers three. [default: those that its run was evaluated with]",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Host = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
+    host: Host = LOOPBACK,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
+        str | None, Option(metavar="NAME", help="The name of the model for clients. [default: its folder]")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations at once at most.")] = 64,
+    slots: Annotated[int, Option(min=1, help="Conversations at once at most.")] = 64,
     cache_memory: options.CacheMemory = None,
     waiting: Annotated[
-        int, typer.Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
+        int, Option(min=0, help="Conversations that may wait; further ones are refused with 429.")
     ] = 256,
     max_seconds: Annotated[
-        float, typer.Option(min=0.001, help="Longest time of a conversation, and of waiting for it.")
+        float, Option(min=0.001, help="Longest time of a conversation, and of waiting for it.")
     ] = 120.0,
     dialect: options.Dialect = None,
     prompt: options.Prompt = None,
@@ -91,8 +105,7 @@ def serve(
     )
     if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
+    print_notes(notes)
     examples = example_questions(model, session.setting.dialect, tasks)
     agent = agent_of(session, name or Path(model).resolve().name, index, examples)
     limits = conversation_limits(seconds=max_seconds, waiting=waiting)
@@ -102,3 +115,60 @@ def serve(
     typer.echo(f"A page to talk to it: {address}/    OpenAI's API: {address}/v1")
     PROCESS.announce()
     run(server_of(app), listening)
+
+
+def retriever(
+    folder: Annotated[Path, Argument(metavar="DIR", help="An index.")],
+    port: Annotated[
+        int | None, Option(min=0, max=65535, help=f"0 takes a free one. [default: {PORT}]", show_default=False)
+    ] = None,
+    host: Host = LOOPBACK,
+    mcp: Annotated[
+        bool, Option("--mcp", help="Tools for clients of MCP: over stdin and stdout or, with --port, HTTP.")
+    ] = False,
+    max_seconds: Annotated[
+        float, Option(min=0.001, help="Longest time of an answer; a larger index needs more.")
+    ] = 60.0,
+    device: Annotated[
+        Literal["cpu", "cuda"], Option(help="Where flat vectors are searched: cuda splits them over all cards.")
+    ] = "cpu",
+    api_key: ApiKey = None,
+    insecure: Insecure = False,
+    per_client: PerClient = None,
+) -> None:
+    """Serve an index over HTTP, for Sleuth and other trainers.
+
+    In the dialects of Search-R1, slime, SkyRL and ReSearch: POST /retrieve, POST /batch_search; GET /health, /metrics.
+    With --mcp the tools search(query, k) and open(id) for agents, at /mcp if over HTTP.
+    """
+    from sleuth.serve.access import Limits
+    from sleuth.serve.search_handler import IndexLoader
+
+    limits = Limits(seconds=max_seconds)
+    if mcp and port is None:
+        of_http = {"--host": None if host == LOOPBACK else host, "--api-key": api_key, "--per-client": per_client}
+        require_unset(of_http | {"--insecure": insecure or None}, "is for HTTP, and --mcp serves stdin; add --port")
+        from sleuth.serve.mcp_server import mcp_server, protocol_stdout, serve_stdio
+        from sleuth.serve.search_handler import RequestHandler
+
+        loader = IndexLoader(folder, device)
+        tools = mcp_server(RequestHandler(loader, limits))
+        with protocol_stdout() as stdout:
+            asyncio.run(serve_stdio(tools, loader, stdout))
+        return
+
+    from sleuth.serve.retriever_app import retriever_app
+
+    opening = IndexLoader(folder, device)
+    listening = listen(host, PORT if port is None else port)
+    access = access_of(host, api_key=api_key, insecure=insecure, per_client=per_client)
+    server = server_of(retriever_app(opening, limits, access, mcp=mcp))
+    opening.start(failed=lambda: setattr(server, "should_exit", True))
+    address = address_of(host, listening)
+    typer.echo(f"{folder}: {opening.card.count:,} passages, {opening.card.kind}, at {address}")
+    typer.echo(f"Ready when {address}/health says so. Search-R1, slime, SkyRL: {address}/retrieve")
+    if mcp:
+        typer.echo(f"Clients of MCP: {address}/mcp")
+    run(server, listening)
+    if opening.error:
+        raise SleuthError(opening.error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Sequence
 from itertools import product
@@ -10,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from sleuth.cli.app import FAILED, PAUSED
-from sleuth.terminal.options import AsJson, NoCode, Quiet
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
+from sleuth.terminal.tables import Column, print_columns, show, table_cell
 from sleuth.types import RetrievalFailed, SleuthError, StoppedByRule
 
 if TYPE_CHECKING:
-    from sleuth.evaluation.intervals import Measured
     from sleuth.ranks import Ranks
     from sleuth.recipe import Recipe
     from sleuth.recipe.sweep import SweepRecipe
@@ -30,20 +29,16 @@ LEGEND = (
 
 
 def sweep(
-    recipe: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: STAGE.steps=50.")
-    ] = None,
+    recipe: Annotated[Path, Argument(metavar="FILE", help="A TOML file with [[arm]] tables.", show_default=False)],
+    overrides: Overrides = None,
     run: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Holds one run folder per arm and seed. [default: runs/NAME]")
+        Path | None, Option(metavar="DIR", help="Holds one run folder per arm and seed. [default: runs/NAME]")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--arm", metavar="NAME", help="Train this arm; more than once for several.")
+        list[str] | None, Option("--arm", metavar="NAME", help="Train this arm; more than once for several.")
     ] = None,
     seeds: Annotated[
-        list[int] | None, typer.Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
+        list[int] | None, Option("--seed", metavar="N", help="Train with this seed; more than once for several.")
     ] = None,
     no_code: NoCode = False,
     quiet: Quiet = False,
@@ -97,8 +92,8 @@ def sweep(
             return
     rows = arm_table(resolved, root)
     if as_json:
-        against = {"evaluation": resolved.table.evaluation, "against": resolved.table.against}
-        typer.echo(json.dumps(against | {"arms": {row.name: row.as_json() for row in rows}}))
+        table = {"evaluation": resolved.table.evaluation, "against": resolved.table.against}
+        show(as_json, table | {"arms": {row.name: row.as_json() for row in rows}})
     else:
         _print(resolved, rows)
     for line in (*stopped, *failed):
@@ -124,7 +119,7 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
     if not rows:
         typer.echo(f"No arm of {recipe.name} is measured yet, so there is no table.")
         return
-    columns = [Column(heading=heading, cells=cells) for heading, cells in _columns(recipe, rows)]
+    columns = [Column(heading=heading, cells=cells) for heading, cells in _columns(recipe, rows).items()]
     print_columns([row.name for row in rows], columns, heading="arm")
     typer.echo(f"{recipe.table.evaluation} of {recipe.name}. {LEGEND}")
     needed = [f"{row.name} {row.needed:,}" for row in rows if row.needed]
@@ -138,29 +133,16 @@ def _print(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> None:
         typer.echo(f"Not measured yet: {', '.join(lacking)}.")
 
 
-def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> list[tuple[str, list[str]]]:
-    """Each heading with the cells below it."""
-    first, against = recipe.table.figures[0], recipe.table.against
-    columns = [("seeds", [f"{len(row.seeds)}" for row in rows])]
-    columns.append(("tokens", [f"{row.tokens_trained:,.0f}" for row in rows]))
+def _columns(recipe: SweepRecipe, rows: Sequence[ArmRow]) -> dict[str, list[str]]:
+    """The cells below each heading."""
+    columns = {"seeds": [f"{len(row.seeds)}" for row in rows], "tokens": [f"{row.tokens_trained:,.0f}" for row in rows]}
     if any(row.certified is not None for row in rows):
-        columns.append(("certified", [f"{row.certified or 0} of {len(row.seeds)}" for row in rows]))
+        columns["certified"] = [f"{row.certified or 0} of {len(row.seeds)}" for row in rows]
     if any(row.stopped for row in rows):
-        columns.append(
-            ("stopped\nat a gate", [f"{len(row.stopped)} of {len({*row.seeds, *row.stopped})}" for row in rows])
-        )
-    columns += [
-        (name.replace(":", "\n"), [_cell(row.figures[name]) if name in row.figures else "" for row in rows])
-        for name in recipe.table.figures
-    ]
-    if against:
-        over = [_cell(row.over.measured) if row.over else "" for row in rows]
-        columns.append((f"{first.rpartition(':')[2]}\nover {against}", over))
+        columns["stopped\nat a gate"] = [f"{len(row.stopped)} of {len({*row.seeds, *row.stopped})}" for row in rows]
+    for name in recipe.table.figures:
+        columns[name.replace(":", "\n")] = [table_cell(row.figures.get(name), 2) for row in rows]
+    if recipe.table.against:
+        heading = f"{recipe.table.figures[0].rpartition(':')[2]}\nover {recipe.table.against}"
+        columns[heading] = [table_cell(row.over and row.over.measured, 2) for row in rows]
     return columns
-
-
-def _cell(figure: Measured) -> str:
-    """`1.12` over `0.84 to 1.40`."""
-    if figure.value is None:
-        return "missing"
-    return f"{figure.value:.2f}\n{figure.low:.2f} to {figure.high:.2f}"

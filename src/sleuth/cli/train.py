@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from sleuth.cli.app import FAILED, exit_status
 from sleuth.ranks import Ranks
-from sleuth.terminal.options import NoCode, Quiet, RecipeFile
+from sleuth.terminal.options import NoCode, Overrides, Quiet, RecipeFile
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -31,40 +32,33 @@ OTHER_RANK_DELAY = 5.0
 
 def train(
     recipe: RecipeFile,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value: grpo.steps=50.")
-    ] = None,
+    overrides: Overrides = None,
     run: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The run folder; continued if it holds this run. [default: runs/NAME]"),
+        Path | None, Option(metavar="DIR", help="The run folder; continued if it holds this run. [default: runs/NAME]")
     ] = None,
     roll_back: Annotated[
         bool,
-        typer.Option(
-            "--roll-back", help="Continue from the best checkpoint, with other random draws; --set may differ."
-        ),
+        Option("--roll-back", help="Continue from the best checkpoint, with other random draws; --set may differ."),
     ] = False,
     accepted_reward: Annotated[
-        str | None, typer.Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
+        str | None, Option("--accept-reward", metavar="HASH", help="Continue under this other reward.")
     ] = None,
     repository: Annotated[
-        str | None, typer.Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
+        str | None, Option("--push", metavar="OWNER/NAME", help="Upload the last checkpoint to the hub.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
+        bool, Option("--exact", help="Continue only with the same libraries, processor and number of threads.")
     ] = False,
     ray: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT."),
+        str | None, Option(metavar="ADDRESS", help="Let Ray start the ranks: `local`, `auto` or a cluster's HOST:PORT.")
     ] = None,
     no_code: NoCode = False,
     quiet: Quiet = False,
     world: Annotated[
-        int | None, typer.Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
+        int | None, Option("--ranks", min=1, metavar="N", help="With --ray: how many processes train.")
     ] = None,
     restarts: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="With --ray: how often to restart ranks that ended. [default: 3]"),
+        int | None, Option(min=0, metavar="N", help="With --ray: how often to restart ranks that ended. [default: 3]")
     ] = None,
 ) -> None:
     """Train a recipe, or continue the run folder that holds it.
@@ -75,10 +69,11 @@ def train(
     from sleuth.runs.run_folder import RunFolder
     from sleuth.terminal.recipe_inputs import missing_inputs
 
+    accepted: dict[str, Any] = {"accepted_reward": accepted_reward, "changed": roll_back}
     with _rank_0_first():
         resolved = load_recipe(recipe, overrides or (), missing_inputs)
         place = run or Path("runs") / resolved.name
-        RunFolder.require_same(place, resolved, accepted_reward=accepted_reward, changed=roll_back)
+        RunFolder.require_same(place, resolved, **accepted)
 
     import_heavy()
     from sleuth.cli.pipeline import require_accepted, require_inputs, run_recipe, stage_to_roll_back
@@ -97,35 +92,22 @@ def train(
         require_inputs(resolved)
         require_push(repository)
     if ray or world or restarts is not None:
-        train_once = partial(
-            train,
-            recipe,
-            overrides,
-            place,
-            accepted_reward=accepted_reward,
-            exact=exact,
-            repository=repository,
-            quiet=quiet,
-        )
-        _train_on_ray(
-            train_once, resolved, place, ray, world, restarts, roll_back=roll_back, accepted_reward=accepted_reward
-        )
+        options: dict[str, Any] = {"exact": exact, "repository": repository, "quiet": quiet}
+        train_once = partial(train, recipe, overrides, place, accepted_reward=accepted_reward, **options)
+        _train_on_ray(train_once, resolved, place, ray, world, restarts, accepted)
         return
-    with (
-        silence(quiet),
-        on_ranks() as ranks,
-        open_on(ranks, place, resolved, accepted_reward=accepted_reward, changed=roll_back) as folder,
-    ):
+    with silence(quiet), on_ranks() as ranks, open_on(ranks, place, resolved, **accepted) as folder:
         if roll_back:
             ranks.broadcast(lambda: folder.say(stage_to_roll_back(resolved, folder).roll_back()))
         last = run_recipe(resolved, folder, ranks, exact=exact)
-        if repository and ranks.first:
+        if not ranks.first:
+            return
+        if repository:
             push(last, repository)
             folder.say(f"{last} is at {repository} on the hub, in a private repository if it is new")
-        if ranks.first:
-            if (line := run_headline(read_run(place))) is not None:
-                typer.echo(line)
-            typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {quote(str(place))}`.")
+        if (line := run_headline(read_run(place))) is not None:
+            typer.echo(line)
+        typer.echo(f"{last}: the last checkpoint. Look at the run with `sleuth report {quote(str(place))}`.")
 
 
 @contextmanager
@@ -162,9 +144,7 @@ def _train_on_ray(
     address: str | None,
     world: int | None,
     restarts: int | None,
-    *,
-    roll_back: bool,
-    accepted_reward: str | None,
+    accepted: dict[str, Any],
 ) -> None:
     """Calls `train_once` on `world` ranks of the Ray at `address`, each of which trains in the folder `run`.
 
@@ -181,11 +161,11 @@ def _train_on_ray(
     if "WORLD_SIZE" in os.environ:
         raise SleuthError("--ray starts the ranks itself: give the command without torchrun, or unset WORLD_SIZE")
     require_ranks(recipe, Ranks(world=world))
-    RunFolder.require(run, recipe, accepted_reward=accepted_reward, changed=roll_back)
+    RunFolder.require(run, recipe, **accepted)
     require_inputs(recipe)
     require_ray(address)
-    if roll_back:  # here, so that restarted ranks do not roll back again
-        with RunFolder.open(run, recipe, accepted_reward=accepted_reward, changed=True) as folder:
+    if accepted["changed"]:  # here, so that restarted ranks do not roll back again
+        with RunFolder.open(run, recipe, **accepted) as folder:
             folder.say(stage_to_roll_back(recipe, folder).roll_back())
     cluster = RayCluster(
         address=address,

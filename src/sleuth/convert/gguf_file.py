@@ -1,26 +1,27 @@
 """Writes a checkpoint as one GGUF file, which llama.cpp and Ollama run.
 
 Tensors are read from safetensors files and written a few rows at a time. Matrices get one dtype; vectors (norms,
-biases) are float32, as llama.cpp computes with them.
+biases) are float32, as llama.cpp computes with them. A tokenizer is byte-level BPE, which llama.cpp splits into the
+same tokens, or the export is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerFast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from sleuth.convert.gguf_tokenizer import GgufTokenizer, gguf_tokenizer
 from sleuth.convert.layouts import TensorPart, WholeTensor
-from sleuth.convert.merge import assemble_weights, dtype_name, main_dtype
+from sleuth.convert.merge import assemble_weights, dtype_name, main_dtype, row_blocks
 from sleuth.convert.shards import open_safetensors, read_blueprint
-from sleuth.convert.weight_files import row_blocks
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.host.checksums import of_model, require_intact
@@ -31,28 +32,8 @@ from sleuth.types import SleuthError
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 """By the names of `--dtype`; in capitals they are those of the format."""
-OUTER = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
-LAYER = {
-    "input_layernorm.weight": "attn_norm.weight",
-    "self_attn.q_proj.weight": "attn_q.weight",
-    "self_attn.k_proj.weight": "attn_k.weight",
-    "self_attn.v_proj.weight": "attn_v.weight",
-    "self_attn.o_proj.weight": "attn_output.weight",
-    "post_attention_layernorm.weight": "ffn_norm.weight",
-    "mlp.gate_proj.weight": "ffn_gate.weight",
-    "mlp.up_proj.weight": "ffn_up.weight",
-    "mlp.down_proj.weight": "ffn_down.weight",
-}
-FAMILIES: dict[str, dict[str, str]] = {
-    "llama": LAYER,
-    "qwen2": LAYER | {f"self_attn.{part}_proj.bias": f"attn_{part}.bias" for part in "qkv"},
-    "qwen3": LAYER | {f"self_attn.{part}_norm.weight": f"attn_{part}_norm.weight" for part in "qk"},
-}
-"""Name of a layer's tensor in transformers -> in llama.cpp, by `model_type`, which llama.cpp calls by the same name."""
+FAMILIES = {"llama": (".weight",), "qwen2": (".weight", ".bias"), "qwen3": (".weight",)}
+"""What tensors' names may end in, by `model_type`, which llama.cpp calls by the same name."""
 INTERLEAVED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
 """llama.cpp rotates neighbouring elements of a head in the family `llama`, and halves of a head, as transformers does,
 in the others."""
@@ -125,7 +106,7 @@ def export_gguf(
     [short] = [name for name, one in DTYPES.items() if one == matrices]
     tensors = list(_tensors(source, config, weights, matrices))
     try:
-        tokenizer = gguf_tokenizer(outline.tokenizer, vocabulary=config.vocab_size, eos_ids=outline.eos_ids)
+        tokenizer = tokenizer_calls(outline.tokenizer, config.vocab_size, outline.eos_ids)
     except SleuthError as error:
         raise SleuthError(f"{source}: {error}") from None
 
@@ -179,13 +160,14 @@ def _tensors(
     source: Path, config: PreTrainedConfig, weights: Mapping[str, WholeTensor], dtype: torch.dtype
 ) -> Iterator[GgufTensor]:
     """The tensors of the file. Raises SleuthError for one that llama.cpp does not know."""
-    names = FAMILIES[config.model_type]
+    import gguf  # pyright: ignore[reportMissingImports]
+
+    family = config.model_type
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.upper()], config.num_hidden_layers)
     for name, whole in weights.items():
-        _, _, below = name.partition("model.layers.")
-        number, _, part = below.partition(".")
-        if (written := f"blk.{number}.{names[part]}" if part in names else OUTER.get(name)) is None:
-            raise SleuthError(f"{source}: {name} has no name in llama.cpp's models of type {config.model_type}")
-        head = _head_size(config) if config.model_type == "llama" and part in INTERLEAVED else 1
+        if (written := names.get_name(name, FAMILIES[family])) is None:
+            raise SleuthError(f"{source}: {name} has no name in llama.cpp's models of type {family}")
+        head = _head_size(config) if family == "llama" and name.endswith(INTERLEAVED) else 1
         yield GgufTensor(name=written, whole=whole, dtype=dtype if len(whole.shape) > 1 else torch.float32, head=head)
     if config.rope_parameters["rope_type"] != "default":
         yield GgufTensor(name=FREQUENCY_FACTORS, whole=_frequency_factors(config), dtype=torch.float32)
@@ -216,7 +198,7 @@ def _write(
     path: Path,
     name: str,
     config: PreTrainedConfig,
-    tokenizer: GgufTokenizer,
+    tokenizer: Sequence[WriterCall],
     tensors: list[GgufTensor],
     dtype: str,
     protocol: ProtocolCard | None,
@@ -231,7 +213,8 @@ def _write(
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         if protocol:
             writer.add_string("sleuth.protocol", protocol.model_dump_json())
-        _add_tokenizer(writer, tokenizer)
+        for method, *arguments in tokenizer:
+            getattr(writer, method)(*arguments)
         kinds = {one: gguf.GGMLQuantizationType[short.upper()] for short, one in DTYPES.items()}
         for tensor in tensors:  # the writer's own dtype has no say where a `raw_dtype` is given
             kind = kinds[tensor.dtype]
@@ -268,15 +251,112 @@ def _add_shape(writer: Any, name: str, config: PreTrainedConfig) -> None:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
 
 
-def _add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
-    writer.add_tokenizer_model("gpt2")  # byte-level BPE of any vocabulary
-    writer.add_tokenizer_pre(tokenizer.pre_tokenizer)
-    writer.add_token_list(tokenizer.tokens)
-    writer.add_token_types(tokenizer.types)
-    writer.add_token_merges(tokenizer.merges)
-    for name, number in tokenizer.special.items():
-        writer.add_uint32(f"tokenizer.ggml.{name}_token_id", number)
-    writer.add_add_bos_token(tokenizer.add_bos)
-    writer.add_add_eos_token(tokenizer.add_eos)
-    if tokenizer.chat_template:
-        writer.add_chat_template(tokenizer.chat_template)
+# -- the tokenizer -----------------------------------------------------------------------------------------------------
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+WORDS = BYTES | {"use_regex": True}
+CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+MARKS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _words_with_digits(digits: str) -> list[dict[str, Any]]:
+    expression = rf"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{MARKS_AND_SPACES}"
+    return [{"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}, BYTES]
+
+
+PRE_TOKENIZERS: dict[str, tuple[list[dict[str, Any]], bool]] = {
+    "qwen2": (_words_with_digits(r"\p{N}"), False),
+    "llama-bpe": (_words_with_digits(r"\p{N}{1,3}"), True),
+    "gpt-2": ([WORDS], False),
+    "smollm": ([{"type": "Digits", "individual_digits": True}, WORDS], False),
+}
+"""How a text is split before BPE, by llama.cpp's names: the steps in tokenizer.json, and whether `ignore_merges` is
+set. llama.cpp has these expressions in its code, so a file names one and cannot bring its own."""
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+"""Types of tokens. The texts of control and user-defined tokens are found before a text is split."""
+END_KEYS = ("eos", "eot", "eom")
+"""Tokens at which llama.cpp ends a text."""
+
+
+WriterCall = tuple[Any, ...]
+"""A method of `gguf.GGUFWriter` and its arguments: `("add_tokenizer_pre", "qwen2")`."""
+
+
+def tokenizer_calls(tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos_ids: Collection[int]) -> list[WriterCall]:
+    """What writes the tokenizer of a model with `vocabulary` rows of embeddings that ends texts with `eos_ids`. Raises
+    SleuthError where llama.cpp would split texts differently."""
+    described = json.loads(tokenizer.backend_tokenizer.to_str())
+    pre_tokenizer = _pre_tokenizer_of(described)
+    tokens, types = _tokens_of(described, vocabulary)
+    add_bos, add_eos = _added_around(tokenizer)
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    return [
+        ("add_tokenizer_model", "gpt2"),  # byte-level BPE of any vocabulary
+        ("add_tokenizer_pre", pre_tokenizer),
+        ("add_token_list", tokens),
+        ("add_token_types", types),
+        ("add_token_merges", [" ".join(pair) for pair in described["model"]["merges"]]),
+        *(
+            ("add_uint32", f"tokenizer.ggml.{name}_token_id", number)
+            for name, number in _special_ids(tokenizer, vocabulary, eos_ids).items()
+        ),
+        ("add_add_bos_token", add_bos),
+        ("add_add_eos_token", add_eos),
+        *([("add_chat_template", template)] if template else []),
+    ]
+
+
+def _pre_tokenizer_of(described: dict[str, Any]) -> str:
+    """llama.cpp's name for how texts are split. Raises SleuthError if it has none."""
+    model, normalizer = described["model"], described["normalizer"] or {"type": "NFC"}
+    if model["type"] != "BPE":
+        raise SleuthError(f"its tokenizer is {model['type']}, which cannot be written to GGUF: only byte-level BPE is")
+    unusual = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
+    settings = [key for key in unusual if model[key]] + [normalizer["type"]] * (normalizer["type"] != "NFC")
+    if settings:
+        raise SleuthError(f"its tokenizer has {settings[0]}, which byte-level BPE in llama.cpp has not")
+    given = described["pre_tokenizer"] or {}
+    steps = given["pretokenizers"] if given.get("type") == "Sequence" else [given]
+    steps = [{key: value for key, value in step.items() if key != "trim_offsets"} for step in steps]
+    for name, (known, ignores_merges) in PRE_TOKENIZERS.items():
+        if steps == known and model["ignore_merges"] == ignores_merges:
+            return name
+    raise SleuthError(
+        "llama.cpp would split texts into other tokens: of the pre-tokenizers that it has, those are written that it "
+        f"calls {', '.join(PRE_TOKENIZERS)}; this tokenizer.json has another, as Sleuth's tiny models do"
+    )
+
+
+def _tokens_of(described: dict[str, Any], vocabulary: int) -> tuple[list[str], list[int]]:
+    """Text and type of every id; rows of embeddings without a token get unused ones."""
+    known = {number: (token, NORMAL) for token, number in described["model"]["vocab"].items()}
+    for added in described["added_tokens"]:
+        if added["single_word"] or added["lstrip"] or added["rstrip"]:
+            token = f"its added token {added['content']!r}"
+            raise SleuthError(f"{token} takes in spaces or stands for whole words only, which llama.cpp does not do")
+        known[added["id"]] = (added["content"], CONTROL if added["special"] else USER_DEFINED)
+    if max(known) >= vocabulary:
+        raise SleuthError(f"its tokenizer has a token {max(known)}, and the embeddings have only {vocabulary} rows")
+    rows = [known.get(number, (f"[PAD{number}]", UNUSED)) for number in range(vocabulary)]
+    return [token for token, _ in rows], [kind for _, kind in rows]
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerFast, vocabulary: int, eos_ids: Collection[int]) -> dict[str, int]:
+    own = cast("int | None", tokenizer.eos_token_id)
+    ends = sorted((number for number in eos_ids if number < vocabulary), key=lambda number: (number != own, number))
+    if len(ends) > len(END_KEYS):
+        raise SleuthError(f"it ends texts with {len(ends)} tokens, and a GGUF file names {len(END_KEYS)} at most")
+    others = {"bos": tokenizer.bos_token_id, "unknown": tokenizer.unk_token_id, "padding": tokenizer.pad_token_id}
+    named = {name: number for name, number in others.items() if isinstance(number, int)}
+    return dict(zip(END_KEYS, ends, strict=False)) | named
+
+
+def _added_around(tokenizer: PreTrainedTokenizerFast) -> tuple[bool, bool]:
+    """Whether the tokenizer puts its first token before a text, and its last one behind it."""
+    bare, whole = (tokenizer.encode("a", add_special_tokens=added) for added in (False, True))
+    for add_bos, add_eos in product((False, True), repeat=2):
+        if whole == [*[tokenizer.bos_token_id] * add_bos, *bare, *[tokenizer.eos_token_id] * add_eos]:
+            return add_bos, add_eos
+    raise SleuthError("its tokenizer puts other tokens around a text than its first and last, which GGUF cannot say")

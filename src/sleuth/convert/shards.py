@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from sleuth.convert import files_of_weights
 from sleuth.convert.inert import load_inert
-from sleuth.convert.sources import files_of_weights
 from sleuth.types import SleuthError
 
 NESTED_KEYS = ("model", "state_dict", "module")

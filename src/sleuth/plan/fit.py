@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import combinations
 from typing import Any
 
-from sleuth.cite.measure import MAX_SHEET
-from sleuth.cite.rubric_reward import STATIC
+from pydantic import ValidationError
+
 from sleuth.host.disk import SLACK, DiskPlan
 from sleuth.host.hardware import Card, Cards
-from sleuth.plan.changes import Change, change_that_fits
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
-from sleuth.plan.phases import Machine, Phase, learner_of, phases_of, problems_of, ranks_and_servers
+from sleuth.plan.phases import Machine, Phase, StagePlan, learner_of, phases_of, problems_of, ranks_and_servers
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, stage_time
-from sleuth.recipe import Recipe, StageFields, TrainingRecipe
+from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.rewards import AnswerSize
+from sleuth.recipe.training import LoraRecipe
 
 OWN_CRITERIA = 5
 """Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""
@@ -108,7 +111,7 @@ class CardPlan:
         where = f"{self.ranks + self.servers} x {self.card}"
         if self.servers:
             where = f"{where}, of which {self.servers} have a server,"
-        needed = f"{_gb(self.needed_bytes)} of {_gb(self.memory)} GB are needed ({worst.stage}: {worst.name})"
+        needed = f"{self.needed_bytes / 1e9:.1f} of {self.memory / 1e9:.1f} GB are needed ({worst.stage}: {worst.name})"
         if self.fits:
             return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
         remedy = (
@@ -179,7 +182,9 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         ranks=machine.ranks,
         servers=machine.servers,
         phases=tuple(phases),
-        stages=tuple(stage_time(recipe, index, shape, machine, card, phases) for index in range(len(recipe.stage))),
+        stages=tuple(
+            stage_time(StagePlan(recipe, index, shape, machine), card, phases) for index in range(len(recipe.stage))
+        ),
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
         notes=(*([note] if note else []), *_notes(recipe)),
@@ -207,17 +212,9 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
 
 def _notes(recipe: Recipe) -> Iterator[str]:
     """What the plan does not count, where the recipe has it."""
-    judges = {url for stage in recipe.stage for url in _judge_urls(stage.model_dump())}
-    if judges:
-        yield f"judges ({', '.join(sorted(judges))}) are not counted: give them a card of their own"
-
-
-def _judge_urls(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value.get("kind") == "http":
-        yield from value.get("urls", ())
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    for part in parts:
-        yield from _judge_urls(part)
+    urls = {url for stage in recipe.stage for judge in stage.judges() for url in getattr(judge, "urls", ())}
+    if urls:
+        yield f"judges ({', '.join(sorted(urls))}) are not counted: give them a card of their own"
 
 
 def _phase_json(phase: Phase) -> dict[str, Any]:
@@ -231,23 +228,104 @@ def _phase_json(phase: Phase) -> dict[str, Any]:
     }
 
 
-def _gb(count: float) -> str:
-    return f"{count / 1e9:.1f}"
-
-
 def step_calls(recipe: Recipe) -> list[StepCalls]:
     """The calls in a step of each stage whose rewards ask a model over HTTP."""
-    return [found for stage in recipe.stage if (found := _of_stage(stage)) is not None]
+    size, steps = AnswerSize(own=OWN_CRITERIA, cited=CLAIMS * CASES), list[StepCalls]()
+    for stage in recipe.stage:
+        asking = [(kind, math.ceil(calls), by_rows) for kind, calls, by_rows in stage.judge_calls(size) if calls]
+        calls = Counter[str]()
+        for kind, number, _ in asking:
+            calls[kind] += number
+        if asking:
+            steps.append(StepCalls(stage=stage.name, calls=calls, assumed=any(by_rows for *_, by_rows in asking)))
+    return steps
 
 
-def _of_stage(stage: StageFields) -> StepCalls | None:
-    static = {name: len(criteria) for name, criteria in STATIC.items()}
-    cited = CLAIMS * CASES
-    size = AnswerSize(own=OWN_CRITERIA, static=static, cited=cited, cited_sheets=math.ceil(cited / MAX_SHEET))
-    calls: dict[str, int] = {}
-    assumed = False
-    for kind, asked, depends_on_rows in stage.judge_calls(size):
-        if asked:
-            calls[kind] = calls.get(kind, 0) + math.ceil(asked)
-            assumed = assumed or depends_on_rows
-    return StepCalls(stage=stage.name, calls=calls, assumed=assumed) if calls else None
+# -- changes that make a recipe fit ------------------------------------------------------------------------------------
+
+MORE_RANKS = (2, 4, 8, 16)
+"""Numbers of ranks that are tried where no keys make a recipe fit."""
+LEAST_TOKENS = 1_024
+"""Smaller micro-batches are not proposed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of a recipe's keys, `{"stage.1.cpu_offload": "true"}`, or another number of ranks."""
+
+    keys: dict[str, str]
+    ranks: int | None = None
+
+    def __str__(self) -> str:
+        keys = [f"--set {key}={value}" for key, value in self.keys.items()]
+        return " ".join([*keys, *([f"--ranks {self.ranks}"] if self.ranks else [])])
+
+
+def change_that_fits(recipe: Recipe, shape: ModelShape, machine: Machine, failing: Collection[str]) -> Change | None:
+    """The first change of one key, then of two, then of ranks, with which every phase has room; each was tried, and the
+    recipe stays valid. A key is changed in every training stage of the `failing` ones."""
+
+    def fits(changed: Recipe, ranks: int) -> bool:
+        try:
+            Recipe.model_validate(changed.model_dump())
+        except ValidationError:  # its keys do not go together
+            return False
+        return not problems_of(phases_of(changed, shape, replace(machine, ranks=ranks)), machine.memory)
+
+    stages = [at for at, stage in recipe.stages_of(TrainingRecipe).items() if stage.name in failing]
+    edits = [edit for edit in EDITS if edit(recipe, stages, machine)[1]]
+    for count in (1, 2):
+        for chosen in combinations(edits, count):
+            changed, keys = recipe, {}
+            for edit in chosen:
+                changed, more = edit(changed, stages, machine)
+                keys |= more
+            if fits(changed, machine.ranks):
+                return Change(keys=keys)
+    for ranks in MORE_RANKS if machine.device.name == "cuda" else ():
+        if ranks > machine.ranks and fits(recipe, ranks):
+            return Change(keys={}, ranks=ranks)
+    return None
+
+
+Edit = Callable[[Recipe, Sequence[int], Machine], tuple[Recipe, dict[str, str]]]
+"""(recipe, its stages without room, machine) -> the recipe with one key changed in these stages, and the changed keys
+as `--set` takes them; none if that has no effect."""
+
+
+def _with_bfloat16(recipe: Recipe, stages: Sequence[int], machine: Machine) -> tuple[Recipe, dict[str, str]]:
+    keys = {} if recipe.dtype == "bfloat16" else {"dtype": "bfloat16"}
+    return recipe.model_copy(update=keys), keys
+
+
+def _with(key: str, value_of: Callable[[Recipe, int, TrainingRecipe], Any], *, shown: str = "") -> Edit:
+    """Sets a stage's `key` to `value_of` (recipe, index, stage), unless that is what it is; the change is shown as that
+    of the key below it, if one is given."""
+
+    def edit(recipe: Recipe, stages: Sequence[int], machine: Machine) -> tuple[Recipe, dict[str, str]]:
+        changed, keys = list(recipe.stage), dict[str, str]()
+        for at, stage in recipe.stages_of(TrainingRecipe).items():
+            value = value_of(recipe, at, stage) if at in stages else getattr(stage, key)
+            if value == getattr(stage, key) or (key == "cpu_offload" and machine.device.name == "cpu"):
+                continue
+            changed[at] = stage.model_copy(update={key: value})
+            keys[f"stage.{at}.{key}{shown and f'.{shown}'}"] = str(getattr(value, shown) if shown else value).lower()
+        return recipe.model_copy(update={"stage": tuple(changed)}), keys
+
+    return edit
+
+
+def _fewer_tokens(recipe: Recipe, at: int, stage: TrainingRecipe, share: int) -> int:
+    tokens = max(stage.tokens_per_micro_batch // share, LEAST_TOKENS, stage.lengths(recipe, at).limit)
+    return min(tokens, stage.tokens_per_micro_batch)
+
+
+EDITS: tuple[Edit, ...] = (
+    _with("gradient_checkpointing", lambda recipe, at, stage: True),
+    _with("tokens_per_micro_batch", partial(_fewer_tokens, share=2)),
+    _with("tokens_per_micro_batch", partial(_fewer_tokens, share=4)),
+    _with_bfloat16,
+    _with("cpu_offload", lambda recipe, at, stage: True),
+    _with("lora", lambda recipe, at, stage: stage.lora or LoraRecipe(), shown="rank"),
+)
+"""Those that change the result least first."""

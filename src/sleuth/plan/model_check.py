@@ -1,24 +1,41 @@
-"""All checks of one model, and of the recipe that is to train it."""
+"""All checks of one model, and whether the prompts, scorers and budgets of a recipe that is to train it fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.cite.dialect import ANSWER_ONLY
+from sleuth import family
+from sleuth.answers.answer import answer_reward_of
+from sleuth.answers.factory import scorer_warnings
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.setting import Setting, trial_group
 from sleuth.learn.models import WORKING, family_problem
+from sleuth.own.permission import CodeRefusedError
 from sleuth.plan.model_files import Finding, ModelFiles, listed, load_files
 from sleuth.plan.model_template import BoundedTemplate, template_findings
 from sleuth.recipe import Recipe
+from sleuth.recipe.envs import RenderedEnvFields
 from sleuth.render import check_writable, encode
-from sleuth.search.dialects import TOOLS_TEXT
-from sleuth.types import SleuthError
+from sleuth.types import Evidence, Group, Passage, SleuthError, Task
 
 SHOWN_TAGS = 4
+TASK = Task(
+    id="invented",
+    question="Where was Ada Voss born?",
+    golden_answers=("Tarn",),
+    evidence=Evidence(
+        reasoning="I need her birthplace.",
+        output="<snippet id=a1>Ada Voss was born in Tarn.</snippet>",
+        snippets=(Passage(id="a1", title="", text="Ada Voss was born in Tarn."),),
+    ),
+)
+"""Stands for the recipe's questions, which are not read."""
 
 
 def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
@@ -27,43 +44,35 @@ def findings_of(model: str, recipe: Recipe | None = None) -> list[Finding]:
 
     Raises SleuthError if there is no model, or nothing to check in the recipe.
     """
-    if recipe is None:
-        return _examined(load_files(model))
-    from sleuth.plan.model_recipe_fit import recipe_findings, rendering_stages  # takes seconds to import
-
-    rendering_stages(recipe)
+    if recipe is not None:
+        rendering_stages(recipe)
     files = load_files(model)
-    found = _examined(files)
-    if any(one.check == "template" and one.level == "problem" for one in found):
-        return found
-    return [*found, *recipe_findings(files, recipe)]
-
-
-def _examined(files: ModelFiles) -> list[Finding]:
-    found = examine(files)
+    findings = examine(files)
     try:
         ProtocolCard.read(Path(files.name))
     except SleuthError as error:
         fix = "copy the checkpoint again, or remove the file and name the dialect of each evaluation"
-        found.append(Finding("protocol", "problem", str(error), fix))
-    return found
+        findings.append(Finding("protocol", "problem", str(error), fix))
+    if recipe is None or any(one.check == "template" and one.level == "problem" for one in findings):
+        return findings
+    return [*findings, *recipe_findings(files, recipe)]
 
 
 def examine(files: ModelFiles) -> list[Finding]:
     """What is found of a model's files."""
-    found = [*_config_findings(files)]
+    findings = [*_config_findings(files)]
     source = files.tokenizer.chat_template
     if isinstance(source, dict):
         names = listed([str(name) for name in source])
         line = f"the tokenizer has several chat templates ({names}), and which one is meant depends on the caller"
         fix = "keep one: set tokenizer.chat_template to its text and save the tokenizer"
-        found.append(Finding("template", "problem", line, fix))
+        findings.append(Finding("template", "problem", line, fix))
     elif not source:
         fix = 'use prompt_role = "raw" and a dialect of plain text, or copy the template of its instructed sibling'
-        found.append(Finding("template", "warning", "there is no chat template: a base model", fix))
+        findings.append(Finding("template", "warning", "there is no chat template: a base model", fix))
     else:
-        found += template_findings(files, BoundedTemplate(source, files.tokenizer))
-    return [*found, tag_finding(files.tokenizer)]
+        findings += template_findings(files, BoundedTemplate(source, files.tokenizer))
+    return [*findings, tag_finding(files.tokenizer)]
 
 
 def _config_findings(files: ModelFiles) -> Iterator[Finding]:
@@ -85,9 +94,15 @@ def _config_findings(files: ModelFiles) -> Iterator[Finding]:
 
 def tag_finding(tokenizer: PreTrainedTokenizerFast) -> Finding:
     """Whether the tokenizer can write each tag of our dialects, and as how many tokens."""
-    dialects = (*DIALECTS.values(), TOOLS_TEXT, ANSWER_ONLY)
+    dialects = (*DIALECTS.values(), *family.other_dialects())
     tags = list(dict.fromkeys(tag for dialect in dialects for tag in dialect.tags))
-    if unwritable := [tag for tag in tags if not _writable(tokenizer, tag)]:
+    unwritable = []
+    for tag in tags:
+        try:
+            check_writable(tokenizer, [tag])
+        except SleuthError:
+            unwritable.append(tag)
+    if unwritable:
         fix = "use a tokenizer with bytes as a fallback"
         return Finding("tags", "problem", f"the tokenizer cannot write {listed(unwritable)}", fix)
     if several := [tag for tag in tags if len(encode(tokenizer, tag)) > 1]:
@@ -98,9 +113,70 @@ def tag_finding(tokenizer: PreTrainedTokenizerFast) -> Finding:
     return Finding("tags", "ok", f"all {len(tags)} tags of Sleuth's dialects are one token each")
 
 
-def _writable(tokenizer: PreTrainedTokenizerFast, tag: str) -> bool:
-    try:
-        check_writable(tokenizer, [tag])
-    except SleuthError:
-        return False
-    return True
+# -- a recipe that is to train it --------------------------------------------------------------------------------------
+
+
+def rendering_stages(recipe: Recipe) -> list[int]:
+    """The indices of the stages whose environment renders prompts. Raises SleuthError if there are none."""
+    stages = [at for at, stage in enumerate(recipe.stage) if isinstance(getattr(stage, "env", None), RenderedEnvFields)]
+    if not stages:
+        raise SleuthError(f"{recipe.name}: no stage has an environment that renders prompts; leave --recipe out")
+    return stages
+
+
+def recipe_findings(files: ModelFiles, recipe: Recipe) -> Iterator[Finding]:
+    """A line or more on each stage whose environment renders prompts."""
+    for index in rendering_stages(recipe):
+        stage: Any = recipe.stage[index]
+        check, env = f"stage.{index} ({stage.name})", stage.env.without_retriever()
+        context = stage.context or files.context
+        try:
+            setting = env.setting(files.tokenizer, [TASK] if env.plays == "refiner" else [])
+            trial = trial_group(setting, TASK, files.tokenizer, context or 1 << 20)
+        except CodeRefusedError:
+            raise
+        except SleuthError as error:
+            fix = "change the recipe's prompt_role, dialect or template_flags, or train another model"
+            yield Finding(check, "problem", str(error), fix)
+            continue
+        yield from _scorer_findings(files, stage, setting, trial, check)
+        yield from _room_findings(files, setting, trial, context, check)
+
+
+def _scorer_findings(files: ModelFiles, stage: Any, setting: Setting, trial: Group, check: str) -> Iterator[Finding]:
+    """What the scorers of answers give a right one, as text by themselves, and through tokens in a whole episode."""
+    rewards: Sequence[Any] = getattr(stage, "reward", ())
+    fix = "choose a prompt, a dialect and a scorer of one system"
+    scorers = list(dict.fromkeys(scorer for one in rewards if (scorer := one.answer_scorer)))
+    warnings = scorer_warnings(scorers, setting)
+    for line in warnings:
+        yield Finding(check, "problem", line, fix)
+    for scorer in scorers if not warnings else ():
+        reward = answer_reward_of(scorer, setting.dialect, files.tokenizer)
+        score = asyncio.run(reward(trial))[0]
+        if score.value is None or score.value < 1:
+            line = f"the scorer {scorer} pays a right answer {score.value if score.value is not None else 'nothing'}"
+            yield Finding(check, "problem", f"{line}, not 1: {score.note}", fix)
+        else:
+            yield Finding(check, "ok", f"the scorer {scorer} pays a right answer 1, through this template")
+
+
+def _room_findings(
+    files: ModelFiles, setting: Setting, trial: Group, context: int | None, check: str
+) -> Iterator[Finding]:
+    if context is None:
+        return
+    if files.context is not None and context > files.context:
+        line = f"context = {context:,} is more than the {files.context:,} that the model was made for"
+        yield Finding(check, "problem", line, f"set context = {files.context}")
+    segments = trial.episodes[0].trajectory.segments
+    first = next(at for at, segment in enumerate(segments) if segment.author == "policy")
+    prompt = sum(len(segment.tokens) for segment in segments[:first])
+    left = context - prompt
+    longest = setting.longest_answer
+    line = f"the prompt takes {prompt:,} of context = {context:,} tokens and leaves {left:,}"
+    if left < longest:
+        fix = f"raise context, or lower {setting.longest_answer_key}"
+        yield Finding(check, "problem", f"{line}, less than one turn of {longest:,}", fix)
+    else:
+        yield Finding(check, "ok", line)

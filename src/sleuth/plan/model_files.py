@@ -41,8 +41,7 @@ def shown(text: str, limit: int = 60) -> str:
 
 def listed(names: list[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +101,7 @@ def load_files(model: str) -> ModelFiles:
         find_eos_ids(generation, tokenizer)
     except Exception as error:  # likewise; most base models have no such file
         generation = None
-        if _has_generation_config(model):
-            generation_problem = _reason(error)
+        generation_problem = _reason(error) if _has_generation_config(model) else ""
     return ModelFiles(
         name=model,
         tokenizer=tokenizer,

@@ -12,17 +12,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import product
 from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from sleuth import family
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.calls import queries_of
 from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.render_process import shared_process
 from sleuth.plan.model_files import Finding, ModelFiles, listed, shown
 from sleuth.render import encode
-from sleuth.search.dialects import TOOLS_CHAT
 from sleuth.types import SleuthError
 
 RENDER_SECONDS = 5.0
@@ -38,7 +39,7 @@ MARKED = re.compile("<[|\uff5c][^<>]{1,40}[|\uff5c]>")
 """What looks like a control token, whether it is one or not."""
 CHAT = DIALECTS["chat"]
 TOOLS = [CHAT.tool.schema] if CHAT.tool else []
-NATIVE = listed(sorted(one.name for one in (*DIALECTS.values(), TOOLS_CHAT) if one.frame != "text"))
+NATIVE = listed(sorted(one.name for one in (*DIALECTS.values(), *family.other_dialects()) if one.frame != "text"))
 HARD = 'Is "Tarn" <in> Osmark?\nÉ'
 """A query with what templates and parsers get wrong: quotes, brackets, a line break, a letter beyond ASCII."""
 FLAGS: dict[str, tuple[Any, ...]] = {
@@ -89,13 +90,13 @@ class BoundedTemplate:
             "variables": self._variables | dict(flags or {}),
         }
         process, began = shared_process(), time.monotonic()
-        found = process.rendered(request, min(RENDER_SECONDS, self._seconds))
+        rendered = process.rendered(request, min(RENDER_SECONDS, self._seconds))
         self._seconds -= time.monotonic() - began
-        if "limit" in found:
-            raise TemplateLimitError(found["limit"])
-        if "error" in found:
-            raise TemplateRefusedError(found["error"])
-        return found["text"]
+        if "limit" in rendered:
+            raise TemplateLimitError(rendered["limit"])
+        if "error" in rendered:
+            raise TemplateRefusedError(rendered["error"])
+        return rendered["text"]
 
 
 def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
@@ -112,67 +113,61 @@ def template_findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[
 def _findings(files: ModelFiles, template: BoundedTemplate) -> Iterator[Finding]:
     try:
         prompt = template.render([QUESTION])
-        refused = "" if QUESTION["content"] in prompt else "it drops the user's question, if that is no list of parts"
     except TemplateRefusedError as error:
-        prompt, refused = "", f"it cannot render a user's question: {error}"
-    answered = "" if refused else template.render([QUESTION, ANSWER], prompt=False)
-    if not refused and ANSWER["content"] not in answered:
-        refused = "it drops what the assistant said"
-    if refused:
-        yield Finding("template", "problem", refused, RAW)
+        yield Finding("template", "problem", f"it cannot render a user's question: {error}", RAW)
         return
-    yield from _prompt_findings(template, prompt)
+    if QUESTION["content"] not in prompt:
+        yield Finding("template", "problem", "it drops the user's question, if that is no list of parts", RAW)
+        return
+    answered = template.render([QUESTION, ANSWER], prompt=False)
+    if ANSWER["content"] not in answered:
+        yield Finding("template", "problem", "it drops what the assistant said", RAW)
+        return
+    yield _system_finding(template)
+    if "strftime_now" in template.source and f"{date.today():%Y}" in prompt:
+        line = "it writes today's date into the prompt, so that the same episode is other tokens tomorrow"
+        fix = "give the date by template_flags if it reads one, such as date_string, or fix it in a copy of it"
+        yield Finding("template", "warning", line, fix)
     problem = _tools_problem(files.tokenizer)
     yield _call_finding(template, problem)
     if not problem:
         yield _history_finding(template)
     rest = answered.rpartition(ANSWER["content"])[2].lstrip()
     marked = MARKED.match(rest)
-    yield _end_finding(
-        files, next((name for name in files.controls if rest.startswith(name)), marked[0] if marked else "")
-    )
+    controls = (name for name in files.controls if rest.startswith(name))
+    yield _end_finding(files, next(controls, marked[0] if marked else ""))
     yield _thinking_finding(template, prompt)
 
 
-def _prompt_findings(template: BoundedTemplate, prompt: str) -> Iterator[Finding]:
-    problem = ""
+def _system_finding(template: BoundedTemplate) -> Finding:
+    fix = 'put its text into the user\'s: prompt_role = "user"'
     try:
-        if SYSTEM["content"] not in template.render([SYSTEM, QUESTION]):
-            problem = "it drops a system message"
+        if SYSTEM["content"] in template.render([SYSTEM, QUESTION]):
+            return Finding("template", "ok", "it renders system, user and assistant")
+        return Finding("template", "warning", "it drops a system message", fix)
     except TemplateRefusedError as error:
-        problem = f"it refuses a system message: {error}"
-    if problem:
-        yield Finding("template", "warning", problem, 'put its text into the user\'s: prompt_role = "user"')
-    else:
-        yield Finding("template", "ok", "it renders system, user and assistant")
-    if "strftime_now" in template.source and f"{date.today():%Y}" in prompt:
-        line = "it writes today's date into the prompt, so that the same episode is other tokens tomorrow"
-        fix = "give the date by template_flags if it reads one, such as date_string, or fix it in a copy of it"
-        yield Finding("template", "warning", line, fix)
+        return Finding("template", "warning", f"it refuses a system message: {error}", fix)
 
 
 def _end_finding(files: ModelFiles, end: str) -> Finding:
     """Whether sampling stops at `end`, the control token with which the template ends a message; empty if none does."""
-    stops = sorted(map(files.token, files.eos_ids))
-    known = listed(stops) if stops else "none"
-    tokens, own = encode(files.tokenizer, end), str(files.tokenizer.eos_token)
-    ends = f"the template ends a turn with {end}"
+    check, ends = "stop tokens", f"the template ends a turn with {end}"
     if not end:
         line = "the template ends a turn with no control token: a policy cannot end its turn there"
         fix = 'use prompt_role = "raw" and a dialect of plain text, whose tags end turns'
-        return Finding("stop tokens", "warning", line, fix)
+        return Finding(check, "warning", line, fix)
+    tokens = encode(files.tokenizer, end)
     if len(tokens) != 1:
         fix = "add it to the tokenizer as a special token, and train its embedding"
-        line = f"{ends}, which the tokenizer splits into {len(tokens)} tokens"
-        return Finding("stop tokens", "problem", line, fix)
+        return Finding(check, "problem", f"{ends}, which the tokenizer splits into {len(tokens)} tokens", fix)
+    stops = listed(sorted(map(files.token, files.eos_ids))) or "none"
     if tokens[0] not in files.eos_ids:
         fix = f"add {tokens[0]} to eos_token_id in generation_config.json"
-        line = f"{ends}, and sampling stops at {known}: turns run on to their limit"
-        return Finding("stop tokens", "problem", line, fix)
-    if own != end:
+        return Finding(check, "problem", f"{ends}, and sampling stops at {stops}: turns run on to their limit", fix)
+    if (own := str(files.tokenizer.eos_token)) != end:
         fix = f"set eos_token to {end} before a supervised stage"
-        return Finding("stop tokens", "warning", f"{ends}, but examples end with eos_token, {own}", fix)
-    return Finding("stop tokens", "ok", f"{ends}; stops: {known}")
+        return Finding(check, "warning", f"{ends}, but examples end with eos_token, {own}", fix)
+    return Finding(check, "ok", f"{ends}; stops: {stops}")
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -189,35 +184,34 @@ def _tools_problem(tokenizer: PreTrainedTokenizerFast) -> str:
 
 def _call_finding(template: BoundedTemplate, problem: str) -> Finding:
     """Whether our dialects of native calls can be used, and read the calls that the template teaches."""
+    check = "tool calls"
     if problem:
-        return Finding("tool calls", "warning", f"{NATIVE} cannot be used: {problem}", TEXT_DIALECTS)
-    text = _call_text(template)
-    if not text:
+        return Finding(check, "warning", f"{NATIVE} cannot be used: {problem}", TEXT_DIALECTS)
+    if not (text := _call_text(template)):
         line = f"{NATIVE} can be used; the template writes no calls, so that the policy learns them from prompts"
-        return Finding("tool calls", "ok", line)
+        return Finding(check, "ok", line)
     match = CHAT.find_action(text)
     if match and match["kind"] != "answer" and queries_of(match["text"].strip(), CHAT.tool) == (HARD,):
-        return Finding("tool calls", "ok", f"written as {shown(match[0])}, which {NATIVE} read")
-    wrote = shown(text.rpartition(CLOSE)[2].strip())
-    line = f"{NATIVE} cannot read the calls that the template teaches: {wrote}"
-    return Finding("tool calls", "warning", line, TEXT_DIALECTS)
+        return Finding(check, "ok", f"written as {shown(match[0])}, which {NATIVE} read")
+    call = shown(text.rpartition(CLOSE)[2].strip())
+    line = f"{NATIVE} cannot read the calls that the template teaches: {call}"
+    return Finding(check, "warning", line, TEXT_DIALECTS)
 
 
 def _call_text(template: BoundedTemplate) -> str:
     """A call of `search` as the template writes it, with arguments as an object or as JSON text; empty if it cannot."""
     prompt = template.render([QUESTION], tools=TOOLS)
-    for arguments in ({"query": HARD}, json.dumps({"query": HARD})):
-        for content in ("", None):
-            function = {"name": "search", "arguments": arguments}
-            call = {"id": "call00001", "type": "function", "function": function}  # Mistral wants nine characters
-            message = {"role": "assistant", "content": content, "tool_calls": [call]}
-            try:
-                text = template.render([QUESTION, message], tools=TOOLS, prompt=False)
-            except TemplateRefusedError:
-                continue
-            wrote = text[_shared_length(prompt, text) :]
-            if "Osmark" in wrote:
-                return wrote
+    for arguments, content in product(({"query": HARD}, json.dumps({"query": HARD})), ("", None)):
+        function = {"name": "search", "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}  # Mistral wants nine characters
+        message = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            text = template.render([QUESTION, message], tools=TOOLS, prompt=False)
+        except TemplateRefusedError:
+            continue
+        written = text[_shared_length(prompt, text) :]
+        if "Osmark" in written:
+            return written
     return ""
 
 
@@ -260,14 +254,14 @@ TURNS = (
 def _history_finding(template: BoundedTemplate) -> Finding:
     """Whether the template only appends to turns that are given back as the policy wrote them."""
     try:
-        changed = _first_change(template)
+        change = _first_change(template)
     except TemplateRefusedError as error:
         line = f"the template refuses turns as the policy wrote them: {error}"
         return Finding("history", "warning", line, TEXT_DIALECTS)
-    if not changed:
+    if not change:
         return Finding("history", "ok", f"append-only over {len(TURNS)} turns")
     fix = "begin a new trajectory there (Sleuth's dialect chat does), or keep the sampled tokens (verl does)"
-    return Finding("history", "warning", changed, fix)
+    return Finding("history", "warning", change, fix)
 
 
 def _first_change(template: BoundedTemplate) -> str:
@@ -301,9 +295,9 @@ def _shared_length(one: str, other: str) -> int:
 
 def _thinking_finding(template: BoundedTemplate, prompt: str) -> Finding:
     """Whether prompts open a thought, and what each flag for thoughts changes of them."""
-    lines = list(_flag_effects(template, prompt))
-    if prompt.rstrip().endswith(OPEN):
-        lines.insert(0, "every prompt opens a thought, so that what the policy writes begins inside it")
+    opens = prompt.rstrip().endswith(OPEN)
+    lines = ["every prompt opens a thought, so that what the policy writes begins inside it"] * opens
+    lines += _flag_effects(template, prompt)
     line = "; ".join(lines) or "prompts open no thought, and no flag for thoughts changes them"
     return Finding("thinking", "ok", line)
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import urlsplit
 
+from sleuth.answers.suites import SUITES
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, parse_share
-from sleuth.plan.episodes import CacheNeed, Played, lengths_of, played_by
+from sleuth.kernels.card_pass import PAGE
 from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape, shape_of
-from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe.data import Lengths
 from sleuth.recipe.grpo import PoolRecipe
+from sleuth.recipe.stage import EvaluationFields
 from sleuth.types import SleuthError
 
 SERVER, SLEEPING_SERVER = 3_000_000_000, 1_500_000_000
@@ -23,6 +27,8 @@ SERVER_SHARE = 0.9
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MARGIN = 2_000_000_000
 """Bytes of a shared card that nobody takes."""
+SETS = 7
+"""Test sets of a suite in a folder."""
 LEAST_CPU_CACHE, MOST_CPU_CACHE = 1_000_000_000, 8_000_000_000
 
 
@@ -34,6 +40,47 @@ class Machine:
     memory: int
     ranks: int
     servers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The sequences that one step of a stage generates, or all of an evaluation: `samples` for each of `prompts`, at
+    most `at_once` together, in a cache of `cache_memory` at most. `prompts` is None for a file of unknown length."""
+
+    prompts: int | None
+    samples: int
+    at_once: int
+    cache_memory: str | None
+    lengths: Lengths
+
+    @property
+    def sequences(self) -> int | None:
+        """All of them."""
+        return None if self.prompts is None else self.prompts * self.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheNeed:
+    """Bytes of the cache for what runs at once: all sequences at their limit, typical ones, and a single one at its
+    limit, without which nothing runs."""
+
+    at_limit: int
+    typical: int
+    least: int
+
+    @classmethod
+    def of(cls, played: Played, passes: Passes) -> CacheNeed:
+        """The need of these sequences. Siblings share the full pages of their prompt."""
+        lengths, page = played.lengths, passes.page()
+        shared = lengths.prompt // PAGE
+        own = passes.pages(lengths.typical) - shared
+        least = passes.pages(lengths.limit)
+        groups = -(-played.at_once // played.samples)
+        return cls(
+            at_limit=played.at_once * least * page,
+            typical=(groups * shared + played.at_once * own) * page,
+            least=least * page,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +112,39 @@ def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase
     load = {"weights": SIZES[recipe.dtype] * shape.weights, "libraries": machine.device.libraries}
     phases = [Phase(stage=recipe.stage[0].name, name="load", bytes=load)]
     for index in range(len(recipe.stage)):
-        phases += _Stage(recipe, index, shape, machine).phases()
+        phases += StagePlan(recipe, index, shape, machine).phases()
     return phases
+
+
+def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
+    """What a rank generates in a step of a training stage, or in an evaluation; None if nothing."""
+    stage: Any = recipe.stage[index]
+    if isinstance(stage, EvaluationFields):
+        questions = stage.asked
+        if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
+            questions = _questions_of_suite(str(stage.data.suite), stage.data.per_set)
+        prompts, samples = None if questions is None else questions * stage.arms, stage.samples_of_each
+    elif isinstance(stage, TrainingRecipe):
+        stage, prompts, samples = stage.player(recipe, index)
+        prompts = math.ceil(prompts / ranks)
+    else:
+        return None
+    if not samples:
+        return None
+    return Played(
+        prompts=prompts,
+        samples=samples,
+        at_once=stage.slots if prompts is None else min(stage.slots, prompts * samples),
+        cache_memory=stage.cache_memory,
+        lengths=recipe.stage[index].lengths(recipe, index),
+    )
+
+
+def _questions_of_suite(suite: str, per_set: int | None) -> int | None:
+    """None if it is not known without reading the sets."""
+    if suite in SUITES:
+        return SUITES[suite].asked(per_set)
+    return None if per_set is None else SETS * per_set
 
 
 def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> LearnerMemory:
@@ -104,7 +182,9 @@ def problems_of(phases: Sequence[Phase], memory: int) -> dict[str, str]:
     return worst
 
 
-class _Stage:
+class StagePlan:
+    """A stage of a recipe on a machine: what a rank generates, the model's passes, and its servers if it has some."""
+
     def __init__(self, recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> None:
         self.recipe, self.index, self.machine, self.shape = recipe, index, machine, shape
         self.stage = recipe.stage[index]
@@ -112,106 +192,101 @@ class _Stage:
         self.played = played_by(recipe, index, machine.ranks)
         self.pool = recipe.engine_at(index)
         self.shared = self.pool is not None and shares_learner_card(self.pool, machine)
+        """Whether a server is on a card that trains."""
+
+    @property
+    def lengths(self) -> Lengths:
+        """Of its sequences."""
+        return self.stage.lengths(self.recipe, self.index)
+
+    @property
+    def learner(self) -> LearnerMemory:
+        """That of a training stage."""
+        return learner_of(self.recipe, self.index, self.shape, self.machine)
+
+    def on_servers(self, ranks: int) -> Played | None:
+        """What each server on a card of its own generates of what `ranks` would; None without such servers."""
+        if self.played is None or self.pool is None or self.shared or not self.machine.servers:
+            return None
+        return played_by_server(self.played, self.pool, ranks, self.machine.servers)
 
     def phases(self) -> Iterator[Phase]:
-        stage = self.stage
+        """In the order in which they run; those of a step of training once."""
+        stage, weights = self.stage, self.passes.size * self.shape.weights
         if not isinstance(stage, TrainingRecipe):
-            if self.played is None:  # a teacher elsewhere generates
-                return
-            held = {"weights": stage.models * self._weights()}
-            yield self._generation("evaluation", held, {}, self.played, self.passes)
-            yield from self._servers(self.played, 1)  # the first rank evaluates
+            if self.played is not None:  # else a teacher elsewhere generates
+                yield self._generation("evaluation", {"weights": stage.models * weights}, {}, self.played)
+                yield from self._servers(1)  # the first rank evaluates
             return
-        learner = learner_of(self.recipe, self.index, self.shape, self.machine)
+        learner = self.learner
         if self.played is not None:
-            before = learner.state()
-            if stage.plays_before_training:
-                before = {"weights": learner.weights}, {}
-            yield self._generation("rollout", *before, self.played, self.passes)
-            yield from self._servers(self.played, self.machine.ranks)
-        tokens = self._tokens_at_once(stage)
+            before = ({"weights": learner.weights}, {}) if stage.plays_before_training else learner.state()
+            yield self._generation("rollout", *before, self.played)
+            yield from self._servers(self.machine.ranks)
+        # Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both.
+        longest = self.lengths.limit + (stage.rows_at_once - 1) * self.lengths.response
+        tokens = min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * self.lengths.limit)
         if learner.reference:
-            yield self._phase("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
+            yield self._training("reference pass", *learner.frozen_pass(tokens, tokens, self.passes))
         if learner.teacher is not None:
-            yield self._phase("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
+            yield self._training("teacher pass", *learner.frozen_pass(tokens, tokens, learner.teacher))
         yield self._update(learner, tokens)
-        yield self._phase("optimiser step", *learner.optimiser_step())
-        yield self._phase("checkpoint", *learner.save(), packed=False)
+        yield self._training("optimiser step", *learner.optimiser_step())
+        yield self._training("checkpoint", *learner.save(), packed=False)
 
     def _update(self, learner: LearnerMemory, tokens: int) -> Phase:
-        least = self._phase("update", *learner.update(tokens, tokens))
+        held, host = learner.update(tokens, tokens)
+        least = self._training("update", held, host)
         others = sum(least.bytes.get(part, 0) for part in ("libraries", "server", "packed weights"))
         kept = learner.kept_layers(tokens, self.machine.memory - others)
-        more = total(learner.update(tokens, tokens, kept)[0]) - total(learner.update(tokens, tokens)[0])
-        parts = _present(least.bytes | {"kept activations": more})
+        more = total(learner.update(tokens, tokens, kept)[0]) - total(held)
+        parts = least.bytes | ({"kept activations": more} if more else {})
         return replace(least, bytes=parts, recomputed=self.shape.layers - kept)
 
-    def _phase(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
+    def _training(self, name: str, held: Bytes, host: Bytes, *, packed: bool = True) -> Phase:
         """`packed`: the engine's copies of weights are still there."""
         copies = self.passes.packed_weights if packed and self.played is not None else 0
-        parts = held | {"packed weights": copies, "libraries": self.machine.device.libraries}
-        if self.shared:
-            parts["server"] = SLEEPING_SERVER
-        return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+        sleeping = {"server": SLEEPING_SERVER} if self.shared else {}
+        libraries = self.machine.device.libraries
+        return self._phase(name, held | {"packed weights": copies, "libraries": libraries} | sleeping, host)
 
-    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played, passes: Passes) -> Phase:
+    def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
+        memory, passes = self.machine.memory, self.passes
         parts = held | {"libraries": self.machine.device.libraries}
         if self.pool is not None and not self.shared:
-            return Phase(stage=self.stage.name, name=name, bytes=_present(parts), host=_present(host))
+            return self._phase(name, parts, host)
         if self.shared:
-            parts["server"] = SERVER + self._weights()
+            parts["server"] = SERVER + self.passes.size * self.shape.weights
         else:
             parts |= {"packed weights": passes.packed_weights}
-        free = max(0, self.machine.memory - total(parts))
+        free = max(0, memory - total(parts))
         if self.pool is None:
             parts["activations"] = passes.sampling(played.at_once)
-        return self._with_cache(name, parts, host, played, passes, self._cache(played, free))
+        room = round(FREE_SHARE[self.machine.device.name] * free)
+        if played.cache_memory is not None:  # an engine that is given more than there is shrinks it
+            room = min(free, parse_share(played.cache_memory, memory))
+        return self._with_cache(name, parts, host, played, passes, room)
 
-    def _servers(self, played: Played, ranks: int) -> Iterator[Phase]:
+    def _servers(self, ranks: int) -> Iterator[Phase]:
         """What a server on a card of its own holds, for what `ranks` of the trainer ask of it."""
-        machine = self.machine
-        if self.pool is None or not machine.servers or self.shared:
+        played, memory = self.on_servers(ranks), self.machine.memory
+        if played is None or self.pool is None:
             return
-        parts = {"server": SERVER, "weights": self._weights()}
-        given = SERVER_SHARE * machine.memory
-        if self.pool.memory is not None:
-            given = parse_share(self.pool.memory, machine.memory)
-        played = played_by_server(played, self.pool, ranks, machine.servers)
+        parts = {"server": SERVER, "weights": self.passes.size * self.shape.weights}
+        given = SERVER_SHARE * memory if self.pool.memory is None else parse_share(self.pool.memory, memory)
         yield self._with_cache("servers", parts, {}, played, self.passes, max(0, round(given) - total(parts)))
 
     def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, passes: Passes, room: int) -> Phase:
         """A phase whose cache takes the bytes `room`, or fewer if all sequences fit in those."""
         need = CacheNeed.of(played, passes)
         cache = min(room, need.at_limit)
-        fitting = round(played.at_once * min(1, cache / need.typical))
-        return Phase(
-            stage=self.stage.name,
-            name=name,
-            bytes=_present(parts | {"cache": cache}),
-            host=_present(host),
-            need=need,
-            asked=played.at_once,
-            at_once=max(1, fitting),
-        )
+        fitting = max(1, round(played.at_once * min(1, cache / need.typical)))
+        more = {"need": need, "asked": played.at_once, "at_once": fitting}
+        return self._phase(name, parts | {"cache": cache}, host, **more)
 
-    def _weights(self) -> int:
-        return self.passes.size * self.shape.weights
-
-    def _cache(self, played: Played, free: int) -> int:
-        """Bytes of the cache's pool, of the `free` ones; an engine that is given more than there is shrinks it."""
-        if played.cache_memory is None:
-            return round(FREE_SHARE[self.machine.device.name] * free)
-        return min(free, parse_share(played.cache_memory, self.machine.memory))
-
-    def _tokens_at_once(self, stage: TrainingRecipe) -> int:
-        """Distinct tokens in one pass: the budget, but a whole sequence at least, and of pairs both."""
-        lengths = lengths_of(self.recipe, self.index)
-        longest = lengths.limit + (stage.rows_at_once - 1) * lengths.response
-        return min(max(stage.tokens_per_micro_batch, longest), stage.sequences_per_step * lengths.limit)
-
-
-def _present(parts: Bytes) -> Bytes:
-    return {name: count for name, count in parts.items() if count}
+    def _phase(self, name: str, parts: Bytes, host: Bytes, **more: Any) -> Phase:
+        present = [{part: count for part, count in each.items() if count} for each in (parts, host)]
+        return Phase(stage=self.stage.name, name=name, bytes=present[0], host=present[1], **more)
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sleuth.host.hardware import Card
-from sleuth.plan.episodes import Played, lengths_of, played_by
-from sleuth.plan.memory import SIZES, LearnerMemory, Passes
-from sleuth.plan.phases import Machine, Phase, learner_of, played_by_server, shares_learner_card
-from sleuth.plan.shapes import ModelShape
-from sleuth.recipe import Recipe, TrainingRecipe
+from sleuth.plan.memory import LearnerMemory, Passes
+from sleuth.plan.phases import Phase, Played, StagePlan, played_by
+from sleuth.recipe import TrainingRecipe
 
 RAGGED = 1.5
 """Decode steps, over those of sequences that all end together."""
@@ -99,46 +97,37 @@ class StageTime:
     step_seconds: dict[str, float] = field(default_factory=dict)
 
 
-def stage_time(
-    recipe: Recipe, index: int, shape: ModelShape, machine: Machine, card: Card | None, phases: Sequence[Phase]
-) -> StageTime:
+def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase]) -> StageTime:
     """The time of a stage, of which no second is estimated without a `card`."""
-    stage, ranks = recipe.stage[index], machine.ranks
-    played = played_by(recipe, index, ranks)
+    stage, ranks, passes = planned.stage, planned.machine.ranks, planned.passes
     if isinstance(stage, TrainingRecipe) and not stage.plays_before_training:
         prompts, samples = stage.played_per_step
         episodes: int | None = stage.last_step * prompts * samples
     else:
-        alone = played_by(recipe, index, 1)
+        alone = played_by(planned.recipe, planned.index, 1)
         episodes = 0 if alone is None else alone.sequences
     counts = StageTime(name=stage.name, kind=stage.kind, steps=stage.last_step, episodes=episodes)
     if card is None:
         return counts
-    passes = Passes(shape=shape, device=machine.device, size=SIZES[recipe.dtype])
     speed = Speed(card=card, passes=passes, ranks=ranks)
-    generating = ranks if stage.trains else 1  # the first rank evaluates
-    pool = recipe.engine_at(index)
-    if played is not None and pool is not None and machine.servers and not shares_learner_card(pool, machine):
-        played = played_by_server(played, pool, generating, machine.servers)
-        generating = machine.servers
-    sequences = played.sequences if played is not None else None
+    played, generating = planned.played, ranks if stage.trains else 1  # the first rank evaluates
+    if (on_servers := planned.on_servers(generating)) is not None:
+        played, generating = on_servers, planned.machine.servers
     generation, sampled = None, 0
-    if played is not None and sequences is not None:
+    if played is not None and (sequences := played.sequences) is not None:
         fitting = (phase.at_once for phase in phases if phase.stage == stage.name and phase.asked)
         at_once = next(fitting, played.at_once)  # servers elsewhere run as many as they are asked
         generation = speed.generation(played, sequences, at_once)
         sampled = sequences * generating * played.lengths.sampled
     if not isinstance(stage, TrainingRecipe):
         return replace(counts, tokens=None if generation is None else sampled, seconds=generation)
-    learner = learner_of(recipe, index, shape, machine)
-    steps, step, once = stage.last_step, dict[str, float](), 0.0
+    learner, steps, step, once = planned.learner, stage.last_step, dict[str, float](), 0.0
     if generation is not None and stage.plays_before_training:
         once = generation
     elif generation is not None:
         step["rollout"], sampled = generation, sampled * steps
-    lengths = lengths_of(recipe, index)
     prompts = played.prompts * generating if played is not None and played.prompts is not None else 0
-    trained = stage.trained_tokens(lengths.prompt, lengths.response, prompts)
+    trained = stage.trained_tokens(planned.lengths.prompt, planned.lengths.response, prompts)
     again, updates = stage.passes_and_updates
     if learner.reference:
         step["reference pass"] = again * speed.frozen_pass(passes, trained)

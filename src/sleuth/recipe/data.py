@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
@@ -14,6 +15,31 @@ from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, 
 from sleuth.types import SleuthError, Task
 
 Fed = tuple[Literal["rows", "episodes", "thoughts"], ...]
+
+
+ROW = 512
+"""Tokens of a row where the recipe does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of one sequence: at most `limit`; typically a `prompt`, which siblings share, and a `response`, of which
+    the policy samples `sampled`."""
+
+    limit: int
+    prompt: int
+    response: int
+    sampled: int
+
+    @classmethod
+    def of_text(cls, prefix: int, suffix: int) -> Lengths:
+        """Of texts that are as long as they may be."""
+        return cls(limit=prefix + suffix, prompt=prefix, response=suffix, sampled=suffix)
+
+    @property
+    def typical(self) -> int:
+        """Tokens of a typical sequence."""
+        return self.prompt + self.response
 
 
 class DataFields(KindTable):
@@ -30,6 +56,10 @@ class DataFields(KindTable):
         """What a stage plays or thinks about. Without a tokenizer texts are not cut: only the first document is read,
         and no task is returned."""
         raise NotImplementedError
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        """Of its rows, in a supervised stage of the recipe."""
+        return Lengths.of_text(0, ROW)
 
 
 class WorldTextRecipe(DataFields):
@@ -93,6 +123,10 @@ class AnsweredRowsRecipe(QuestionsRecipe):
     """Rows with an answer each, which is taught as the response to the prompt."""
 
     kind: Literal["rows"]
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        env, context = recipe.refine_env_and_context(index)
+        return env.lengths(context or ROW, self)
 
 
 class EvalQuestionsRecipe(ChosenQuestions):
@@ -168,6 +202,9 @@ class TextRecipe(ThoughtPlaces):
     """Minimum length of a document in tokens; absent: prefix_tokens + suffix_tokens."""
     windows: PositiveInt = 1
     """Maximum number of consecutive prefixes, each with its suffix, of one document."""
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        return Lengths.of_text(0, self.prefix_tokens + self.suffix_tokens)
 
     def cut(self, tokenizer: Any) -> list[Task]:
         return family.load_named("sleuth.data.excerpts:excerpts_of")(self, tokenizer).tasks

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from sleuth import family
 from sleuth.dialect import Dialect
+from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, RetrieverIdentity, Reward, Task
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 Role = Literal["raw", "user", "system"]
+PROMPT = 300
+"""Tokens of a prompt around a question, where limits allow them."""
 EpisodeKind = Literal["agent", "refiner", "thought"]
 """What the policy is in an environment: an agent that is asked a question, one that rewrites the evidence that it is
 given, or one that thinks in the middle of a text."""
@@ -43,6 +46,11 @@ class EnvFields(KindTable):
     @abstractmethod
     def plain_dialect(self) -> Dialect:
         """Its dialect, without the recipe's limits."""
+
+    def lengths(self, context: int, data: DataFields | None) -> Lengths:
+        """Of its episodes in a stage with these data. By default they are as long as `context` allows."""
+        prompt = min(PROMPT, context // 2)
+        return Lengths.of_text(prompt, context - prompt)
 
     @classmethod
     def adopts(cls, dialect: Dialect | None, tasks: Sequence[Task]) -> bool:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth import family
 from sleuth.dialect import Dialect
-from sleuth.recipe.data import DataFields, QuestionsRecipe
+from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, scored_late, unfit_rewards
 from sleuth.recipe.stage import MemoryAmount, SampledRecipe
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
+
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
 
 class CreditFields(KindTable):
@@ -275,6 +278,9 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     @property
     def sequences_per_step(self) -> int:
         return self.prompts_per_step * self.samples_per_prompt
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.env.lengths(self.context, self.data)
 
     @property
     def played_per_step(self) -> tuple[int, int]:

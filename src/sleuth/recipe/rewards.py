@@ -49,13 +49,10 @@ class RewardInputs:
 
 
 class AnswerSize(NamedTuple):
-    """How many cases an answer has for a judge: `own` criteria of a row, `static` ones by their name in a recipe, and
-    `cited`, those of its claims, which fill so many `cited_sheets`."""
+    """How many cases an answer has for a judge: `own` criteria of a row, and `cited`, those of its claims."""
 
     own: int
-    static: Mapping[str, int]
     cited: int
-    cited_sheets: int
 
 
 class RewardFields(JudgedFields):

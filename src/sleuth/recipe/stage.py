@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, NonNegativeFloat, PositiveInt
 
 from sleuth.host.memory import DEFAULT_SLOTS, require_amount
-from sleuth.recipe.data import EvalQuestionsRecipe
+from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.judges import JudgedFields, JudgeFields
 from sleuth.recipe.rewards import AnswerSize
@@ -78,6 +78,10 @@ class StageFields(JudgedFields):
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """What of it, as stage number `index`, does not fit the recipe: messages that begin with their key."""
         return iter(())
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        """Of the sequences that it generates or, as a supervised stage, trains on."""
+        raise NotImplementedError(f"no lengths of a {self.own_kind()} stage")
 
     @property
     def last_step(self) -> int:
@@ -172,6 +176,10 @@ class EvaluateRecipe(EvaluationFields):
     trained model's gain over this arm is more than the habit of searching."""
     env: QuestionEnvTable | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        env, context = recipe.env_and_context(index)
+        return env.lengths(context, None)
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from sleuth.recipe.data import DataFields
+from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import RefinerEnvTable
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import KindTable, Name, OneOf, Row, StrictModel, combination
@@ -210,6 +210,10 @@ class TrainingRecipe(StageFields):
         """(prompts, samples of each) that one step generates."""
         return 0, 0
 
+    def player(self, recipe: Any, index: int) -> tuple[Any, int, int]:
+        """(stage whose slots and cache it has, prompts, samples of each) of what it generates in one step."""
+        return (self, *self.played_per_step)
+
     @property
     def passes_and_updates(self) -> tuple[int, int]:
         """How often the learner computes the tokens of a step, and how often it steps the weights."""
@@ -286,6 +290,9 @@ class SupervisedRecipe(TrainingRecipe):
     def run(self, context: Any) -> Path:
         """Trains as the data asks for."""
         return import_module(self.data.trainer).run(self, context)
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.data.row_lengths(recipe, index)
 
     def problems(self, recipe: Recipe, index: int) -> Iterator[str]:
         """Answered rows need an environment."""

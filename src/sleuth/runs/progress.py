@@ -144,3 +144,16 @@ def progress_bar(name: str) -> Iterator[Callable[[int, int], None]]:
                 bar.advance(done - bar.done)
 
         yield progress
+
+
+def row_counter(name: str) -> Callable[[int], None]:
+    """`progress(done)` for work of unknown length: prints the number of rows at intervals."""
+    due = time.monotonic() + DELAY
+
+    def progress(done: int) -> None:
+        nonlocal due
+        if time.monotonic() > due:
+            due = time.monotonic() + PLAIN_LINE_SECONDS
+            print_line(f"{name}: {done:,} rows")
+
+    return progress

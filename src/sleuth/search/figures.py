@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sleuth.answers.failures import evidence_shown
 from sleuth.evaluation.figures import Figure, Record, is_kind, response_tokens, tokens_of
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
-from sleuth.types import Retriever, StepFigure, Task
+from sleuth.types import Passage, StepFigure, Task
 
 
-async def recall_at_k(retriever: Retriever, tasks: Sequence[Task], k: int) -> Measured:
-    """The share of tasks for which a gold passage is among the first k, with the question as the query.
-
-    Tasks without gold passages are left out. Raises RetrievalFailed if any search fails.
-    """
-    with_gold = [task for task in tasks if task.gold_passages]
-    found = await retriever.search([task.question for task in with_gold], k)
-    return share(
-        [any(p.id in task.gold_passages for p in passages) for task, passages in zip(with_gold, found, strict=True)]
-    )
+def recall(found: Iterable[tuple[Task, Sequence[Passage]]]) -> Measured:
+    """The share of tasks for which a gold passage is among those that were found. Tasks without gold passages are left
+    out."""
+    with_gold = [(task, passages) for task, passages in found if task.gold_passages]
+    return share([any(one.id in task.gold_passages for one in passages) for task, passages in with_gold])
 
 
 def _searches(record: Record) -> float | None:

@@ -11,9 +11,8 @@ import typer
 
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.figures import table_cell
 from sleuth.terminal.inputs import prepare_out_file, require_engine, require_inputs
-from sleuth.terminal.tables import Column, print_columns
+from sleuth.terminal.tables import Column, print_columns, table_cell
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 

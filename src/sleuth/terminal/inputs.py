@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -63,6 +64,15 @@ def require_unset(options: Mapping[str, object], reason: str) -> None:
             raise SleuthError(f"{name} {reason}")
 
 
+@contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Errors begin with the file, or the stage, that they are about."""
+    try:
+        yield
+    except SleuthError as error:
+        raise SleuthError(*(f"{place}: {problem}" for problem in error.args)) from None
+
+
 def prepare_out_file(out: Path | None, *, option: str = "--out", example: str = "eval.json") -> None:
     """Makes the folder of the file of an option before the work, and writes beside it what it removes again. Raises
     SleuthError where no file can be written."""
@@ -88,8 +98,8 @@ def load_stage(file: Path, kind: type[Stage]) -> tuple[Recipe, Stage]:
     from sleuth.terminal.recipe_inputs import require_named
 
     recipe = load_recipe(file)
-    at, stage = next(((at, stage) for at, stage in enumerate(recipe.stage) if isinstance(stage, kind)), (0, None))
-    if stage is None:
-        raise SleuthError(f'{file}: has no stage of kind = "{kind.own_kind()}"; add one')
-    require_named(stage, str(file), ("stage", at))
-    return recipe, stage
+    for at, stage in enumerate(recipe.stage):
+        if isinstance(stage, kind):
+            require_named(stage, str(file), ("stage", at))
+            return recipe, stage
+    raise SleuthError(f'{file}: has no stage of kind = "{kind.own_kind()}"; add one')

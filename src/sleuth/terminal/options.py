@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from sleuth.host.memory import require_amount
 from sleuth.own.permission import BY_NO_ALLOW_CODE, BY_NO_CODE, CODE
@@ -27,16 +28,15 @@ def _find_model(model: str) -> str:
 
 Model = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="MODEL", callback=_find_model, help="A checkpoint, a model folder or a hub id.", show_default=False
     ),
 ]
 Questions = Annotated[
-    Path, typer.Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)
+    Path, Option(metavar="FILE", help="Questions: .jsonl, .jsonl.gz or .parquet.", show_default=False)
 ]
 RecipeFile = Annotated[
-    Path,
-    typer.Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False),
+    Path, Argument(metavar="RECIPE", help="A TOML file, or a name that `sleuth recipes` lists.", show_default=False)
 ]
 
 
@@ -56,64 +56,59 @@ def _allow_if(allow_code: bool) -> bool:
 
 
 NO_CODE = "Import no Python and start no command that the recipe names"
-NoCode = Annotated[
-    bool, typer.Option("--no-code", callback=_allow_unless, help=f"{NO_CODE}; one that needs it is refused.")
-]
+NoCode = Annotated[bool, Option("--no-code", callback=_allow_unless, help=f"{NO_CODE}; one that needs it is refused.")]
 CheckNoCode = Annotated[
-    bool, typer.Option("--no-code", callback=_check_without, help=f"{NO_CODE}; what could not be checked is printed.")
+    bool, Option("--no-code", callback=_check_without, help=f"{NO_CODE}; what could not be checked is printed.")
 ]
 AllowCode = Annotated[
-    bool, typer.Option("--allow-code", callback=_allow_if, help="Import the Python that the run's recipe names.")
+    bool, Option("--allow-code", callback=_allow_if, help="Import the Python that the run's recipe names.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Overrides = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Change one value of the recipe, such as grpo.steps=50."),
+]
+Quiet = Annotated[bool, Option("--quiet", help="Print only the result; DIR/log.txt has the rest.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON object.")]
 
 # -- how a model is asked ----------------------------------------------------------------------------------------------
 
-Index = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The index to search; without one, searches find nothing.")
-]
+Index = Annotated[Path | None, Option(metavar="DIR", help="The index to search; without one, searches find nothing.")]
 Retrievers = Annotated[
     list[str] | None,
-    typer.Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
+    Option(metavar="URL", help="Search a server such as `sleuth retriever`; repeat it for each replica."),
 ]
 Dialect = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]")
+    str | None, Option(metavar="NAME", help="The search protocol. [default: the model's own, or sleuth]")
 ]
-Prompt = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A prompt's name, or a file. [default: the model's own]")
-]
+Prompt = Annotated[str | None, Option(metavar="NAME", help="A prompt's name, or a file. [default: the model's own]")]
 PromptRole = Annotated[
     Literal["raw", "user", "system"] | None,
-    typer.Option(help="Give the prompt as it is, or as a chat message. [default: the model's own]"),
+    Option(help="Give the prompt as it is, or as a chat message. [default: the model's own]"),
 ]
-ForcedSearch = Annotated[
-    bool | None, typer.Option(help="Open the first search for the model. [default: as it was trained]")
-]
-ClosedBook = Annotated[bool, typer.Option(help="Control arm: open the answer for the model, and allow no search.")]
+ForcedSearch = Annotated[bool | None, Option(help="Open the first search for the model. [default: as it was trained]")]
+ClosedBook = Annotated[bool, Option(help="Control arm: open the answer for the model, and allow no search.")]
 ContextTokens = Annotated[
-    int | None, typer.Option(min=1, help="Longest episode in tokens. [default: as the model was trained]")
+    int | None, Option(min=1, help="Longest episode in tokens. [default: as the model was trained]")
 ]
-Samples = Annotated[int, typer.Option(min=1, help="Samples per question; several are drawn at temperature 1.")]
+Samples = Annotated[int, Option(min=1, help="Samples per question; several are drawn at temperature 1.")]
 Scorer = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Report this score beside strict exact match. [default: the training reward's]"),
+    Option(metavar="NAME", help="Report this score beside strict exact match. [default: the training reward's]"),
 ]
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="An SGLang or vLLM server that serves MODEL; its weights are not loaded here."),
+    Option(metavar="URL", help="An SGLang or vLLM server that serves MODEL; its weights are not loaded here."),
 ]
 ServedAs = Annotated[
-    str | None, typer.Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")
+    str | None, Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")
 ]
 Refiner = Annotated[
-    str | None,
-    typer.Option(metavar="MODEL", help="Let this refiner rewrite the search results before MODEL sees them."),
+    str | None, Option(metavar="MODEL", help="Let this refiner rewrite the search results before MODEL sees them.")
 ]
-Slots = Annotated[int, typer.Option(min=1, help="Turns generated at once at most, here or on the server.")]
+Slots = Annotated[int, Option(min=1, help="Turns generated at once at most, here or on the server.")]
 CacheMemory = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="SIZE",
         callback=_require_amount,
         help="Memory of the KV cache: 8GB, or 40% of the device. [default: a share of what is free]",
@@ -121,8 +116,6 @@ CacheMemory = Annotated[
 ]
 Precision = Annotated[
     Literal["float32", "bfloat16"] | None,
-    typer.Option(help="Precision of the weights. [default: float32 on a CPU, as stored on a GPU]"),
+    Option(help="Precision of the weights. [default: float32 on a CPU, as stored on a GPU]"),
 ]
-Out = Annotated[
-    Path | None, typer.Option(metavar="FILE.json", help="Write the figures and all records to this JSON file.")
-]
+Out = Annotated[Path | None, Option(metavar="FILE.json", help="Write the figures and all records to this JSON file.")]

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.answers.function import function_reward_of
-from sleuth.recipe.data import TextRecipe
+from sleuth.recipe.data import Lengths, TextRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgedFields, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, FunctionFields, Identify, Judges, clashing_figures
@@ -19,6 +19,9 @@ from sleuth.recipe.stage import EvaluationFields, SampledRecipe
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import Reward
+
+if TYPE_CHECKING:
+    from sleuth.recipe.recipe import Recipe
 
 
 class ComparisonRecipe(StrictModel):
@@ -151,6 +154,9 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     def writes(self) -> Literal["continuations"]:
         return "continuations"
 
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
+
     @property
     def sequences_per_step(self) -> int:
         """Two of each pool."""
@@ -201,6 +207,9 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     stops: Row[str] = ()
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
 
     @property
     def arms(self) -> int:

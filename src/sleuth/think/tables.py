@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from sleuth.dialect import DIALECTS, Dialect
-from sleuth.recipe.data import DataFields, DocumentsRecipe, Fed, ThoughtPlaces
+from sleuth.recipe.data import DataFields, DocumentsRecipe, Fed, Lengths, ThoughtPlaces
 from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill, TeacherRecipe
 from sleuth.recipe.rewards import Identify, RewardFields, RewardInputs
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from sleuth.judges.factory import OpenJudge
+    from sleuth.recipe.recipe import Recipe
     from sleuth.think.thoughts import ThoughtSetting
+
+
+TAGS = 8
+"""Tokens of tags around a thought."""
+PROBLEM, FULL = 512, 0.5
+"""Tokens of a problem of a reasoning benchmark, its examples included, and the share of the limit that a typical
+solution fills."""
 
 
 class ThoughtEnvRecipe(EnvFields):
@@ -56,6 +64,13 @@ class ThoughtEnvRecipe(EnvFields):
     def plain_dialect(self) -> Dialect:
         return DIALECTS["sleuth"]
 
+    def lengths(self, context: int, data: DataFields | None) -> Lengths:
+        assert isinstance(data, ThoughtPlaces)  # the recipe's checks allow no other
+        sampled = self.thought_tokens + self.suffix_tokens
+        true_suffix = 0 if self.suffix_tokens else data.suffix_tokens  # which is scored, not written
+        read = sampled + TAGS + true_suffix
+        return Lengths(limit=data.prefix_tokens + read, prompt=data.prefix_tokens, response=read, sampled=sampled)
+
     @combination
     def _stops_have_effect(self) -> Iterator[str]:
         if self.stops and not self.suffix_tokens:
@@ -81,6 +96,9 @@ class ThoughtTextRecipe(DocumentsRecipe, DataFields):
     empty: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of rows whose thoughts are empty. Their tags are not trained, the text after them is: gains are measured
     against an empty thought, so the model must have seen some."""
+
+    def row_lengths(self, recipe: Any, index: int) -> Lengths:
+        return Lengths.of_text(0, self.row_tokens)
 
 
 class PlacesRecipe(ThoughtPlaces):
@@ -226,6 +244,9 @@ class AnnotateRecipe(DocumentsRecipe, StageFields):
     """Largest share of texts that may stay without thoughts, because the teacher failed or answered in no valid form.
     With more the run stops, and the same command asks for those again."""
 
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.tokens, 0)
+
     def makes(self) -> tuple[Path, ...]:
         """The file of thoughts."""
         return (self.out,)
@@ -263,6 +284,9 @@ class ProbeRecipe(EvaluationFields):
     """Sampling temperature of thoughts and suffixes."""
     judge: ContinuationJudgeTable | None = None
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.env.lengths(0, self.data)
 
     @property
     def arms(self) -> int:
@@ -303,6 +327,9 @@ class GateRecipe(EvaluationFields):
     max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
 
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.env.lengths(0, self.data)
+
     @combination
     def _rewards_fit(self) -> Iterator[str]:
         kinds = [reward.kind for reward in self.reward]
@@ -340,6 +367,10 @@ class ReasonRecipe(EvaluationFields):
     """Sampling temperature, from the whole vocabulary; 0: greedy."""
     max_tokens: PositiveInt = 4_096
     """Maximum number of tokens of an answer."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        solution = round(FULL * self.max_tokens)
+        return Lengths(limit=PROBLEM + self.max_tokens, prompt=PROBLEM, response=solution, sampled=solution)
 
     @property
     def asked(self) -> int | None:

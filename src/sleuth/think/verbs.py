@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sleuth.host.threads import PROCESS
-from sleuth.terminal.figures import measured_in, print_figures
 from sleuth.terminal.inputs import load_stage, prepare_out_file, require_inputs
 from sleuth.terminal.options import AsJson, Model, NoCode, Out, RecipeFile
+from sleuth.terminal.tables import measured_in, print_figures
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -68,7 +68,7 @@ def thoughts(
     from sleuth.judges.factory import open_client
     from sleuth.learn.models import load_model
     from sleuth.render import Renderer
-    from sleuth.terminal.progress import progress_bar
+    from sleuth.runs.progress import progress_bar
     from sleuth.think.annotate import SCORED_TOKENS, ThoughtWriter, annotate_thoughts
     from sleuth.think.thought_rows import LogprobScorer
 

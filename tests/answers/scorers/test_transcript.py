@@ -6,7 +6,7 @@ import pytest
 from transcripts import MENTIONS, PROMPT, searched
 
 from sleuth.answers.scorers import SCORERS
-from sleuth.answers.scorers.cases import disagreement_counts, disagreement_examples
+from sleuth.answers.scorers.cases import disagreement_examples
 from sleuth.answers.scorers.scorer import END, correct_answer_score, transcript_from_text, transcript_of
 from sleuth.dialect import DIALECTS
 from sleuth.types import Author, Segment, Trajectory
@@ -78,11 +78,6 @@ CASES = [
     {"a": 0.0, "b": 1.0, "c": None},
     {"a": 0.0, "b": 1.0, "c": None},
 ]
-
-
-def test_cases_that_change_their_score_are_counted_for_every_pair_and_missing_ones_for_none() -> None:
-    assert disagreement_counts(CASES) == {("a", "b"): 3, ("a", "c"): 1, ("b", "c"): 0}
-    assert disagreement_counts([]) == {}
 
 
 def test_one_case_of_every_kind_of_disagreement_is_told_the_commonest_first() -> None:

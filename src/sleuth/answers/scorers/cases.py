@@ -54,14 +54,6 @@ Scores = Mapping[str, float | None]
 TOLERANCE = 1e-9
 
 
-def disagreement_counts(scores: Sequence[Scores]) -> dict[tuple[str, str], int]:
-    """For every pair of scorers, how many cases they score differently; a case that either cannot read is skipped."""
-    names = list(scores[0]) if scores else []
-    return {
-        (one, other): sum(_differ(case[one], case[other]) for case in scores) for one, other in combinations(names, 2)
-    }
-
-
 def disagreement_examples(scores: Sequence[Scores]) -> list[int]:
     """Indices of cases on which scorers disagree: one of each pattern of scores, the commonest pattern first."""
     patterns: dict[tuple[float | None, ...], list[int]] = {}

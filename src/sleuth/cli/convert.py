@@ -1,0 +1,202 @@
+"""`sleuth merge` and `sleuth export`: the shards of another trainer as a Hugging Face folder, and a checkpoint as a
+file for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Argument, Option
+
+from sleuth.terminal import options
+from sleuth.terminal.inputs import prepare_out_file, require_unset
+from sleuth.terminal.tables import count_of, show
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe import Recipe
+
+
+def merge(
+    shards: Annotated[
+        Path, Argument(metavar="SHARDS", help="A verl FSDP actor folder, a Hugging Face folder, or a .pt state dict.")
+    ],
+    out: Annotated[Path, Argument(metavar="OUT", help="The Hugging Face folder; it must be new or empty.")],
+    config: Annotated[
+        Path | None, Option(metavar="DIR", help="Folder with config.json and tokenizer, where SHARDS has none.")
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, Option(help="Cast the weights. [default: as saved]")
+    ] = None,
+    untie: Annotated[
+        bool, Option("--untie", help="Write output weights that the model ties to its input, for vLLM on a CPU.")
+    ] = False,
+    max_shard_size: Annotated[str, Option(metavar="SIZE", help="Largest file to write: 500MB, 4GB.")] = "2GB",
+    like: Annotated[
+        Path | None, Option(metavar="RECIPE", help="Write the protocol of this recipe, and a model card, into OUT.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="With --like: change one value.")
+    ] = None,
+    dialect: Annotated[
+        str | None, Option(metavar="NAME", help="Without --like: the search protocol; needs --prompt.")
+    ] = None,
+    prompt: Annotated[
+        str | None, Option(metavar="NAME", help="Without --like: a prompt's name, or a file; needs --dialect.")
+    ] = None,
+    prompt_role: Annotated[
+        Literal["raw", "user", "system"] | None,
+        Option(help="Without --like: the prompt as it is, or as a chat message. [default: raw]"),
+    ] = None,
+    context: Annotated[
+        int | None, Option(min=1, help="Without --like: the longest episode in tokens. [default: at most 4096]")
+    ] = None,
+    scorer: Annotated[
+        str | None, Option(metavar="NAME", help="Without --like: the scorer of answers. [default: strict]")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Convert FSDP shards to a Hugging Face folder.
+
+    SHARDS may be such a folder too, to cast or untie it. Names and shapes are checked against the model's config.json
+    before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained: the
+    one that --like or --dialect gives, or else that of SHARDS, whose card is kept too.
+    """
+    from sleuth.convert import files_of_weights
+
+    files_of_weights(shards)
+    named = {
+        "--dialect": dialect,
+        "--prompt": prompt,
+        "--prompt-role": prompt_role,
+        "--context": context,
+        "--scorer": scorer,
+    }
+    recipe = _recipe_like(like, overrides or [], named)
+
+    import torch
+
+    from sleuth.cite.dialect import refines
+    from sleuth.convert.merge import config_folder, merge_shards
+    from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
+    from sleuth.episodes.protocol import ProtocolCard
+    from sleuth.host.cards import prepare_card
+    from sleuth.host.disk import shown
+    from sleuth.host.memory import parse_size
+    from sleuth.learn.models import load_outline
+    from sleuth.runs.checkpoints import CARD
+    from sleuth.runs.model_card import converted_card
+    from sleuth.runs.progress import progress_bar
+
+    home = config_folder(shards, config)
+    protocol, card = None, None
+    if recipe is not None:
+        protocol = protocol_of_recipe(recipe, load_outline(str(home)))
+        prepare_card(recipe.model)
+    elif dialect is not None and prompt is not None:
+        protocol = protocol_of_names(
+            load_outline(str(home)),
+            dialect=dialect,
+            prompt=prompt,
+            prompt_role=prompt_role or "raw",
+            context=context,
+            scorer=scorer or "strict",
+        )
+    elif config is None and (protocol := ProtocolCard.read(home)) is not None and (home / CARD).is_file():
+        card = (home / CARD).read_text(encoding="utf-8")
+    if protocol is not None and card is None:
+        card = converted_card(out, source=shards, protocol=protocol, recipe=recipe)
+    with progress_bar("merge") as progress:
+        merged = merge_shards(
+            shards,
+            out,
+            config=config,
+            dtype=getattr(torch, dtype) if dtype else None,
+            untie=untie,
+            max_file_bytes=parse_size(max_shard_size),
+            protocol=protocol,
+            card=card,
+            progress=progress,
+        )
+    record: dict[str, Any] = {"folder": str(out), **asdict(merged)}
+    counts = f"{merged.tensors:,} tensors, {merged.parameters:,} parameters"
+    lines = [f"{out}: {counts}, {merged.dtype}, {shown(merged.bytes)} in {count_of(merged.files, 'file')}"]
+    if protocol is not None:
+        record["protocol"] = protocol.hash
+        lines.append(f"protocol {protocol.hash[:12]}: dialect {protocol.dialect.name}, prompt {protocol.prompt}")
+    index = "" if protocol is None or refines(protocol.dialect) else " --index DIR"
+    show(as_json, record, *lines, f"Next: sleuth eval {quote(str(out))} --questions FILE{index}")
+
+
+def _recipe_like(like: Path | None, overrides: list[str], named: dict[str, object]) -> Recipe | None:
+    """The recipe whose protocol is written. Raises SleuthError where the options contradict or lack each other."""
+    if like is not None:
+        from sleuth.recipe import load_recipe
+
+        require_unset(named, "and --like are both given: change the recipe's own value with --set")
+        return load_recipe(like, overrides)
+    if overrides:
+        raise SleuthError(f"--set {overrides[0]}: changes the recipe of --like RECIPE; name that too")
+    missing = [option for option in ("--dialect", "--prompt") if named[option] is None]
+    given = [option for option, value in named.items() if value is not None]
+    if given and missing:
+        raise SleuthError(f"{', '.join(given)}: a protocol needs {' and '.join(missing)} too, or --like RECIPE")
+    return None
+
+
+INSTALL = "GGUF files are written with the package gguf: pip install 'sleuth[gguf]'"
+
+
+def export(
+    model: Annotated[Path, Argument(metavar="MODEL", help="A folder with the model: a checkpoint.")],
+    gguf: Annotated[bool, Option("--gguf", help="Write a GGUF file, for llama.cpp and Ollama.")] = False,
+    out: Annotated[
+        Path | None, Option(metavar="FILE.gguf", help="The file to write. [default: NAME-DTYPE.gguf here]")
+    ] = None,
+    dtype: Annotated[
+        Literal["f32", "f16", "bf16"] | None, Option(help="Cast the matrices. [default: as saved]")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write a model as one file for llama.cpp and Ollama.
+
+    Qwen3, Qwen2 and Llama models with byte-level BPE, whose texts llama.cpp splits into the same tokens. The protocol
+    card is written beside the file, FILE.protocol.json, and FILE.md says what a client must do: the search loop is not
+    part of the file.
+    """
+    if not gguf:
+        raise SleuthError("name the format to write: --gguf")
+    if not model.is_dir():
+        raise SleuthError(f"{model}: no such folder")
+    if out is not None and out.suffix != ".gguf":
+        raise SleuthError(f"--out {out}: the name of a GGUF file ends in .gguf")
+    if find_spec("gguf") is None:
+        raise SleuthError(INSTALL)
+    prepare_out_file(out, example="model.gguf")
+
+    from sleuth.convert.gguf_file import export_gguf
+    from sleuth.host.disk import shown
+    from sleuth.runs.model_card import LOOP
+    from sleuth.runs.progress import progress_bar
+
+    with progress_bar("export") as progress:
+        written = export_gguf(model, out, dtype=dtype, progress=progress)
+    protocol = written.protocol
+    names = ("architecture", "tensors", "parameters", "dtype", "bytes")
+    record = {"file": str(written.file), **{name: getattr(written, name) for name in names}, "card": str(written.card)}
+    carried = f"no protocol card: {model} has no protocol.json"
+    if protocol is not None:
+        record |= {"protocol": protocol.hash, "protocol_file": str(written.protocol_file)}
+        carried = f"protocol {protocol.hash[:12]}: {written.protocol_file}"
+    counts = f"{written.tensors:,} tensors, {written.parameters:,} parameters"
+    show(
+        as_json,
+        record,
+        f"{written.file}: {written.architecture}, {counts}, {written.dtype}, {shown(written.bytes)}",
+        carried,
+        LOOP,
+        f"Next: llama-server -m {written.file} -c {written.context}; for Ollama, the Modelfile in {written.card}",
+    )
