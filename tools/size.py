@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_433,
     "cli": 3_883,
     "convert": 1_227,
-    "data": 2_102,
+    "data": 2_261,
     "dialect.py": 251,
     "engines": 4_975,
     "episodes": 2_180,
@@ -34,7 +34,7 @@ ROOMS = {
     "plan": 1_951,
     "ranks.py": 55,
     "read": 1_465,
-    "recipe": 3_388,
+    "recipe": 3_438,
     "render.py": 393,
     "report": 2_444,
     "retrieval": 2_444,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 350
+FILES = 351
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -290,7 +290,7 @@ def test_a_misspelt_key_is_not_reported_as_missing_too(demo: Path, write: Write)
     assert message(path) == f"{path}: stage.1.stepz is no key here; the nearest is stage.1.steps"
 
 
-def test_all_wrong_values_are_reported_at_once(demo: Path) -> None:
+def test_all_problems_are_reported_at_once(demo: Path) -> None:
     assert problems(
         demo,
         "stage.7.steps=1",
@@ -300,7 +300,10 @@ def test_all_wrong_values_are_reported_at_once(demo: Path) -> None:
         "stage.0.temperature=-1",
         "stage.1.slots=0",
         "stage.1.stop_after=101",
+        "stage.1.warmup_steps=102",
         "stage.1.sampling={top_p=0.9, min_p=0.1}",
+        "stage.1.loss.constant=9",
+        "model=",
     ) == [
         "--set stage.7.steps=1: stage.7: stage has 2 entries, counted from 0",
         "--set steps: should be KEY=VALUE, such as grpo.steps=50",
@@ -310,12 +313,6 @@ def test_all_wrong_values_are_reported_at_once(demo: Path) -> None:
         '--set stage.0.name=a b: stage.0.name = "a b": should be letters, digits, dots, dashes and underscores',
         "--set stage.0.temperature=-1: stage.0.temperature = -1: should be greater than or equal to 0",
         "--set stage.1.slots=0: stage.1.slots = 0: should be greater than 0",
-    ]
-
-
-def test_all_impossible_combinations_are_reported_at_once(demo: Path) -> None:
-    overrides = ("stage.1.stop_after=101", "stage.1.warmup_steps=102", "stage.1.loss.constant=9", "model=")
-    assert problems(demo, *overrides) == [
         "--set model=: model is missing: name a folder or a hub id, or give the first stage an [stage.init] table",
         "--set stage.1.stop_after=101: stage.1.stop_after = 101 is beyond steps = 100",
         "--set stage.1.warmup_steps=102: stage.1.warmup_steps = 102 is beyond steps = 100",
@@ -418,3 +415,18 @@ def test_a_warm_start_before_a_refining_stage_is_refused(refiner: Path, write: W
     )
     text = message(write("warm.toml", refiner.read_text().replace(begin, warm)))
     assert 'stage.1.kind = "warm_start" needs env.kind = "search" in the grpo stage after it, found "refine"' in text
+
+
+def test_a_wrong_value_is_not_reported_as_a_wrong_combination_too(demo: Path) -> None:
+    for changes in (
+        ("stage.1.steps=none", "stage.1.stop_after=50"),
+        ("stage.1.kind=gpro", "stage.0.forced_search_arm=true"),
+        ("stage.1.env.retriever=none", "stage.1.env.urls=[]"),
+    ):
+        assert len(problems(demo, *changes)) == 1, changes
+
+
+def test_combinations_are_checked_even_beside_wrong_values(demo: Path) -> None:
+    urls = 'stage.1.env.urls=["http://127.0.0.1:8000"]'
+    *_, combination = problems(demo, "stage.1.env.top_k=0", "stage.1.env.retriever=remote", urls)
+    assert combination == f"--set {urls}: stage.1.env.urls and index are both given; remove one of them"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sleuth.recipe.draft import Draft, Key, dotted, emit_value
@@ -23,6 +24,7 @@ Look = Callable[[StrictModel], Iterable[str]]
 _MAPPING_KEY = "[key]"  # pydantic's mark for a complaint about a key of a free table, not about its value
 _LONGEST_VALUE = 60  # characters of a wrong value that an error repeats
 _MOST_TOLD = 100  # wrong values of which an error says what would be right
+_WRONG = object()  # in place of a value that cannot be read
 WANTED = {
     "string_pattern_mismatch": "should be letters, digits, dots, dashes and underscores",
     "model_type": "should be a table",
@@ -38,21 +40,21 @@ def read_table(draft: Draft, model: type[Model], look: Look | None = None) -> Mo
     """The draft as its model; with `look`, what its tables name is looked for too.
 
     Raises SleuthError with a line for each problem, such as `demo.toml: stage.0.stpes is no key here; the nearest is
-    stage.0.steps`: all wrong values or, where none is wrong, all that does not go together or is not there.
+    stage.0.steps`. A wrong value hides no problem but those of combinations that it is part of.
     """
+    table: StrictModel
+    wrong: dict[Key, str] = {}
     try:
         table = model.model_validate(draft.table, context=VALUES_ONLY)
     except ValidationError as error:
-        problems = _wrong_values(error, draft.table, model).items()
-        raise SleuthError(*draft.problems, *_lines(draft, problems)) from None
-    problems = [*_unfit(table), *(looked_for(table, look) if look is not None else ())]
-    if draft.problems or problems:
-        raise SleuthError(*draft.problems, *_lines(draft, problems))
+        wrong = _wrong_values(error, draft.table, model)
+        table = _as_far_as_right(model, draft.table, wrong)
+    found = [*wrong.items(), *_unfit(table, complete=not wrong), *(looked_for(table, look) if look else ())]
+    lines = [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in found]
+    if draft.problems or lines:
+        raise SleuthError(*draft.problems, *lines)
+    assert isinstance(table, model)
     return table
-
-
-def _lines(draft: Draft, problems: Iterable[tuple[Key, str]]) -> list[str]:
-    return [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in problems]
 
 
 def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[StrictModel]) -> dict[Key, str]:
@@ -73,11 +75,15 @@ def _wrong_values(error: ValidationError, table: Mapping[str, Any], model: type[
     return wrong
 
 
-def _unfit(table: StrictModel) -> Iterator[tuple[Key, str]]:
+def _unfit(table: StrictModel, *, complete: bool) -> Iterator[tuple[Key, str]]:
     """What does not go together in a table and all tables in it, by key."""
     for key, part in tables_in(table):
         for check in part.combinations():
-            yield from (_with_key(key, message) for message in check(part))
+            try:
+                yield from (_with_key(key, message) for message in check(part))
+            except AttributeError:  # it is about a value that is wrong
+                if complete:
+                    raise
 
 
 def looked_for(table: StrictModel, look: Look, key: Key = ()) -> Iterator[tuple[Key, str]]:
@@ -109,6 +115,50 @@ def _with_key(key: Key, message: str) -> tuple[Key, str]:
 def _key_before(message: str) -> Key:
     """The key that a message begins with."""
     return tuple(int(part) if part.isdigit() else part for part in message.partition(" ")[0].split("."))
+
+
+# -- what is right of a table ------------------------------------------------------------------------------------------
+
+
+def _as_far_as_right(
+    model: type[StrictModel], table: Mapping[str, Any], wrong: Collection[Key], key: Key = ()
+) -> StrictModel:
+    """`table` as its model. What of it is wrong or missing is no attribute of it."""
+    if _is_right(key, wrong):
+        return model.model_validate(table, context=VALUES_ONLY)
+    values = {
+        name: _as_far(field, table[name], wrong, (*key, name))
+        for name, field in model.model_fields.items()
+        if name in table and (*key, name) not in wrong
+    }
+    built = model.model_construct(**values)
+    for name in model.model_fields:
+        if (*key, name) in wrong or values.get(name) is _WRONG:
+            vars(built).pop(name, None)
+    return built
+
+
+def _as_far(field: FieldInfo, value: Any, wrong: Collection[Key], key: Key) -> Any:
+    """The value of a field, tables in it as far as they are right."""
+    if _is_right(key, wrong):
+        return TypeAdapter(field.rebuild_annotation()).validate_python(value, context=VALUES_ONLY)
+    models = models_in(field)
+    if isinstance(value, list):
+        entries = [_entry(models, entry, wrong, (*key, at)) for at, entry in enumerate(value)]
+        return _WRONG if any(entry is _WRONG for entry in entries) else tuple(entries)
+    return _entry(models, value, wrong, key)
+
+
+def _entry(models: Sequence[type[StrictModel]], table: Any, wrong: Collection[Key], key: Key) -> Any:
+    if isinstance(table, str) and _is_right(key, wrong):
+        return table
+    if not models or not isinstance(table, Mapping) or key in wrong or (*key, "kind") in wrong:
+        return _WRONG
+    return _as_far_as_right(_chosen(models, table), table, wrong, key)
+
+
+def _is_right(key: Key, wrong: Collection[Key]) -> bool:
+    return not any(at[: len(key)] == key for at in wrong)
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
