@@ -174,7 +174,7 @@ def test_a_refiners_probe_separates_cited_from_other_snippets(monkeypatch: pytes
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     setting = refine_setting(RefineEnvRecipe.model_validate({"kind": "refine", "turn_tokens": 120}), tokenizer, [TASK])
     script = ScriptedEngine(tokenizer, lambda text, sampling: ANSWER)
-    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: script)
+    monkeypatch.setattr(eval_session.EvalSession, "open_engine", lambda _: script)
     asked = eval_session.EvalSession(model=model, tokenizer=tokenizer, setting=setting, context=1000)
     found = probe(asked, [TASK])
     assert (found.arms, found.searches, found.passages) == ({}, {}, {})

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import transformers
@@ -31,9 +31,11 @@ from sleuth.host.cards import prepare_card
 from sleuth.host.checksums import beside_weights, of_model, require_intact
 from sleuth.host.model_path import read_object, require_plain
 from sleuth.host.threads import PROCESS
-from sleuth.recipe.training import InitRecipe
 from sleuth.render import find_eos_ids, load_tokenizer
 from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.recipe.training import InitRecipe
 
 transformers.utils.logging.disable_progress_bar()  # a run shows one progress bar: its own
 

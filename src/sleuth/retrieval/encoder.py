@@ -15,9 +15,9 @@ from sleuth.host.escapes import replace_surrogates
 from sleuth.host.model_path import require_model
 from sleuth.host.threads import PROCESS
 from sleuth.retrieval.index_card import EncoderCard
+from sleuth.retrieval.vectors import HOW_TO_INSTALL
 from sleuth.types import Passage, SleuthError
 
-HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
 PREFIXES = {"e5": ("query: ", "passage: ")}
 """Query and passage prefixes of model families, by a part of the model's name. E5: arXiv:2212.03533."""
 PASSAGE_BATCH = 32

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sleuth.host.disk import shown
-from sleuth.retrieval.encoder import HOW_TO_INSTALL
 from sleuth.types import SleuthError
+
+HOW_TO_INSTALL = "a dense index needs the packages of an extra: pip install 'sleuth[dense]'"
 
 if TYPE_CHECKING:
     import torch

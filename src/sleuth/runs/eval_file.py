@@ -83,7 +83,7 @@ def mark_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """A row of `COLUMNS` for each skill of each judge."""
     rows = []
     for card in cards:
-        for skill, mark in card["skills"].items():
+        for skill, mark in card.get("skills", {}).items():  # a card of former versions has none
             right, worst = mark["accuracy"], mark["worst"]
             interval = f"{right['low']:.3f} to {right['high']:.3f}"
             kind = f"{worst.replace('_', ' ')}: {mark['kinds'][worst]['value']:.2f}"

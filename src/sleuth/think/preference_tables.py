@@ -208,6 +208,9 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
     the length of a suffix, or where the model ends the text."""
 
+    def skills(self) -> tuple[Skill, ...]:  # a stage has none by itself
+        return ComparisonRecipe.skills(self)
+
     def lengths(self, recipe: Recipe, index: int) -> Lengths:
         return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
 
