@@ -169,12 +169,18 @@ class EvalSession:
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
-        engine = self.pool if self.pool is not None else self.open_engine()
+        if self.pool is not None:
+            yield self.pool
+            return
+        engine = self.open_engine()
+        if isinstance(engine, HttpEngine):
+            async with engine:
+                yield engine
+            return
         try:
             yield engine
         finally:
-            if isinstance(engine, LocalEngine):
-                engine.sleep()
+            engine.sleep()
 
 
 def open_eval_session(
