@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 251,
     "engines": 4_975,
     "episodes": 2_180,
-    "evaluation": 1_897,
+    "evaluation": 1_891,
     "family.py": 256,
     "host": 1_664,
     "judges": 1_755,

@@ -169,18 +169,12 @@ class EvalSession:
 
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
-        if self.pool is not None:
-            yield self.pool
-            return
-        engine = self.open_engine()
-        if isinstance(engine, HttpEngine):
-            async with engine:
-                yield engine
-            return
+        engine = self.pool if self.pool is not None else self.open_engine()
         try:
             yield engine
         finally:
-            engine.sleep()
+            if self.pool is None and not isinstance(engine, HttpEngine):
+                engine.sleep()
 
 
 def open_eval_session(
