@@ -175,7 +175,7 @@ def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(server
     for engine, server in zip(ranks, (0, 1), strict=True):
         asked_together([engine], [requests(range(1))])
         assert [server.fault() for server in pair][server] == before[server] + 1
-    assert [engine._at_once for engine in ranks] == [2, 3]
+    assert [engine._preferred[0].semaphore._value for engine in ranks] == [2, 3]
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
