@@ -56,8 +56,10 @@ def parts_of_family(name: str) -> str:
     ours = family.load_named(f"sleuth.{name}:FAMILY")
     lines = ["## What it brings", "", "| part | name | what it is |", "|---|---|---|"]
     for part in get_args(family.Part):
-        for kind, place in getattr(ours, part).items():
-            lines.append(f"| {part.replace('_', ' ')} | `{kind}` | {_first_sentence(family.load_named(place))} |")
+        abouts = {kind: _first_sentence(family.load_named(place)) for kind, place in getattr(ours, part).items()}
+        lines += [f"| {part.replace('_', ' ')} | `{kind}` | {about} |" for kind, about in abouts.items() if about]
+        if unsaid := ", ".join(f"`{kind}`" for kind, about in abouts.items() if not about):
+            lines.append(f"| {part.replace('_', ' ')} | {unsaid} | |")
     for section in ours.verbs.values():
         lines += [
             f"| verbs | `sleuth {verb}` | {_first_sentence(family.load_named(at))} |" for verb, at in section.items()
