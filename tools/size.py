@@ -53,7 +53,7 @@ ROOMS = {
 FILES = 351
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
-OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
+OTHERS = {".bib", ".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
 """Share of lines at least, so that size is not won by leaving words out."""
 
