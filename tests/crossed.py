@@ -176,7 +176,7 @@ def grpo_axes(world: Path, models: Path) -> Axes:
         "teacher": {
             "no": {},
             "always": {"teacher.when": "always"},
-            "wrong": {"teacher.when": "wrong", "teacher.right": 5.0},
+            "wrong": {"teacher.when": "wrong"},
             "top_k": {"teacher.top_k": 4},
         },
         "temperature": {"one": {}, "lower": {"sampling.temperature": 0.7}},
