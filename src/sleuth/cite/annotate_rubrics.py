@@ -22,7 +22,7 @@ from sleuth.evaluation.intervals import Measured, share
 from sleuth.host.atomic import write_text
 from sleuth.judges.cache import NamedJudge
 from sleuth.judges.http import JsonClient
-from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
+from sleuth.judges.judge_prompts import InvalidAnswerError, closed_object, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
 from sleuth.types import Case, Judge, Rubric, SleuthError, Task
 
@@ -232,14 +232,8 @@ MAX_TITLE_WORDS = 12
 KINDS = {"positive_rubrics": True, "negative_rubrics": False}
 """The keys of an answer, and whether their criteria are wanted."""
 PROMPT = prompt_text("rubrics")
-TEXTS = {"title": {"type": "string"}, "description": {"type": "string"}}
-CRITERION = {"type": "object", "properties": TEXTS, "required": [*TEXTS], "additionalProperties": False}
-SCHEMA = {
-    "type": "object",
-    "properties": {key: {"type": "array", "items": CRITERION, "maxItems": MAX_CRITERIA} for key in KINDS},
-    "required": [*KINDS],
-    "additionalProperties": False,
-}
+CRITERION = closed_object({"title": {"type": "string"}, "description": {"type": "string"}})
+SCHEMA = closed_object({key: {"type": "array", "items": CRITERION, "maxItems": MAX_CRITERIA} for key in KINDS})
 """JSON schema of an answer; it cannot express the limit on both kinds together."""
 
 

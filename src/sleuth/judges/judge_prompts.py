@@ -47,7 +47,7 @@ class Form:
         """JSON schema of an answer."""
         kinds: dict[str, Any] = {key: {"type": "string"} for key in self.keys}
         kinds[self.key] = {"enum": [*self.scores]}
-        return {"type": "object", "properties": kinds, "required": self.keys, "additionalProperties": False}
+        return closed_object(kinds)
 
     def verdict_of(self, answer: dict[str, Any], quoted: str) -> Verdict:
         """The verdict of a parsed answer; a quote is kept only if it occurs in `quoted`. Raises InvalidAnswerError
@@ -111,18 +111,12 @@ class Question:
     @property
     def schema(self) -> dict[str, Any]:
         """JSON schema of an answer; of a sheet one object per entry, the number first, the score last."""
-        entry = self.form.schema
         if not self.number:
-            return entry
-        entry["properties"] = {self.number: {"enum": [*range(1, self.entries + 1)]}, **entry["properties"]}
-        entry["required"] = [self.number, *entry["required"]]
+            return self.form.schema
+        numbers = {"enum": [*range(1, self.entries + 1)]}
+        entry = closed_object({self.number: numbers, **self.form.schema["properties"]})
         entries = {"type": "array", "items": entry, "minItems": self.entries, "maxItems": self.entries}
-        return {
-            "type": "object",
-            "properties": {VERDICTS: entries},
-            "required": [VERDICTS],
-            "additionalProperties": False,
-        }
+        return closed_object({VERDICTS: entries})
 
     def read(self, text: str) -> list[Verdict]:
         """The verdicts of an answer, in the order of the entries. Raises InvalidAnswerError if one is missing, repeated
@@ -206,6 +200,11 @@ CONTROL_NAMES = re.compile(
 def spelled_out(text: str) -> str:
     """The text with a space inside the brackets of control tokens' names: `< |im_end| >`."""
     return CONTROL_NAMES.sub(lambda bracket: f" {bracket[0]}" if bracket[0] == ">" else f"{bracket[0]} ", text)
+
+
+def closed_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object with exactly these keys."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def json_object(text: str) -> dict[str, Any]:

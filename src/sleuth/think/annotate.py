@@ -20,7 +20,7 @@ from sleuth.data.excerpts import chunks_of, plain_tokens
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.judges.factory import open_client
 from sleuth.judges.http import JsonClient
-from sleuth.judges.judge_prompts import InvalidAnswerError, json_object, prompt_text, tagged_block
+from sleuth.judges.judge_prompts import InvalidAnswerError, closed_object, json_object, prompt_text, tagged_block
 from sleuth.judges.pool import NoAnswerError
 from sleuth.recipe.data import TextRecipe, text_recipe
 from sleuth.render import Renderer
@@ -117,8 +117,8 @@ class ThoughtQuestion:
     def schema(self) -> dict[str, Any]:
         """JSON schema of an answer; it cannot express that each place is named once."""
         place = {"type": "integer", "minimum": 1, "maximum": len(self.places)}
-        entry = _closed_object({"place": place, "thought": {"type": "string"}})
-        return _closed_object({"thoughts": {"type": "array", "items": entry, "minItems": 1, "maxItems": MAX_THOUGHTS}})
+        entry = closed_object({"place": place, "thought": {"type": "string"}})
+        return closed_object({"thoughts": {"type": "array", "items": entry, "minItems": 1, "maxItems": MAX_THOUGHTS}})
 
     def read(self, text: str) -> tuple[Thought, ...]:
         """The thoughts of an answer, in the order of the text. Raises InvalidAnswerError for none, for more than
@@ -146,10 +146,6 @@ class ThoughtQuestion:
             if any(tag in thought for tag in (*TAGS, *place_brackets(self.text))):
                 raise InvalidAnswerError(f"thoughts.{number}.thought should have no tags")
             yield Thought(at=self.places[place - 1], text=" ".join(words))
-
-
-def _closed_object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 class ThoughtWriter:
