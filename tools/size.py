@@ -43,7 +43,7 @@ ROOMS = {
     "search": 2_807,
     "serve": 2_566,
     "terminal": 572,
-    "think": 5_122,
+    "think": 5_127,
     "trainers": 667,
     "training": 3_215,
     "types.py": 622,

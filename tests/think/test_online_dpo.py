@@ -142,6 +142,13 @@ def test_continued_pretraining_plays_and_judges_nothing(run: Run, recipe: Path, 
     assert texts.text(0).ending
 
 
+def test_continued_pretraining_needs_no_judge_to_be_there(run: Run, recipe: Path, tmp_path: Path) -> None:
+    gone = "stage.0.reward=[{kind='pairwise', judge={kind='http', urls=['http://127.0.0.1:9'], model='gone'}}]"
+    run(recipe, tmp_path / "run", 'stage.0.loss.kind="original_nll"', gone, "stage.0.steps=1")
+    [row] = rows_of(tmp_path / "run")
+    assert row["judged_by"] == "nobody"
+
+
 def test_winner_nll_learns_the_best_alone(run: Run, recipe: Path, tmp_path: Path) -> None:
     run(recipe, tmp_path / "run", 'stage.0.loss.kind="winner_nll"', "stage.0.steps=1")
     [row] = rows_of(tmp_path / "run")

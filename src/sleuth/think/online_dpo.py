@@ -76,10 +76,11 @@ class DPOTrainer(Trainer):
         self.excerpts = excerpts_of(stage.data, self.tokenizer)
         taken = saved.state["asked"] if saved else 0
         self.order = InfiniteSampler(self.excerpts.tasks, seed=context.key, taken=taken)
-        made = [reward.build(judge_pool) for reward in stage.reward] if ranks.first else []  # they call the judges
-        self.reward = TotalReward(made, [reward.weight for reward in stage.reward]) if ranks.first else None
+        asked = stage.asked_rewards
+        made = [reward.build(judge_pool) for reward in asked] if ranks.first else []  # they call the judges
+        self.reward = TotalReward(made, [reward.weight for reward in asked]) if ranks.first else None
         self.reward_spec = reward_spec_of(stage.reward)
-        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
+        self.judges = ranks.broadcast(lambda: require_accurate(judges_in(asked), judge_pool, folder.say))
         window = stage.data.prefix_tokens + stage.data.suffix_tokens
         self.engine = local_engine(context, self.model, self.tokenizer, window)
         reference = starting_weights(context, self.model, saved) if stage.loss.kind == "dpo" else None

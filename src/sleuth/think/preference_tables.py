@@ -178,13 +178,17 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         return self.prompts_per_step * (prompt + self.rows_at_once * response)
 
+    @property
+    def asked_rewards(self) -> tuple[PreferenceFields, ...]:
+        """Those that compare candidates: none, if only the original is trained."""
+        return self.reward if self.loss.kind != "original_nll" else ()
+
     def judges(self) -> tuple[JudgeFields, ...]:
-        """None, if nothing is compared."""
-        return super().judges() if self.loss.kind != "original_nll" else ()
+        return tuple(judge for reward in self.asked_rewards for judge in reward.judges())
 
     def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
-        """Those for the pools of a step, unless nothing is compared."""
-        for reward in self.reward if self.loss.kind != "original_nll" else ():
+        """Those for the pools of a step."""
+        for reward in self.asked_rewards:
             yield reward.kind, self.prompts_per_step * reward.calls_of_pool(self.samples_per_prompt + 1), False
 
     def methods(self) -> tuple[str, ...]:
