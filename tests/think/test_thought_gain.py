@@ -109,10 +109,11 @@ def plain_nll(model, renderer: Renderer, story: str, behind: str = BEHIND) -> fl
 THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
 
 
+@pytest.mark.parametrize("budget", [24, 512])  # however the stories are packed
 def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
-    base, renderer
+    base, renderer, budget: int
 ) -> None:
-    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=budget)
     blank = plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
     nlls = [plain_nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
     assert [score.value for score in found.scores] == pytest.approx([blank - nll for nll in nlls], abs=1e-5)

@@ -45,6 +45,12 @@ def test_no_pair_is_asked_twice_and_neither_place_is_given_to_one_side() -> None
     assert 0.42 < np.mean(firsts) < 0.58  # five standard errors of 900 draws
 
 
+def test_the_same_seed_is_the_same_tournament() -> None:
+    one, other = Flipping(0.1, 3), Flipping(0.1, 3)
+    assert extremes(one, shuffled(POOL, 3), seed=5) == extremes(other, shuffled(POOL, 3), seed=5)
+    assert one.asked == other.asked
+
+
 @pytest.mark.parametrize("size", [4, 5, 8, 16, 33])
 def test_other_pools_are_found_out_in_k_log_k_comparisons(size: int) -> None:
     table = np.array([[*ranks(size, 0.0, seed)] for seed in range(20)])

@@ -73,6 +73,13 @@ def test_the_ending_follows_from_the_sentences_alone(split: Split) -> None:
         assert text.answer == about
 
 
+def test_no_single_sentence_contains_the_answer() -> None:
+    for text in texts("train"):
+        *sentences, last = re.findall(r" [^.]+\.| [^.]+$", text.beginning)
+        assert text.hops[0].subject in last
+        assert not [sentence for sentence in sentences if text.hops[0].subject in sentence and text.answer in sentence]
+
+
 def test_half_of_the_texts_need_two_inferences() -> None:
     kinds = Counter(text.kind for text in texts("train"))
     assert kinds == {"one_inference": 150, "two_inferences": 150}
