@@ -35,9 +35,8 @@ Record = Mapping[str, Any]
 
 def failure_mode(record: Record) -> Mode:
     """The first mode that applies: `missing` (no verdict), `scored` (the verdict is the stage's own score, which is
-    neither right nor wrong), `right`, then for a wrong answer `echoes_prompt`,
-    `never_searches`, `malformed` (no valid answer), `wrong_untold` (the question names no evidence), `wrong_evidence`
-    or `wrong_reading`.
+    neither right nor wrong), `right`, then for a wrong answer `echoes_prompt`, `never_searches`, `malformed` (no valid
+    answer), `wrong_untold` (the question names no evidence), `wrong_evidence` or `wrong_reading`.
 
     A family whose records have an entry of their own says itself what became of an answer (`Family.outcomes`).
 

@@ -28,8 +28,8 @@ class ThoughtEnv:
     """One turn for the thought and, if limits allow it, one for the suffix. Opening and closing tags have the tokens
     that the policy was trained on; the prefix has the data's tokens, or is encoded if the data has only text.
 
-    A closing tag that the policy samples stays as sampled. Otherwise the environment appends it or, if it
-    is to be "earned", ends the episode with the stop reason `length`.
+    A closing tag that the policy samples stays as sampled. Otherwise the environment appends it or, if it is to be
+    "earned", ends the episode with the stop reason `length`.
     """
 
     def __init__(self, task: Task, limits: ThoughtEnvRecipe, opening: Piece, closing: Piece) -> None:
