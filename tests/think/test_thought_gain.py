@@ -111,7 +111,7 @@ THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
 
 @pytest.mark.parametrize("budget", [24, 512])  # however the stories are packed
 def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus_with_an_empty_one(
-    base, renderer, budget: int
+    base, renderer, budget
 ) -> None:
     [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=budget)
     blank = plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
