@@ -45,7 +45,7 @@ ROOMS = {
     "terminal": 572,
     "think": 5_127,
     "trainers": 667,
-    "training": 3_215,
+    "training": 3_213,
     "types.py": 622,
     "world": 1_078,
 }

@@ -1,1 +1,1 @@
-"""Inference engines: `local` in this process, `remote` on servers, `scripted` for tests."""
+"""Inference engines: `local` in this process, `remote` on servers, and how a run launches these."""

@@ -1,4 +1,4 @@
-"""Losses and the estimators beside them. Tensors in, tensors out; every array is (B, T), and index t is about token t.
+"""Losses, estimators beside them, and advantages. All arrays of a loss are (B, T), and index t is about token t.
 
 A loss is a plain sum over tokens, each times its weight. The weights of a whole step are fixed before it is cut into
 micro-batches (`token_weights`), so the losses of the micro-batches add up to the loss of the step, and so do the

@@ -1,4 +1,4 @@
-"""Models from a folder or the hub, or with random weights; and tokens added to their vocabulary."""
+"""Models from a folder or the hub, or with random weights; tokens added to their vocabulary; which families work."""
 
 from __future__ import annotations
 

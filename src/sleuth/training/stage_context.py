@@ -86,11 +86,9 @@ def last_saved(context: StageContext) -> Saved | None:
     return Saved(checkpoint=last, steps=step_of(last) - context.first_step, state=state)
 
 
-def is_finished(context: StageContext, saved: Saved | None) -> bool:
+def is_finished(context: StageContext, saved: Saved) -> bool:
     """Whether the stage has trained its last step; prints where it trained more steps than `stop_after` asks for, which
     are not taken back."""
-    if saved is None:
-        return False
     last = context.stage.last_step
     if saved.steps > last and context.ranks.first:
         context.folder.say(

@@ -175,6 +175,25 @@ def test_a_turn_during_a_weight_load_is_sampled_again(servers, pools, words, kin
     assert engine.figures()["turns_redrawn"] == 1
 
 
+def test_a_turn_of_a_server_that_is_gone_before_it_names_its_weights_is_sampled_again(
+    servers, pools, monkeypatch
+) -> None:
+    [server] = servers("vllm")
+    engine, get, gone = pools.open([server]), HttpClient.get, []
+
+    async def goes_once(client: HttpClient, path: str, **how: Any) -> object:
+        if server.fault() > before and not gone:  # it has written the turn
+            gone.append(path)
+            raise UnavailableError("does not answer")
+        return await get(client, path, **how)
+
+    before = server.fault()
+    monkeypatch.setattr(HttpClient, "get", goes_once)
+    asked(engine, pools.sampled(groups=1, siblings=1))
+    assert gone == ["/weight_info"]
+    assert (server.fault() - before, engine.figures()["turns_redrawn"]) == (2, 1)
+
+
 def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(servers, pools) -> None:
     engine = pools.open(servers("sglang"), unavailable_timeout=1.0)
     started = time.monotonic()

@@ -256,10 +256,8 @@ class PoolEngine:
             self._connect()
             with self._waiting():
                 failures = await asyncio.gather(*map(self._weight_sync.update, self._replicas))
-            return [
-                (failure, replica.label, replica.load_finished, replica.asleep)
-                for failure, replica in zip(failures, self._replicas, strict=True)
-            ]
+            pairs = zip(failures, self._replicas, strict=True)
+            return [(failure, replica.label, replica.load_finished, replica.asleep) for failure, replica in pairs]
 
         outcomes = self._ranks.broadcast(lambda: asyncio.run(update()))
         for replica, (failure, label, load_finished, asleep) in zip(self._replicas, outcomes, strict=True):

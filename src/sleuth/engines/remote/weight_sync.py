@@ -118,8 +118,7 @@ class EngineReplica:
         except Aborted:
             raise
         except MALFORMED as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise SleuthError(f"{self.url}: an answer that cannot be used ({reason})") from None
+            raise SleuthError(f"{self.url}: an answer that cannot be used ({type(error).__name__}: {error})") from None
         finally:
             self._in_progress -= 1
 
@@ -146,10 +145,13 @@ class EngineReplica:
 
     async def _fresh_label(self) -> str:
         """The label by a query that starts after this call. Calls during a running query share the next one, so that
-        many completions cost one query."""
+        many completions cost one query. Raises LostResponseError if it fails: the completion is lost with it."""
         if self._next_query is None:
             self._next_query = asyncio.create_task(self._query_label(self._current_query))
-        return await asyncio.shield(self._next_query)
+        try:
+            return await asyncio.shield(self._next_query)
+        except UnavailableError as error:
+            raise LostResponseError(str(error)) from None
 
     async def _query_label(self, before: asyncio.Task[str] | None) -> str:
         if before is not None:
