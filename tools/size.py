@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_438,
     "render.py": 393,
     "report": 2_444,
-    "retrieval": 2_445,
+    "retrieval": 2_456,
     "rollout.py": 241,
     "runs": 3_439,
     "search": 2_807,
