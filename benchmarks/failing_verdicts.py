@@ -77,7 +77,7 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         run = folder / name.replace(" ", "_")
         with (
             VerdictCache(folder / f"{len(figures)}.sqlite") as cache,
-            patch("sleuth.judges.factory.LexicalJudge", partial(_judge, instead, seed, cache)),
+            patch("sleuth.judges.tables.LexicalJudge", partial(_judge, instead, seed, cache)),
         ):
             _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict

@@ -148,3 +148,17 @@ for part in get_args(family.Part):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_tools_and_benchmarks_import_of_ours_is_there() -> None:
+    """Neither is checked for types, and most run for too long to be tested."""
+    root, lacking = Path(__file__).parents[1], list[str]()
+    for file in sorted((*root.glob("tools/*.py"), *root.glob("benchmarks/**/*.py"))):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "sleuth":
+                place = PACKAGE.parent.joinpath(*str(node.module).split("."))
+                source = next(file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file())
+                for name in (alias.name for alias in node.names):
+                    if not re.search(rf"\b{name}\b", source.read_text()) and not [*place.glob(f"{name}*")]:
+                        lacking.append(f"{file.name}:{node.lineno}: {node.module} has no {name}")
+    assert lacking == []

@@ -17,7 +17,7 @@ ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
     "answers": 1_796,
-    "cite": 3_427,
+    "cite": 3_422,
     "cli": 3_883,
     "convert": 1_227,
     "data": 2_261,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_438,
     "render.py": 393,
     "report": 2_444,
-    "retrieval": 2_445,
+    "retrieval": 2_456,
     "rollout.py": 241,
     "runs": 3_439,
     "search": 2_807,
@@ -53,7 +53,7 @@ ROOMS = {
 FILES = 351
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
-OTHERS = {".bib", ".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
+OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
 """Share of lines at least, so that size is not won by leaving words out."""
 

@@ -9,12 +9,13 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PositiveInt
 
-from sleuth.dialect import Dialect, Tags
+from sleuth.dialect import Dialect
 from sleuth.evaluation.figures import Figure
 from sleuth.evaluation.intervals import bootstrap_mean
 from sleuth.family import Family
@@ -24,24 +25,19 @@ from sleuth.recipe.judges import JudgeFields, JudgeTable
 from sleuth.recipe.rewards import RewardFields, RewardInputs
 from sleuth.recipe.stage import StageFields
 from sleuth.recipe.strict import FilePath
+from sleuth.search.dialects import SLEUTH
 from sleuth.types import Case, Judge, Reward, Task, Verdict
 
 if TYPE_CHECKING:
     from spelling_env import SpellSetting
     from transformers import PreTrainedTokenizerFast
 
-SPELLING = Dialect(
+SPELLING = replace(
+    SLEUTH,
     name="spelling",
-    think=Tags(open="<think>", close="</think>"),
-    search=Tags(open="<search>", close="</search>"),
-    information=Tags(open="<information>", close="</information>"),
-    answer=Tags(open="<answer>", close="</answer>"),
     stops=("</answer>",),
     action=r"(?s)<(?P<kind>answer)>(?P<text>.*?)</answer>",
     passage="{text}",
-    before_results="\n",
-    margin="\n",
-    after_results="\n",
     hint="",
     hints=0,
     top_k=1,
@@ -49,7 +45,6 @@ SPELLING = Dialect(
     turns=1,
     turn_tokens=16,
     passage_tokens=None,
-    results_tokens=None,
 )
 
 

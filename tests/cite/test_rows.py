@@ -90,6 +90,10 @@ def test_a_row_of_ours_is_a_task_with_its_evidence() -> None:
     assert snippets(task) == {"a1": "Ada Voss was born in Tarn.", "b2": "Bo."}
 
 
+def test_gold_ids_of_a_corpus_are_not_read_beside_a_tool_output() -> None:
+    assert task_from_row({**OURS, "gold_ids": ["17"]}, "rows.jsonl:1") == task_from_row(OURS, "rows.jsonl:1")
+
+
 def test_the_table_of_support_comes_with_a_row_of_ours() -> None:
     support = [{"claim": "Ada Voss was born in Tarn.", "snippets": ["a1"], "asked": True}]
     task = task_of(OURS | {"support": support})

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sleuth.host.connections import FAILURES_TO_OPEN, Replicas, RetryBudget
+from sleuth.retrieval import remote
 from sleuth.retrieval.remote import RecordedRetriever, Remote, base_url, wait_until_ready
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, RetrievalFailed, RetrieverIdentity, SleuthError
 
@@ -171,6 +172,25 @@ def test_a_refused_query_does_not_fail_the_others_of_its_batch(server: Server) -
     assert (a[0][0].id, b[0][0].id) == ("id of a", "id of b")
     assert "refused with 422" in str(bad)
     assert len(server.asked) == 4
+
+
+def test_refused_batches_sent_query_by_query_are_no_more_requests_at_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "REQUESTS_AT_ONCE", 2)
+    running: list[int] = [0]
+    most: list[int] = [0]
+
+    def answer(body: dict[str, Any]) -> tuple[int, object]:
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        time.sleep(0.05)
+        running[0] -= 1
+        return found(body) if len(body["queries"]) == 1 else (413, {"detail": "too many"})
+
+    server.answer = answer
+    assert len(searched(Remote([server.url], 5), *"abcdefgh")) == 8
+    assert most[0] <= 2
 
 
 # -- the pool --------------------------------------------------------------------------------------------------------

@@ -14,21 +14,17 @@ from dataclasses import replace
 from typing import Literal
 
 from sleuth.dialect import Dialect, Tags
+from sleuth.search.dialects import SLEUTH
 
 Mode = Literal["answer_only", "thinking"]
 
-ANSWER_ONLY = Dialect(
+ANSWER_ONLY = replace(
+    SLEUTH,
     name="refine_answer_only",
-    think=Tags(open="<think>", close="</think>"),
-    search=Tags(open="<search>", close="</search>"),
     information=Tags(open="<tool_output>", close="</tool_output>"),
-    answer=Tags(open="<answer>", close="</answer>"),
     stops=("</answer>",),
     action=r"(?s)<(?P<kind>answer)>(?P<text>(?=\s*(?!</?answer>)\S)(?:(?!</?answer>).)+)</answer>\s*\Z",
     passage="<snippet id={rank}>{text}</snippet>",
-    before_results="\n",
-    margin="\n",
-    after_results="\n",
     hint="",
     hints=0,
     top_k=1,
@@ -36,7 +32,6 @@ ANSWER_ONLY = Dialect(
     turns=1,
     turn_tokens=1024,
     passage_tokens=None,
-    results_tokens=None,
 )
 
 THINKING = replace(ANSWER_ONLY, name="refine_thinking")

@@ -128,7 +128,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where)
         if evidence
         else _answers(row, where),
-        gold_passages=texts_of(row.get("gold_ids"), "gold_ids", where),
+        gold_passages=() if evidence else texts_of(row.get("gold_ids"), "gold_ids", where),
         kind=_label(row, "type", where),
         source=_label(row, "data_source", where),
         prompt=prompt,

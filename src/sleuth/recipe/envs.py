@@ -163,7 +163,7 @@ def environment_of(dialect: Dialect | None, tasks: Sequence[Task] = ()) -> type[
     """The environment in which a model of this dialect is evaluated, or, without one, a model that is asked these
     tasks: that of the last family that `adopts` it."""
     if dialect is not None:
-        family.knows_dialect(dialect.name)
+        family.knows_dialect(dialect.name)  # looks for it in installed packages, whose environments then count
     return next(table for table in reversed(family.tables("environments")) if table.adopts(dialect, tasks))
 
 
