@@ -81,7 +81,7 @@ def read_cards(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         return {card["judge"]: card for card in json.loads(file.read_bytes())}
     except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise SleuthError(f"{file}: holds no cards of judges ({error}); remove it, and they are examined again") from None
+        raise SleuthError(f"{file}: holds no cards of judges ({error}); remove it to examine them again") from None
 
 
 def mark_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
