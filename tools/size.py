@@ -36,7 +36,7 @@ ROOMS = {
     "read": 1_465,
     "recipe": 3_438,
     "render.py": 393,
-    "report": 2_444,
+    "report": 2_452,
     "retrieval": 2_450,
     "rollout.py": 241,
     "runs": 3_446,
