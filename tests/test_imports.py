@@ -148,3 +148,19 @@ for part in get_args(family.Part):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tools_and_benchmarks_import_what_there_is() -> None:
+    for file in (
+        one for folder in ("tools", "benchmarks") for one in sorted((PACKAGE.parents[1] / folder).rglob("*.py"))
+    ):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("sleuth"):
+                continue
+            place = PACKAGE.parent.joinpath(*str(node.module).split("."))
+            source = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
+            for alias in node.names:
+                known = (
+                    re.search(rf"\b{alias.name}\b", source.read_text()) or place.joinpath(f"{alias.name}.py").is_file()
+                )
+                assert known, f"{file}:{node.lineno}: there is no {alias.name} in {node.module}"

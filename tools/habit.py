@@ -19,6 +19,7 @@ from sleuth.data.questions import load_questions
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import collate, trajectory_row
 from sleuth.learn.models import load_model
+from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import TrainingRecipe
 from sleuth.render import Renderer
@@ -26,7 +27,6 @@ from sleuth.rollout import Rollout
 from sleuth.search.search_gain import search_spans
 from sleuth.search.setting import search_setting
 from sleuth.search.tables import SearchEnvRecipe
-from sleuth.training.learning import optimisation_of
 from sleuth.types import Group, SleuthError, Trajectory
 
 QUESTIONS, SAMPLES = 256, 4
@@ -80,7 +80,8 @@ def train(habit: str, base: Path, world: Path, folder: Path, steps: int | None) 
     episodes = [trajectory for trajectory in chosen if len(trajectory.tokens) <= CONTEXT]
     if not episodes:
         raise SleuthError(f"{base}: none of its {QUESTIONS * SAMPLES} episodes is {habit}; use another base")
-    policy = Policy(model, optimisation_of(TrainingRecipe(kind="habit", name="habit", steps=steps, learning_rate=RATE)))
+    stage = TrainingRecipe(kind="habit", name="habit", steps=steps, learning_rate=RATE)
+    policy = Policy(model, Optimisation(**stage.optimisation()))
     for step in range(steps):
         rows = [trajectory_row(episodes[(step * ROWS + at) % len(episodes)], 0.0) for at in range(ROWS)]
         policy.supervise(collate(rows), budget=4_096)
