@@ -15,6 +15,12 @@ import pytest
 from installed import ROOT
 
 EXAMPLE = ROOT / "examples" / "own_family"
+OF_A_CHECKPOINT = """
+from pathlib import Path
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.recipe.envs import environment_of
+print(environment_of(ProtocolCard.read(Path("run/checkpoints/step-000003")).dialect).__name__)
+"""
 Sleuth = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -68,6 +74,16 @@ def test_a_family_from_a_wheel_is_as_good_as_ours(sleuth: Sleuth, tmp_path: Path
     figures = json.loads(sleuth(*asked, site=site).stdout)
     assert figures["letters"]["n"] == 8
     assert figures["missing"]["value"] == 0.0
+    path = os.pathsep.join([str(site), *sys.path])
+    found = subprocess.run(
+        [sys.executable, "-c", OF_A_CHECKPOINT],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "SpellEnvRecipe\n"
     assert "loss as recorded" in sleuth("replay", "run", 1, site=site).stdout
     (tmp_path / "reward.toml").write_text('[[reward]]\nkind = "spelled"\n')
     again = json.loads(sleuth("rescore", "run", "--reward", "reward.toml", "--json", site=site).stdout)
