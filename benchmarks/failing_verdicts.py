@@ -12,6 +12,7 @@ import json
 import random
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -75,10 +76,7 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name, instead in ARMS.items():
         run = folder / name.replace(" ", "_")
-        with (
-            VerdictCache(folder / f"{len(figures)}.sqlite") as cache,
-            patch("sleuth.judges.tables.LexicalJudge", partial(_judge, instead, seed, cache)),
-        ):
+        with VerdictCache(folder / f"{len(figures)}.sqlite") as cache, judged_by(instead, seed, cache):
             _run(recipe, run, seed, "stage.1.max_missing_fraction=1")
         for file in (run / "eval").glob("*.json"):  # what is measured again is measured with every verdict
             file.unlink()
@@ -86,6 +84,11 @@ def measured(folder: Path, seed: int) -> dict[str, Any]:
         figures.setdefault("taught", _figures(run, "taught"))
         figures[name] = _figures(run, "trained") | {"missing": _missing(run)}
     return figures
+
+
+def judged_by(instead: Verdict | None, seed: int, cache: VerdictCache) -> AbstractContextManager[Any]:
+    """Lets recipes with a lexical judge open this one meanwhile."""
+    return patch("sleuth.judges.tables.LexicalJudge", partial(_judge, instead, seed, cache))
 
 
 def _judge(instead: Verdict | None, seed: int, cache: VerdictCache) -> NamedJudge:

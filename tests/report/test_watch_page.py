@@ -23,7 +23,7 @@ from synthetic_run import byte_tokenizer, evaluation_file, metrics_row, record, 
 
 from sleuth.cli.http_server import access_of, server_of
 from sleuth.recipe import load_recipe
-from sleuth.report import write_report
+from sleuth.report import run_files, write_report
 from sleuth.report.live import live_reports
 from sleuth.runs.chain import CHAIN, begin_chain
 from sleuth.runs.rollouts import write_rollouts
@@ -190,6 +190,17 @@ def test_a_file_of_another_shape_costs_its_part_and_a_line(tmp_path: Path, name:
         page = httpx.get(f"{url}/0/page")
         assert (state.status_code, page.status_code) == (200, 200)
         assert kept in page.json()["html"]
+
+
+def test_a_file_that_is_too_large_is_said_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "demo", questions=6)
+    with open(run / "eval" / "base.json", "a", encoding="utf-8") as file:
+        file.write(" " * 10**6)
+    monkeypatch.setattr(run_files, "WATCHED_BYTES", 10**6)
+    found, [problem] = run_files.look_at_run(run)
+    assert problem.startswith("base.json: 1,0")
+    assert "bytes are too many to show" in problem
+    assert (found.evaluations.keys(), run_files.read_run(run).evaluations.keys()) == ({"trained"}, {"base", "trained"})
 
 
 def test_several_runs_have_a_report_each_and_a_list_of_their_states_on_top(tmp_path: Path) -> None:

@@ -219,6 +219,7 @@ def test_evaluations_stand_in_the_order_of_their_stages(tmp_path: Path) -> None:
         ("recipe.toml", "name = ", r"recipe\.toml: invalid TOML"),
         ("manifest.json", "{", r"manifest\.json: invalid JSON"),
         ("metrics.jsonl", 'torn\n{"step": 2}\n', r"metrics\.jsonl:1: "),
+        ("judges.json", '[{"judge": "lexical', r"judges\.json: holds no cards of judges"),
         ("eval/base.json", "[]", r"base\.json: expected one JSON object, found a list"),
         ("eval/base.json", '{"records": [{"id": "q1"}]}', r"base\.json: records\[0\] has no `question`"),
     ],

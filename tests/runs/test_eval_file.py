@@ -10,7 +10,7 @@ import pytest
 
 from sleuth.host import checksums
 from sleuth.host.checksums import weights_sha256, write_checksums
-from sleuth.runs.eval_file import read_eval, write_eval
+from sleuth.runs.eval_file import read_eval, set_aside_damaged, write_eval
 
 
 def named(model: str, against: str | None = None) -> dict[str, str]:
@@ -69,3 +69,20 @@ def test_what_cannot_be_written_leaves_the_file_as_it_was(tmp_path: Path) -> Non
         write_eval(file, {"model": "m", "records": object()})
     assert file.read_bytes() == before
     assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_file_that_cannot_be_read_is_not_set_aside_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "e.json"
+    write_eval(file, {"em": 0.5})
+
+    def failing(path: Path) -> bytes:
+        raise OSError(5, "Input/output error", str(path))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "read_bytes", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            set_aside_damaged(tmp_path, print)
+    set_aside_damaged(tmp_path, print)
+    assert (json.loads(file.read_text()), capsys.readouterr().out) == ({"em": 0.5}, "")

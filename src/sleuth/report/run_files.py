@@ -24,6 +24,8 @@ WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 """Kinds of stages whose records are not answered questions."""
 MISSHAPEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading a file of another shape than Sleuth writes can raise."""
+WATCHED_BYTES = 256 * 2**20
+"""A larger recipe, manifest or evaluation is not read while its run is watched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +92,19 @@ def look_at_run(folder: Path) -> tuple[RunFiles, list[str]]:
 def _read(folder: Path, noting: Callable[[str], AbstractContextManager[None]], damaged: list[int] | None) -> RunFiles:
     run = RunFiles(folder=folder)
     stale: list[str] = []
+
+    def bounded(file: Path) -> Path:
+        if damaged is not None and (size := file.stat().st_size) > WATCHED_BYTES:
+            raise SleuthError(f"{file.name}: {size:,} bytes are too many to show")
+        return file
+
     with noting("recipe.toml"):
         if (folder / "recipe.toml").is_file():
-            recipe, text = _read_recipe(folder / "recipe.toml")
+            recipe, text = _read_recipe(bounded(folder / "recipe.toml"))
             run = replace(run, recipe=recipe, recipe_text=text)
     with noting("manifest.json"):
         if (folder / "manifest.json").is_file():
-            run = replace(run, manifest=read_object(folder / "manifest.json"))
+            run = replace(run, manifest=read_object(bounded(folder / "manifest.json")))
     with noting("metrics.jsonl"):
         run = replace(run, metrics=MetricsFile(folder / "metrics.jsonl").rows(damaged))
     with noting("judges.json"):
@@ -106,7 +114,7 @@ def _read(folder: Path, noting: Callable[[str], AbstractContextManager[None]], d
         files.sort(key=partial(_order_of, run.recipe))
     for file in files:
         with noting(file.name):
-            evaluation = _read_stage_evaluation(run.recipe, file)
+            evaluation = _read_stage_evaluation(run.recipe, bounded(file))
             if (line := _stale_line(file, evaluation, run.recipe)) is None:
                 run.evaluations[file.stem] = evaluation
             else:

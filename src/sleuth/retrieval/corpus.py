@@ -16,6 +16,7 @@ from sleuth.data.layouts import IDS, QUESTIONS, TEXTS, first_column, id_of, requ
 from sleuth.data.pages import Page, pages_and_rows, split_text
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, checked_text, read_rows, text_of
+from sleuth.host.atomic import replacing_file
 from sleuth.types import Passage, SleuthError
 
 BEIR_CORPUS = "corpus.jsonl"
@@ -104,31 +105,35 @@ def write_corpus(
 ) -> int:
     """Writes the passages of a file or a folder to `out`, a .jsonl file in our layout, and returns their number.
     `names` adds names of columns: `{"text": "body"}`. Raises SleuthError for the first few faults, with the number of
-    all."""
+    all; then `out` stays as it was."""
     problems: list[str] = []
     ids, count, found = SeenIds(), 0, 0
+    is_new = not out.parent.exists()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf-8") as lines:
-        for where, passage in _passages(path, names or {}):
-            found += 1
-            if isinstance(passage, Passage) and not ids.add(passage.id):
-                passage = SleuthError(
-                    f"{where}: id {passage.id!r} was used by an earlier passage; ids should be unique"
-                )
-            if isinstance(passage, SleuthError):
-                problems += passage.args
-                if len(problems) >= MAX_PROBLEMS:
-                    break
-                continue
-            lines.write(json.dumps({"id": passage.id, "contents": contents_of(passage)}, ensure_ascii=False) + "\n")
-            count += 1
-            progress(count)
-    if problems or not count:
-        out.unlink()
-    if problems:
-        raise SleuthError(*first_problems(problems, found, path))
-    if not count:
-        raise SleuthError(f"{path}: no passages in it")
+    try:
+        with replacing_file(out) as partial, partial.open("w", encoding="utf-8") as lines:
+            for where, passage in _passages(path, names or {}):
+                found += 1
+                if isinstance(passage, Passage) and not ids.add(passage.id):
+                    passage = SleuthError(
+                        f"{where}: id {passage.id!r} was used by an earlier passage; ids should be unique"
+                    )
+                if isinstance(passage, SleuthError):
+                    problems += passage.args
+                    if len(problems) >= MAX_PROBLEMS:
+                        break
+                    continue
+                lines.write(json.dumps({"id": passage.id, "contents": contents_of(passage)}, ensure_ascii=False) + "\n")
+                count += 1
+                progress(count)
+            if problems:
+                raise SleuthError(*first_problems(problems, found, path))
+            if not count:
+                raise SleuthError(f"{path}: no passages in it")
+    except BaseException:
+        if is_new:
+            out.parent.rmdir()
+        raise
     return count
 
 

@@ -215,14 +215,16 @@ Problem = tuple[str, bool] | None
 
 
 def _compare(file: Path, digest: Digest) -> Problem:
-    repaired = file.parent.name == "eval" and not is_object(file)  # measured again
     try:
-        if file.stat().st_size != digest[0]:
-            return f"is not what the run wrote: it has {file.stat().st_size:,} bytes, and had {digest[0]:,}", repaired
-        found = _digest(file)
+        if (size := file.stat().st_size) != digest[0]:
+            problem = f"is not what the run wrote: it has {size:,} bytes, and had {digest[0]:,}"
+        elif _digest(file) == digest:
+            return None
+        else:
+            problem = f"is not what the run wrote, by its sha256 in {CHAIN}"
+        return problem, file.parent.name == "eval" and not is_object(file)  # measured again
     except OSError as error:
-        return f"cannot be read: {error.strerror}", repaired
-    return None if found == digest else (f"is not what the run wrote, by its sha256 in {CHAIN}", repaired)
+        return f"cannot be read: {error.strerror}", file.parent.name == "eval"
 
 
 def _compare_checkpoint(place: Path, digest: Digest, *, read: bool) -> Problem:
@@ -282,10 +284,10 @@ def _foreign(manifest: Path, run: str) -> str | None:
 
 
 def is_object(file: Path) -> bool:
-    """Whether a file holds a JSON object."""
+    """Whether a file holds a JSON object. Raises OSError if it cannot be read: what it holds is not known then."""
     try:
         return isinstance(json.loads(file.read_bytes()), dict)
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return False
 
 

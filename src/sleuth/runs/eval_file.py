@@ -11,6 +11,7 @@ from typing import Any
 from sleuth.host.atomic import DAMAGED, write_text
 from sleuth.host.checksums import weights_sha256
 from sleuth.runs.chain import forget, is_object, recorded
+from sleuth.types import SleuthError
 
 MODELS = ("model", "against")
 """Keys that name the models of an evaluation; `model_sha256` is the digest of the weights, where they are a folder."""
@@ -72,11 +73,15 @@ COLUMNS = ("judge", "asked for", "right", "95 % interval", "n", "worst kind")
 
 
 def read_cards(folder: Path) -> dict[str, dict[str, Any]]:
-    """The cards in a folder by the judge's identity; empty if no judge was examined."""
+    """The cards in a folder by the judge's identity; empty if no judge was examined. Raises SleuthError if the file is
+    damaged."""
     file = folder / CARDS_FILE
     if not file.exists():
         return {}
-    return {card["judge"]: card for card in json.loads(file.read_text(encoding="utf-8"))}
+    try:
+        return {card["judge"]: card for card in json.loads(file.read_bytes())}
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise SleuthError(f"{file}: holds no cards of judges ({error}); remove it to examine them again") from None
 
 
 def mark_rows(cards: Iterable[Mapping[str, Any]]) -> list[tuple[str, ...]]:
