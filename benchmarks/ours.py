@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM, Terms, open_policy
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.models import fit_threads
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, Update
 

@@ -14,8 +14,7 @@ from benchmarks.samplers import open_engine
 from benchmarks.sides import LEARNING_RATE, MAX_GRAD_NORM
 from benchmarks.two_turn import play_groups
 from sleuth.learn.batch import Row, collate, trajectory_row
-from sleuth.learn.losses import group_advantages
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss, group_advantages
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.types import Group

@@ -229,7 +229,7 @@ def token() -> str:
         ("rollout", "appends segments", ["author = policy; env and", "template have their own"], "rollout.py", "env"),
         ("rewards", "score the group", ["a value, or missing;", "credit for single turns"], "answers/", "env"),
         ("advantages", "compare siblings", ["(score - mean) / std,", "one each"], "learn/losses.py", "template"),
-        ("loss", "gathers rows", ["ratio, clip, weight; zero", "outside the policy"], "learn/objective.py", "policy"),
+        ("loss", "gathers rows", ["ratio, clip, weight; zero", "outside the policy"], "learn/losses.py", "policy"),
         ("policy", "runs the model", ["log-probability of each", "distinct token"], "learn/policy.py", "policy"),
         (
             "prefix tree",

@@ -27,7 +27,7 @@ from benchmarks.gpu.checks import Check
 from benchmarks.shapes import draw_rows
 from sleuth.learn.attention import Branches, attend_tree
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, Update
 from sleuth.learn.prefix_tree import PrefixTree, prefix_tree

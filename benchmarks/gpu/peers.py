@@ -18,9 +18,9 @@ from benchmarks.gpu.learner import open_policy, relative_error
 from benchmarks.padded_peer import Padded
 from benchmarks.shapes import draw_rows
 from benchmarks.sides import Terms
-from sleuth.kernels.allocator import is_out_of_memory
+from sleuth.kernels.device import is_out_of_memory
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 
 UPDATES = 2
 """Updates that are timed, after one that compiles and loads what they have; the faster one counts."""

@@ -13,7 +13,7 @@ from benchmarks.gpu.sampler import PROFILED, SIBLINGS, Written, continue_all, dr
 from benchmarks.gpu.watched import watched
 from benchmarks.shapes import draw_rows
 from sleuth.learn.batch import collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 
 TOP = 14
 """Kernels that are listed."""

@@ -21,7 +21,7 @@ from benchmarks.gpu.watched import watched
 from benchmarks.shapes import draw_rows
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.policy import Policy, Update
 
 ROWS = 128

@@ -34,11 +34,9 @@ from sleuth.episodes.chat_template import ChatTemplate
 from sleuth.episodes.frames import frame_of
 from sleuth.episodes.library import QUESTION, place_of, read_prompt
 from sleuth.learn.batch import Row, batch_of_groups, trajectory_row
-from sleuth.learn.losses import Normaliser, group_advantages
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import Normaliser, PolicyLoss, group_advantages
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import Policy, TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.search.env import SearchEnv

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from answered_episodes import episode_of
 
-from sleuth.answers.factory import TotalReward
+from sleuth.answers.answer import TotalReward
 from sleuth.answers.function import FunctionReward
 from sleuth.own.functions import UserCodeError, load_function
 from sleuth.types import Action, Episode, Group, Score

@@ -10,8 +10,8 @@ import pytest
 from answered_episodes import Part, episode_of, looked_up, results, score_of
 
 from sleuth import family
-from sleuth.answers.answer import AnswerReward, passages_with
-from sleuth.answers.factory import TotalReward, answer_scorer_of, eval_reward_of, reward_of, reward_spec_of
+from sleuth.answers.answer import AnswerReward, TotalReward, passages_with
+from sleuth.answers.factory import answer_scorer_of, eval_reward_of, reward_of, reward_spec_of
 from sleuth.answers.match import appears_in
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.tables import AnswerRewardRecipe, FormatRecipe, TokenF1Recipe

@@ -21,7 +21,7 @@ from sleuth.cli.app import app
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.ranks import ALONE
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout

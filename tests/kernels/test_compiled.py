@@ -68,7 +68,7 @@ def test_greatest_returns_the_maximum_at_any_position(count):
 @pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_torch_keeps_its_number_of_threads_when_numba_starts_its_own(threads):
     code = (
-        "import torch; from sleuth.kernels.compiled_layers import swish_product; before = torch.get_num_threads();"
+        "import torch; from sleuth.kernels.layers import swish_product; before = torch.get_num_threads();"
         "swish_product(torch.ones(2**16), torch.ones(2**16)); print(before, torch.get_num_threads())"
     )
     environment = os.environ | {"OMP_NUM_THREADS": threads}

@@ -9,8 +9,8 @@ from torch import nn
 from transformers import GemmaConfig, GemmaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from sleuth.kernels import compiled_layers
-from sleuth.kernels.compiled_layers import compiled_forwards
+from sleuth.kernels import layers
+from sleuth.kernels.layers import compiled_forwards
 from sleuth.kernels.matmul import replaced_forwards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import collate
@@ -36,13 +36,13 @@ def looped(monkeypatch):
     calls = {"rms_norm": 0, "swish_product": 0}
 
     def counted(name):
-        function = getattr(compiled_layers, name)
+        function = getattr(layers, name)
 
         def call(*arguments):
             calls[name] += 1
             return function(*arguments)
 
-        monkeypatch.setattr(compiled_layers, name, call)
+        monkeypatch.setattr(layers, name, call)
 
     for name in calls:
         counted(name)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from sleuth.kernels import compiled_layers
-from sleuth.kernels.compiled_layers import rms_norm, swish_product
+from sleuth.kernels import layers
+from sleuth.kernels.layers import rms_norm, swish_product
 
 EPSILON = 1e-6
 
@@ -54,7 +54,7 @@ each_loop = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 @pytest.fixture(params=[0, 2**30], ids=["shared", "alone"])
 def least(request, monkeypatch) -> None:
     for loop in LOOPS.values():
-        monkeypatch.setattr(compiled_layers, loop.least, request.param)
+        monkeypatch.setattr(layers, loop.least, request.param)
 
 
 @settings(deadline=None)  # the first call compiles
@@ -72,7 +72,7 @@ def test_values_and_gradients_of_a_gate_are_those_of_the_formula(shape, spread, 
     if strided:
         gate, up, arrived = gate.mT, up.mT, arrived.mT
     leaves = [gate.requires_grad_(), up.requires_grad_()]
-    with mock.patch.object(compiled_layers, "MIN_PARALLEL_GATE", least):
+    with mock.patch.object(layers, "MIN_PARALLEL_GATE", least):
         output = swish_product(*leaves)
         output.backward(arrived)
         with torch.no_grad():
@@ -104,7 +104,7 @@ def test_values_and_gradients_of_a_norm_are_those_of_the_formula(rows, heads, wi
     weight = torch.randn(width, generator=draw, dtype=torch.float64)
     leaves = [tensor.float().requires_grad_() for tensor in (inputs, weight)]
     assert leaves[0].is_contiguous() == inputs.is_contiguous()
-    with mock.patch.object(compiled_layers, "MIN_PARALLEL_NORM", least):
+    with mock.patch.object(layers, "MIN_PARALLEL_NORM", least):
         output = norm(*leaves)
         output.backward(arrived.float())
         with torch.no_grad():
@@ -183,7 +183,7 @@ def test_non_finite_values_stay_in_their_row(loop, strange, place):
 @each_loop
 @pytest.mark.parametrize("shape", [(70, 601), (5, 100, 300), (9, 5_000)])
 def test_one_thread_and_two_compute_the_same_bytes(loop, shape, monkeypatch):
-    monkeypatch.setattr(compiled_layers, loop.least, 0)
+    monkeypatch.setattr(layers, loop.least, 0)
     inputs, arrived = loop.drawn(*shape), torch.randn(shape)
     before, found = torch.get_num_threads(), []
     try:

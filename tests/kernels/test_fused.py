@@ -11,12 +11,12 @@ from torch import nn
 from torch._dynamo.utils import counters
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
-from sleuth.kernels import fused, softmax
+from sleuth.kernels import fused, vocabulary
 from sleuth.kernels.fused import Fused
 from sleuth.kernels.vocabulary import Chunking, logprobs_with_grad, target_logprobs, top_logprobs
 from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.prefix_tree import pack
@@ -35,7 +35,7 @@ def on_card(monkeypatch) -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(fused._Switch, "on", True)
-    for module in (fused, softmax):
+    for module in (fused, vocabulary):
         monkeypatch.setattr(module, "on_card", lambda *tensors: True)
     yield
     assert fused.is_on(), "a function was not compiled"
@@ -214,7 +214,7 @@ def no_compiler(on_card, monkeypatch) -> Iterator[None]:
         return call
 
     monkeypatch.setattr(torch, "compile", compiled)
-    for function in (*vars(softmax).values(), *vars(fused).values()):
+    for function in (*vars(vocabulary).values(), *vars(fused).values()):
         if isinstance(function, Fused):
             monkeypatch.setattr(function, "_compiled", None)
     yield

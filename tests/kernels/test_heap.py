@@ -9,8 +9,8 @@ import pytest
 
 USE = """
 import ctypes, resource, sys
-from sleuth.kernels import allocator
-print(all([getattr(allocator, name)() for name in sys.argv[1:]]))
+from sleuth.kernels import device
+print(all([getattr(device, name)() for name in sys.argv[1:]]))
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

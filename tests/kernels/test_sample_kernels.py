@@ -130,7 +130,7 @@ import json, sys, torch
 from types import SimpleNamespace
 from sleuth.engines.sampling import LOGPROB_TOLERANCE, sampling_error
 from sleuth.kernels import sample_kernels
-from sleuth.kernels.allocator import kernel_problem
+from sleuth.kernels.device import kernel_problem
 
 def error():
     return sampling_error(torch.device("cpu"), getattr(torch, json.loads(sys.argv[1])))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sleuth.kernels import softmax
+from sleuth.kernels import vocabulary
 from sleuth.kernels.vocabulary import Chunking, chunking_for, embedding_in_place, logprobs_with_grad, target_logprobs
 
 
@@ -123,7 +123,7 @@ def test_zero_rows_give_no_value_and_a_gradient_of_zero():
 @pytest.mark.parametrize("words", [5, 2_048, 5_000])
 @pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
 def test_the_compiled_loops_of_fp32_give_what_fp64_gives(monkeypatch, words, least):
-    monkeypatch.setattr(softmax, "MIN_PARALLEL_SIZE", least)
+    monkeypatch.setattr(vocabulary, "MIN_PARALLEL_SIZE", least)
     head, hidden, targets = drawn(words=words)
     fp32 = nn.Linear(16, words, bias=False)
     fp32.weight.data = head.weight.detach().float() * 20  # sharp distributions and flat ones
@@ -231,7 +231,7 @@ def test_summed_in_fp32_the_gradient_of_a_bfloat16_head_is_as_exact_as_one_produ
 def test_a_16_bit_chunk_is_converted_in_pieces_to_the_same_values_and_gradients(monkeypatch):
     found = []
     for pieces in (1, 6):
-        monkeypatch.setattr(softmax, "PIECE_LOGITS", 300 * 23 // pieces)
+        monkeypatch.setattr(vocabulary, "PIECE_LOGITS", 300 * 23 // pieces)
         head, hidden, targets = drawn(words=300, dtype=torch.bfloat16)
         chunking = Chunking(rows=1_000, sums_in_fp32=True)
         logprobs, entropy = target_logprobs(head, hidden, targets, 0.7, chunking=chunking)

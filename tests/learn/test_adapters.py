@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from sleuth.learn.adapters import Adapters, add_adapters, has_adapters, load_adapters, merged_state, write_model
 from sleuth.learn.batch import collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.types import SleuthError

@@ -14,9 +14,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.learn.attention import ActivationBoundary
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.chunked_loss import SubtreeChunk, add_gradients, subtree_chunks
-from sleuth.learn.logprobs import PassFigures, token_loss, tree_attention
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.logprobs import PassFigures, SubtreeChunk, add_gradients, subtree_chunks, token_loss, tree_attention
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.prefix_tree import prefix_tree
 from sleuth.learn.recomputation import recomputed_layers
 
@@ -75,14 +74,14 @@ draws, budgets = st.integers(0, 10**6).map(random.Random), st.sampled_from([1, 1
 @given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
 @settings(max_examples=40, deadline=None)
 def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
-    with patch("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", bush):
+    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
 @given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
 @settings(max_examples=25, deadline=None)
 def test_in_float64_they_equal_to_ten_digits(draw, budget, bush):
-    with patch("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", bush):
+    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
         compare(EXACT, draw, budget, 1e-10)
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sleuth.learn.losses import clipped_policy_loss
-from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
+from sleuth.learn.losses import FunctionLoss, PolicyLoss, clipped_policy_loss, require_loss
 from sleuth.own.functions import UserCodeError, load_function
 
 SOURCE = """

@@ -8,7 +8,7 @@ from padded import padded_logprobs, whole
 from test_tree_attention import drawn, under_a_dense_mask
 from tiny_models import VOCABULARY, in_float64
 
-from sleuth.kernels.last_layer import select_outputs
+from sleuth.kernels.layers import select_outputs
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs, tree_attention
@@ -52,7 +52,7 @@ def gradients(model, loss):
 def test_only_tokens_that_predict_go_through_the_last_layer_and_no_gradient_changes(
     make_model, tokens_seen, monkeypatch, family, max_mask_tokens, recompute
 ):
-    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     model, batch = in_float64(make_model(family)), collate(long_prompts_with_few_trained_tokens())
     seen, expected = tokens_seen(model), padded_logprobs(model, batch)
     logprob_grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -98,7 +98,7 @@ def test_all_tokens_are_computed_if_nearly_all_are_outputs():
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 @pytest.mark.parametrize("seed", range(4))
 def test_output_tokens_attend_as_before_and_the_others_have_no_gradient(monkeypatch, max_mask_tokens, seed):
-    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(2, seed=seed)
     draw = torch.Generator().manual_seed(seed)
     outputs = (torch.rand(len(tree), generator=draw) < 0.2).nonzero()[:, 0]

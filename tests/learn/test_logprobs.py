@@ -11,7 +11,7 @@ from padded import whole
 from sleuth.kernels import vocabulary
 from sleuth.learn.batch import Batch, Row
 from sleuth.learn.logprobs import row_logprobs, token_hits, token_logprobs, token_loss
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.prefix_tree import Pack
 
 FAMILIES = ["qwen3", "qwen2", "llama"]

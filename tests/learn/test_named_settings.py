@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from sleuth.kernels.vocabulary import target_logprobs
 from sleuth.learn.batch import Batch
-from sleuth.learn.losses import group_advantages, token_weights
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss, group_advantages, token_weights
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -18,8 +18,8 @@ from windowed_models import windowed_model
 from sleuth.kernels.vocabulary import logprobs_with_grad, target_logprobs
 from sleuth.learn.attention import Branches
 from sleuth.learn.batch import collate
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.master_weights import MasterWeights
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import gather_rows, prefix_tree

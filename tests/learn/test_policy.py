@@ -11,9 +11,8 @@ from padded import whole
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.losses import kl_penalty, token_weights
+from sleuth.learn.losses import PolicyLoss, kl_penalty, token_weights
 from sleuth.learn.master_weights import MasterWeights
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import pack, prefix_tree

@@ -12,7 +12,7 @@ from tiny_models import FAMILIES, in_float64
 
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.prefix_tree import pack, prefix_tree, shard_packs, shard_rows
 from sleuth.ranks import Ranks
 from sleuth.think.dpo import PAIR
@@ -158,7 +158,7 @@ def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
 @settings(max_examples=40, deadline=None)
 def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
 
 
@@ -166,7 +166,7 @@ def test_loss_and_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget,
 @settings(max_examples=25, deadline=None)
 def test_in_float64_the_gradients_equal_to_ten_digits(draw, max_mask_tokens):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+        patch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
         compare(EXACT, draw, 40, 1e-10)
 
 

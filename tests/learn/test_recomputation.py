@@ -17,8 +17,8 @@ from sleuth.kernels import fused
 from sleuth.kernels.card_pass import CardPass
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.master_weights import MasterWeights
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.learn.prefix_tree import pack

@@ -27,7 +27,7 @@ from transformers import (
 )
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
-from sleuth.learn import attention, tree_blocks
+from sleuth.learn import attention
 from sleuth.learn.attention import BlockAttention, Branches
 from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_logprobs
@@ -82,7 +82,7 @@ def drawn(longest, dtype):
 @pytest.mark.parametrize("window", [1, 2, 9, 100, 299])
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_the_last_tokens_of_its_path(monkeypatch, max_mask_tokens, window):
-    monkeypatch.setattr(tree_blocks, "MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr(attention, "MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(300, torch.float64)
     blocks = Branches(tree, torch.float64).within(window).blocks
     seen = torch.zeros(len(tree), dtype=torch.int64)

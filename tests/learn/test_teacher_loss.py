@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from sleuth.learn.batch import collate
-from sleuth.learn.losses import teacher_loss
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss, teacher_loss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 

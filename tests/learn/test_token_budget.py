@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from sleuth.host.disk import Shortages
 from sleuth.learn.batch import collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy, frozen_copy
-from sleuth.learn.token_budget import MIN_BUDGET, TokenBudget
+from sleuth.learn.policy import MIN_BUDGET, Policy, TokenBudget, frozen_copy
 from sleuth.ranks import Ranks
 from sleuth.types import SleuthError, TransientError
 

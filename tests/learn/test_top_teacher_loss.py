@@ -10,8 +10,7 @@ import torch
 
 from sleuth.learn.batch import collate
 from sleuth.learn.logprobs import token_top_logprobs
-from sleuth.learn.losses import top_teacher_loss
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss, top_teacher_loss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import packed

@@ -39,7 +39,7 @@ def under_a_dense_mask(tree, query, key, value, scale: float):
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, tensors = drawn(kv_heads)
     ours = BlockAttention.apply(*tensors, Branches(tree, torch.float64).blocks, 0.3)
     plain = under_a_dense_mask(tree, *tensors, 0.3)
@@ -53,7 +53,7 @@ def test_every_token_attends_to_its_own_path_only(monkeypatch, kv_heads, max_mas
 
 @pytest.mark.parametrize("max_mask_tokens", [0, 5, 128])
 def test_every_token_attends_to_itself_in_exactly_one_block(monkeypatch, max_mask_tokens):
-    monkeypatch.setattr("sleuth.learn.tree_blocks.MAX_MASK_TOKENS", max_mask_tokens)
+    monkeypatch.setattr("sleuth.learn.attention.MAX_MASK_TOKENS", max_mask_tokens)
     tree, _ = drawn(1, seed=4)
     seen = torch.zeros(len(tree), dtype=torch.int64)
     for block in Branches(tree, torch.float32).blocks:

@@ -16,7 +16,7 @@ import asyncio, json
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import Row, collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.types import Sampling

@@ -24,8 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_logprobs
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.models import load_model
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.prefix_tree import pack

@@ -13,11 +13,10 @@ import torch
 from recorded import write_model
 
 from sleuth.learn.batch import Row, collate
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.models import load_model
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import Policy, TokenBudget
 from sleuth.training.learning import update_on
 
 pytest.importorskip("trl", reason="`make trainers` makes an environment with TRL")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.loop import InfiniteSampler
 from sleuth.types import Task
 
 TASKS = [Task(id=str(number), question="?", golden_answers=("x",)) for number in range(10)]

@@ -10,8 +10,8 @@ import torch
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.learn.batch import Batch, batch_of_groups
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.models import random_model
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.recipe import GrpoRecipe, InitRecipe

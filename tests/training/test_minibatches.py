@@ -21,10 +21,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from verb import sleuth
 
 from sleuth.learn.batch import Batch, Row, collate
-from sleuth.learn.objective import PolicyLoss
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.optim import Optimisation, scheduled_learning_rate
-from sleuth.learn.policy import Policy, Update
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import Policy, TokenBudget, Update
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
 from sleuth.training.learning import batches_of_step, combined, policy_loss_of, update_on

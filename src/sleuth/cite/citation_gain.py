@@ -24,7 +24,7 @@ from sleuth.evaluation.counterfactual import RowPair, pair_logprobs
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.learn.batch import Row
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.render import IncrementalDecoder, Renderer
 from sleuth.search.probe import BASE_ARM, BUDGET, ProbeResult
 from sleuth.search.search_gain import CreditAssignment, CreditedSpan

@@ -19,7 +19,7 @@ from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.hardware import Cards, card_with, read_cards
 from sleuth.host.memory import peak_memory, total_host_memory
 from sleuth.host.threads import PROCESS
-from sleuth.kernels.allocator import release_cached_memory
+from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.adapters import require_targets
 from sleuth.learn.models import pick_device
 from sleuth.own.permission import CODE

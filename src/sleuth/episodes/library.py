@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +91,7 @@ def sha256_of(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()
 
 
+@cache
 def place_of(text: str) -> str:
     """A prompt's placeholder for the question: that of a published prompt, else `{question}`."""
     digest = sha256_of(text.encode())

@@ -23,7 +23,7 @@ from sleuth.episodes.setting import Setting
 from sleuth.host.checksums import SUMS, has_checksums
 from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.judges.cache import NamedJudge
-from sleuth.kernels.allocator import is_out_of_memory
+from sleuth.kernels.device import is_out_of_memory
 from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of

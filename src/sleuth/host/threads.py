@@ -144,17 +144,12 @@ class ProcessThreads:
         self._recorded: int | None = None
         self._say: Callable[[str], None] | None = None
         self._announced: ThreadCount | None = None
-        self._watch: Watch | None = None
+        self.watch = Watch()
 
     def begin(self, recorded: int | None, say: Callable[[str], None] | None = None) -> None:
         """A run begins, continues or is replayed, with the number of threads that it has `recorded`; `say` gets the
         line about the decision at once, without it `announce` prints the line."""
         self.chosen, self._recorded, self._say = None, recorded, say
-
-    @property
-    def lent(self) -> int:
-        """How many of its threads have no core just now, since others use it: for loops that may take any number."""
-        return 0 if self._watch is None else self._watch.lent
 
     def fit(self, weights: int) -> ThreadCount:
         """Decides and applies the number to torch; later calls return the first decision.
@@ -169,11 +164,9 @@ class ProcessThreads:
             if self._say is not None:
                 self._say(str(self.chosen))
                 self._announced = self.chosen
-            if self._watch is None and "OMP_WAIT_POLICY" not in os.environ:
-                self._watch = Watch()
-                self._watch.start()
-            if self._watch is not None:
-                self._watch.number = self.chosen.number
+            self.watch.number = self.chosen.number
+            if self.watch.ident is None and "OMP_WAIT_POLICY" not in os.environ:
+                self.watch.start()
         return self.chosen
 
     def announce(self) -> None:
@@ -185,7 +178,7 @@ class ProcessThreads:
 
 class Watch(threading.Thread):
     """Keeps the threads of torch's copy of GNU's OpenMP library from spinning while other processes use the cores.
-    Numba has a copy of its own: its loops run with fewer threads meanwhile (`lent`).
+    Numba has a copy of its own: its loops run without the threads that are `lent` to those meanwhile.
 
     The library spins for 100 iterations only as long as it manages more threads than there are cores (GOMP_SPINCOUNT in
     its manual). A second, idle team of threads brings that about, and changes no result. Other libraries are left to

@@ -71,7 +71,7 @@ def compiled_in_parallel(function: Callable[..., Any]) -> Callable[..., None]:
     def run(*arguments: Any, shared: bool = True) -> None:
         with _PARALLEL_LOOP:
             available = _available_threads()
-            numba.set_num_threads(max(1, min(torch.get_num_threads() - PROCESS.lent, available)) if shared else 1)
+            numba.set_num_threads(max(1, min(torch.get_num_threads() - PROCESS.watch.lent, available)) if shared else 1)
             loop(*arguments)
 
     return run

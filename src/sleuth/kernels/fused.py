@@ -22,10 +22,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sleuth.host.threads import to_stderr
 from sleuth.kernels import lean_layers
-from sleuth.kernels.allocator import is_out_of_memory, kernel_problem, line_of
-from sleuth.kernels.compiled_layers import NORMS, ROTATING, compiled_forwards
-from sleuth.kernels.lean_layers import precision_of
-from sleuth.kernels.matmul import JoinedProduct, can_be_joined
+from sleuth.kernels.device import is_out_of_memory, kernel_problem, line_of
+from sleuth.kernels.layers import NORMS, ROTATING, compiled_forwards
+from sleuth.kernels.matmul import JoinedProduct, can_be_joined, precision_of
 
 OPTIONS: dict[str, Any] = {"deterministic": True}
 """The order of sums is fixed, where inductor would otherwise time several and take the fastest."""

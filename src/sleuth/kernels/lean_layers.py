@@ -10,13 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sleuth.kernels.matmul import precision_of
+
 TOLERANCE = 0.01
 """Relative error of a kernel's outputs beside plain torch's, where bf16 rounds each number by up to 0.4 %."""
-
-
-def precision_of(tensor: Tensor) -> torch.dtype:
-    """The dtype in which numbers are computed: fp32 for 16 bits."""
-    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def add_norm(hidden: Tensor, update: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:

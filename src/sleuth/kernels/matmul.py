@@ -42,6 +42,11 @@ LEAST_WORK = 2**25 if MKL_IS_SLOW else 2**27
 with fewer, that is not earned back by the layers that share it."""
 
 
+def precision_of(tensor: Tensor) -> torch.dtype:
+    """The dtype in which numbers are computed: fp32 for 16 bits."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None = None, *, space: Tensor | None = None) -> Tensor:
     """`inputs` (..., n) by `weight` (m, n), of any strides, plus `bias` (m): (..., m). No gradient is kept.
 

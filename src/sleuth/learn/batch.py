@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sleuth.kernels.transfers import sent
+from sleuth.kernels.device import sent
 from sleuth.learn.losses import Normaliser, token_weights
 from sleuth.types import Credit, Episode, Group, Score, Trajectory
 

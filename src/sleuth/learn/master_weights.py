@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from sleuth.learn.chunked_loss import add_gradients
-from sleuth.learn.logprobs import PassFigures, TokenLoss, token_loss
+from sleuth.learn.logprobs import PassFigures, TokenLoss, add_gradients, token_loss
 from sleuth.learn.optim import card_batch, in_batches
 from sleuth.learn.prefix_tree import Pack
 from sleuth.ranks import ALONE, Ranks

@@ -1,4 +1,5 @@
-"""The policy under training: a model, its optimiser, and one optimiser step over a batch."""
+"""The policy under training: a model, its optimiser, one optimiser step over a batch, and the token budget of its
+passes, which shrinks until they fit the memory."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.kernels.allocator import (
+from sleuth.host.threads import to_stderr
+from sleuth.kernels.device import (
     is_out_of_memory,
     keep_freed_memory,
     release_cached_memory,
@@ -24,13 +26,14 @@ from sleuth.kernels.allocator import (
 )
 from sleuth.learn.batch import Batch, Top
 from sleuth.learn.logprobs import PassFigures, token_logprobs, token_top_logprobs, tree_attention
+from sleuth.learn.losses import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import check_family
-from sleuth.learn.objective import Objective, PolicyLoss, SupervisedLoss
 from sleuth.learn.optim import Optimisation, Optimiser
 from sleuth.learn.prefix_tree import Pack, pack, packed, shard_packs
 from sleuth.learn.recomputation import Recomputation
-from sleuth.types import SleuthError
+from sleuth.ranks import ALONE, Ranks
+from sleuth.types import SleuthError, TransientError
 
 ONE_ROW = 1
 """The budget of packs under which every row is computed by itself, as padded batches do."""
@@ -120,7 +123,7 @@ class Policy:
 
     def update(self, batch: Batch, loss: PolicyLoss, *, budget: int, ends_step: bool = True) -> Update:
         """One step of the policy gradient, in passes over at most `budget` distinct tokens. No token is computed twice
-        if the model is whole and on a CPU, and the loss is a sum over tokens (see `chunked_loss`).
+        if the model is whole and on a CPU, and the loss is a sum over tokens (see `sleuth.learn.logprobs`).
 
         Without a KL term the gradient of rows with advantage 0 is exactly 0, so they are not computed, and the
         statistics are of the other rows. Their token weights, which are fixed over all rows, do not change. With
@@ -343,3 +346,64 @@ class Policy:
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     """A reference model: the same weights, which never change."""
     return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+Result = TypeVar("Result")
+
+MIN_BUDGET = 256
+"""Smaller passes are not tried."""
+
+
+class TokenBudget:
+    """Tokens of a pass, halved for all later ones whenever one runs out of memory: in an update and in its reference,
+    and where given tokens are scored.
+
+    On several ranks the run ends instead, since the others wait in the middle of the update. `note` stores the budget
+    that was too large, so that restarted ranks use half of it.
+    """
+
+    def __init__(
+        self,
+        tokens: int,
+        log: Callable[[str], None] = to_stderr,
+        ranks: Ranks = ALONE,
+        note: Callable[[int], None] = lambda tokens: None,
+    ) -> None:
+        self.tokens = tokens
+        self.log = log
+        self.ranks = ranks
+        self.note = note
+
+    def run(self, work: Callable[[int], Result]) -> Result:
+        """The result of `work` with the largest budget that fits. Raises SleuthError if none does, TransientError if
+        the ranks must restart."""
+        while True:
+            try:
+                return work(self.tokens)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if not self.ranks.alone:
+                    raise self._restart_error() from None
+            # Outside the handler, so that the traceback no longer keeps the tensors of the failed pass alive.
+            if self.tokens // 2 < MIN_BUDGET:
+                raise SleuthError(
+                    f"out of memory with {self.tokens} tokens at once: take shorter texts or a smaller model or, in an "
+                    "update, set gradient_checkpointing = true"
+                )
+            self.tokens //= 2
+            gc.collect()
+            release_cached_memory()
+            self.log(f"out of memory: retrying with {self.tokens} tokens at once, and going on so")
+
+    def _restart_error(self) -> SleuthError:
+        here = f"out of memory on rank {self.ranks.rank} of {self.ranks.world} with {self.tokens} tokens at once"
+        if self.tokens // 2 < MIN_BUDGET:
+            return SleuthError(
+                f"{here}: continue from the last checkpoint with more ranks or, on GPUs, with cpu_offload = true, or "
+                "start a new run with gradient_checkpointing = true"
+            )
+        self.note(self.tokens)
+        return TransientError(
+            f"{here}: the same command continues from the last checkpoint, with {self.tokens // 2} tokens at once"
+        )

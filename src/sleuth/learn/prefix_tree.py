@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sleuth.kernels.transfers import sent
+from sleuth.kernels.device import sent
 from sleuth.learn.batch import Batch
 from sleuth.ranks import Ranks
 

@@ -9,8 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sleuth.host.threads import to_stderr
-from sleuth.kernels.allocator import free_memory
 from sleuth.kernels.card_pass import CardPass
+from sleuth.kernels.device import free_memory
 from sleuth.kernels.fused import fused_forwards, is_on
 from sleuth.learn.logprobs import head_of
 from sleuth.learn.prefix_tree import PrefixTree

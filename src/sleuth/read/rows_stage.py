@@ -20,8 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.learn.batch import Batch, collate
-from sleuth.learn.losses import supervised_loss
-from sleuth.learn.objective import SupervisedLoss
+from sleuth.learn.losses import SupervisedLoss, supervised_loss
 from sleuth.learn.policy import Update
 from sleuth.learn.prefix_tree import Pack, gather_rows
 from sleuth.read.exam import ReadingExam, examine

@@ -18,8 +18,9 @@ from sleuth.report.rollouts_shown import TextPool, read_tokenizer, rollouts_show
 from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run
 from sleuth.report.summary import PURPOSES
 from sleuth.runs.alarms import DETECTORS
-from sleuth.runs.checkpoints import latest_checkpoint, step_name
-from sleuth.runs.checkpoints import step_of as saved_step
+from sleuth.runs.chain import step_name
+from sleuth.runs.chain import step_of as saved_step
+from sleuth.runs.checkpoints import latest_checkpoint
 from sleuth.runs.run_folder import foreign_files, is_held
 from sleuth.types import SleuthError
 

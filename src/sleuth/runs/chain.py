@@ -72,6 +72,16 @@ class _Chain:
     problem: str | None = None
 
 
+def step_name(step: int) -> str:
+    """`step-000100`: the name of step 100's checkpoint and the stem of its rollout file."""
+    return f"step-{step:06d}"
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def begin_chain(folder: Path, run: str) -> None:
     """Writes a new chain that names the files of the folder as they are. `run` is the id in its manifest."""
     lines, link = [], ""

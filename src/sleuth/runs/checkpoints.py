@@ -25,7 +25,7 @@ from sleuth.host.disk import SLACK, recognising_full_disk, require_free
 from sleuth.host.model_path import require_file
 from sleuth.recipe import Recipe, TrainingRecipe, load_recipe
 from sleuth.recipe.sweep import shared_stage_count
-from sleuth.runs.chain import forget, recorded
+from sleuth.runs.chain import forget, recorded, step_name, step_of
 from sleuth.runs.manifest import SAVED_AS, Manifest, changes_since, saved_as
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.run_folder import RunFolder
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 STATE = Path("state") / "state.pt"
 CARD = "README.md"
 """Written again after each evaluation; read by people only. It has no checksum."""
-
-
-def step_name(step: int) -> str:
-    """`step-000100`: the name of step 100's checkpoint and the stem of its rollout file."""
-    return f"step-{step:06d}"
-
-
-def step_of(checkpoint: Path) -> int:
-    """The step in a checkpoint's name."""
-    return int(checkpoint.name.removeprefix("step-"))
 
 
 def save_checkpoint(

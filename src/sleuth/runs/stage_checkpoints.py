@@ -16,7 +16,7 @@ from sleuth.host.disk import bytes_in, free_bytes
 from sleuth.host.model_path import not_a_file
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.runs.alarms import RECENT
-from sleuth.runs.chain import forget, recorded
+from sleuth.runs.chain import forget, recorded, step_name, step_of
 from sleuth.runs.checkpoints import (
     CARD,
     checkpoint_bytes,
@@ -29,8 +29,6 @@ from sleuth.runs.checkpoints import (
     save_checkpoint,
     saved_with_state,
     set_aside,
-    step_name,
-    step_of,
     steps_set_aside,
 )
 from sleuth.runs.eval_file import read_cards

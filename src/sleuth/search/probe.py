@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap, share
 from sleuth.family import load_named
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.render import Renderer
 from sleuth.search.env import EmptyRetriever, ShuffledRetriever
 from sleuth.search.search_gain import Removed, SearchGain, require_text_dialect, search_gains

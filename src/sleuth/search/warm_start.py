@@ -23,9 +23,8 @@ from sleuth.recipe.envs import EnvFields
 from sleuth.render import Renderer
 from sleuth.search.tables import HintRecipe, SearchEnvRecipe, WarmStartRecipe
 from sleuth.training.engines import evaluation_pool
-from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import adapt, load, model_to_train
-from sleuth.training.loop import Figures, train
+from sleuth.training.loop import Figures, InfiniteSampler, train
 from sleuth.training.sft import SFTTrainer
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from sleuth.learn.batch import Batch, Row, collate
-from sleuth.learn.objective import Objective
+from sleuth.learn.losses import Objective
 from sleuth.learn.policy import Update
 
 PAIR = 2

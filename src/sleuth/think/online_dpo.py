@@ -13,12 +13,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sleuth.answers.factory import TotalReward, judges_in, require_functions, reward_spec_of
+from sleuth.answers.answer import TotalReward
+from sleuth.answers.factory import judges_in, require_functions, reward_spec_of
 from sleuth.data.excerpts import excerpts_of
 from sleuth.data.questions import questions_hash
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
-from sleuth.kernels.allocator import releasing_cached_memory
+from sleuth.kernels.device import releasing_cached_memory
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.policy import Update, no_update
 from sleuth.rollout import scored
@@ -36,11 +37,10 @@ from sleuth.think.pools import (
     signs_of,
 )
 from sleuth.think.preference_tables import OnlineDpoRecipe
-from sleuth.training.engines import local_engine, record_cache
+from sleuth.training.engines import local_engine
 from sleuth.training.grpo import require_same_reward
-from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import model_to_train, policy_of, starting_weights, token_budget
-from sleuth.training.loop import Figures, Trainer, train, update_figures
+from sleuth.training.loop import Figures, InfiniteSampler, Trainer, train, update_figures
 from sleuth.training.rollout_worker import store_rollouts
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, last_saved
 from sleuth.types import Group, Sampling, SleuthError, Task
@@ -110,7 +110,6 @@ class DPOTrainer(Trainer):
         started = time.monotonic()
         groups, choices = asyncio.run(self._pools(step))
         self.engine.sleep()
-        record_cache(self.context, self.engine)
         played = time.monotonic()
         self._require_enough(groups, choices)
         with releasing_cached_memory():

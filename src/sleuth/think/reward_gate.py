@@ -21,7 +21,7 @@ from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.losses import has_signal
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of

@@ -26,7 +26,7 @@ from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.evaluation.significance import clusters_for_difference
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.logprobs import row_logprobs
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
 from sleuth.runs.eval_file import write_eval

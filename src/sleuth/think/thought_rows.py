@@ -21,7 +21,7 @@ from sleuth.evaluation.counterfactual import suffix_row
 from sleuth.evaluation.intervals import Measured, bootstrap_mean, paired_bootstrap
 from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import context_of
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.recipe import SupervisedRecipe
 from sleuth.render import Renderer, check_writable
 from sleuth.runs.eval_file import write_eval
@@ -29,7 +29,7 @@ from sleuth.think.splicing import TAGS
 from sleuth.think.tables import HeldOutThoughtsRecipe, ThoughtTextRecipe
 from sleuth.think.thought_arms import GENERIC
 from sleuth.think.thoughts import interleaved, require_apart, thought_documents, thought_tokens
-from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.loop import InfiniteSampler
 from sleuth.training.sft import TrainedTexts
 from sleuth.training.stage_context import StageContext
 from sleuth.types import Document, Piece

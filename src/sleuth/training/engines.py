@@ -17,7 +17,7 @@ from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import SAID_SECONDS, PoolEngine, PoolLimits
 from sleuth.engines.remote.server import DiscoveredServer, discover_server, discover_servers
-from sleuth.kernels.allocator import release_cached_memory
+from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.models import load_model, load_outline
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import Recipe
@@ -86,20 +86,16 @@ def local_engine(
         recorded = folder.manifest.recorded("cache_pages", stage.name)
         return pages_of(bytes_per_token(model.config, model.dtype), model.device, **limits, recorded=recorded)
 
+    def record(pages: int) -> None:
+        if ranks.first and folder.manifest.recorded("cache_pages", stage.name) != pages:
+            folder.manifest.record("cache_pages", pages, stage=stage.name)
+
+    size = ranks.broadcast(pages)
     engine = LocalEngine(
-        model, tokenizer, slots=slots, context=longest, cache_pages=ranks.broadcast(pages), log=folder.say
+        model, tokenizer, slots=slots, context=longest, cache_pages=size, log=folder.say, resized=record
     )
-    record_cache(context, engine)
+    record(engine.cache_pages)
     return engine
-
-
-def record_cache(context: StageContext, engine: object) -> None:
-    """Stores the size of the cache of an engine in this process in the manifest, if it is not what is stored there."""
-    if not (context.ranks.first and isinstance(engine, LocalEngine)):
-        return
-    stage, manifest, pages = context.stage.name, context.folder.manifest, engine.cache_pages
-    if manifest.recorded("cache_pages", stage) != pages:
-        manifest.record("cache_pages", pages, stage=stage)
 
 
 def evaluation_pool(

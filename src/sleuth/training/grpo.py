@@ -28,11 +28,10 @@ from sleuth.episodes.protocol_differences import differences, reward_differences
 from sleuth.episodes.setting import Setting, trial_group
 from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
-from sleuth.kernels.allocator import release_cached_memory, releasing_cached_memory
+from sleuth.kernels.device import release_cached_memory, releasing_cached_memory
 from sleuth.learn.batch import Advantages
-from sleuth.learn.losses import group_advantages
+from sleuth.learn.losses import FunctionLoss, PolicyLoss, group_advantages, require_loss
 from sleuth.learn.models import require_teacher
-from sleuth.learn.objective import FunctionLoss, PolicyLoss, require_loss
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import merged_sources
 from sleuth.ranks import Ranks
@@ -40,8 +39,7 @@ from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import CARDS_FILE
-from sleuth.training.engines import record_cache, training_engine
-from sleuth.training.infinite_sampler import InfiniteSampler
+from sleuth.training.engines import training_engine
 from sleuth.training.learning import (
     batches_of_step,
     function_loss_of,
@@ -54,7 +52,7 @@ from sleuth.training.learning import (
     token_budget,
     update_on,
 )
-from sleuth.training.loop import Figures, Trainer, figures_of, train
+from sleuth.training.loop import Figures, InfiniteSampler, Trainer, figures_of, train
 from sleuth.training.rollout_worker import (
     MIN_SIBLINGS,
     HookInputs,
@@ -129,7 +127,7 @@ class GRPOTrainer(Trainer):
     are never copied."""
 
     def __init__(self, stage: GrpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
-        self.stage, self.context = stage, context
+        self.stage, self.context, self.repeats = stage, context, stage.repeats
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = model_to_train(context, saved)
         read = stage.data.tasks(self.tokenizer)
@@ -205,7 +203,6 @@ class GRPOTrainer(Trainer):
         played = self.worker.play(step)
         worked = time.process_time() - worked
         self.engine.sleep()
-        record_cache(self.context, self.engine)
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
         advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
@@ -273,7 +270,7 @@ class GRPOTrainer(Trainer):
         passes = self.stage.updates_per_batch
         if batches := batches_of_step(groups, advantages, self.stage):
             figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
-        if self.stage.repeats:
+        if self.repeats:
             figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0
         if figures["loss"] is not None:
             if loss.old_logprobs == "learner" or not _has_bounds(self.policy_loss):  # no bound could have acted

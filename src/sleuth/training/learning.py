@@ -13,12 +13,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.answers.factory import rightness
 from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
+from sleuth.learn.losses import FunctionLoss, PolicyLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import load_frozen_teacher, load_model, weights_sha256
-from sleuth.learn.objective import FunctionLoss, PolicyLoss
 from sleuth.learn.optim import Optimisation
-from sleuth.learn.policy import Policy, Update, frozen_copy
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import Policy, TokenBudget, Update, frozen_copy
 from sleuth.own.functions import load_function
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe.grpo import GrpoRecipe
@@ -156,10 +155,11 @@ def batches_of_step(groups: Sequence[Group], advantages: Advantages, stage: Grpo
 
 def batch_of_step(groups: Sequence[Group], advantages: Advantages, stage: GrpoRecipe) -> Batch | None:
     """The episodes of these groups for the loss; None if none of them has a gradient."""
-    loss, guidance = stage.loss, partial(guidance_of, stage=stage)
-    if not loss.beta and not has_gradient(groups, advantages, guidance):
+    loss = stage.loss
+    taught = {} if stage.teacher is None else {"guidance": partial(guidance_of, stage=stage)}
+    if not loss.beta and not has_gradient(groups, advantages, **taught):
         return None
-    batch = batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, guidance=guidance)
+    batch = batch_of_groups(groups, advantages, normalise=loss.normalise, constant=loss.constant, **taught)
     followed = batch.guidance is not None
     return batch if loss.beta or followed or batch.advantages.any() else None
 

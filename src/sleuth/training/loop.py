@@ -1,20 +1,21 @@
-"""The loop of every stage that trains: step, log, check for alarms, save; and what such a stage is checked for."""
+"""The loop of every stage that trains: step, log, check for alarms, save; the order in which its rows are taken; and
+what such a stage is checked for."""
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from transformers import PreTrainedModel
 
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
-from sleuth.learn.policy import NotFiniteError, Policy, Update, no_update
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import NotFiniteError, Policy, TokenBudget, Update, no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
@@ -199,3 +200,35 @@ def _ending(action: str, context: StageContext, step: int, actions: Mapping[str,
         f"paused at step {step} by {by}; {last or 'no checkpoint'} is saved: the same command resumes the run, and "
         f"with --roll-back it resumes from the best checkpoint of {run}"
     )
+
+
+Item = TypeVar("Item")
+
+
+class InfiniteSampler(Generic[Item]):
+    """An endless sequence of items, shuffled again in each epoch: a function of the seed and of how many were taken."""
+
+    def __init__(self, items: Sequence[Item], *, seed: tuple[int, ...], taken: int = 0) -> None:
+        self.items = items
+        self.seed = seed
+        self.taken = taken
+
+    def take(self, count: int) -> list[Item]:
+        """The next `count` items."""
+        taken = self.peek(count)
+        self.taken += count
+        return taken
+
+    def peek(self, count: int) -> list[Item]:
+        """What `take` would return."""
+        return [self.at(index) for index in range(self.taken, self.taken + count)]
+
+    def at(self, index: int) -> Item:
+        """The item at an index of the sequence, from 0."""
+        epoch, place = divmod(index, len(self.items))
+        return self.items[_permutation(len(self.items), (*self.seed, epoch))[place]]
+
+
+@lru_cache(maxsize=16)  # of several sources, the epochs that they are in
+def _permutation(count: int, key: tuple[int, ...]) -> list[int]:
+    return random.Random(f"order {key}").sample(range(count), count)

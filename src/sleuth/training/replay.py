@@ -19,14 +19,14 @@ from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
-from sleuth.learn.policy import Policy, frozen_copy
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import Policy, TokenBudget, frozen_copy
 from sleuth.own.functions import load_function
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import FunctionFields, RewardFields, scored_late
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
-from sleuth.runs.checkpoints import load_state, require_own, step_name, step_of
+from sleuth.runs.chain import step_name, step_of
+from sleuth.runs.checkpoints import load_state, require_own
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import advantages_of
 from sleuth.training.learning import (

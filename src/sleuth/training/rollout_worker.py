@@ -21,16 +21,15 @@ from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
-from sleuth.learn.token_budget import TokenBudget
+from sleuth.learn.policy import TokenBudget
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout
-from sleuth.runs.checkpoints import step_name
+from sleuth.runs.chain import step_name
 from sleuth.runs.rollouts import is_whole, read_rollouts, write_rollouts
 from sleuth.training.engines import TrainingEngine
-from sleuth.training.infinite_sampler import InfiniteSampler
-from sleuth.training.loop import Figures
+from sleuth.training.loop import Figures, InfiniteSampler
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.training.step_metrics import values_of
 from sleuth.types import Group, Reward, SleuthError, Task
@@ -63,11 +62,12 @@ class RolloutWorker:
     judge_pool: JudgePool
     asked: int = field(init=False)
     _ranks: Ranks = field(init=False)
+    _key: tuple[int, ...] = field(init=False)  # of the stage's draws, as it begins
     _next: Prefetcher[Played] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.asked = self.order.taken
-        ranks = self.context.ranks
+        ranks, self._key = self.context.ranks, self.context.key
         self._ranks = ranks.channel() if self.max_policy_lag else ranks  # they play in a thread of their own
 
     @property
@@ -132,7 +132,7 @@ class RolloutWorker:
         first_prompt: int,
         played: Callable[[], Mapping[int, Group]] = dict,
     ) -> list[Group]:
-        stage, key = self.stage, (*self.context.key, step)
+        stage, key = self.stage, (*self._key, step)
         rollout = Rollout(
             engine=self.engine,
             renderer=self.renderer,

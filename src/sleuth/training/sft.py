@@ -23,13 +23,12 @@ from sleuth.evaluation.intervals import Measured
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.logprobs import token_hits
 from sleuth.learn.models import add_tokens, context_of, place_weights, random_model
+from sleuth.learn.policy import TokenBudget
 from sleuth.learn.prefix_tree import pack
-from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import AnsweredRowsRecipe, InitRecipe, SupervisedRecipe, TextRecipe, TrainingRecipe, WorldTextRecipe
 from sleuth.render import Renderer
-from sleuth.training.infinite_sampler import InfiniteSampler
 from sleuth.training.learning import model_to_train, policy_of, token_budget
-from sleuth.training.loop import Figures, Trainer, train, update_figures
+from sleuth.training.loop import Figures, InfiniteSampler, Trainer, train, update_figures
 from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
 from sleuth.types import Piece, SleuthError, Task
 from sleuth.world.text import TextRows, make_text_tokenizer

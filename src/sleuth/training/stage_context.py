@@ -25,7 +25,8 @@ from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import StrictModel
 from sleuth.recipe.training import TrainingRecipe
-from sleuth.runs.checkpoints import load_state, step_of
+from sleuth.runs.chain import step_of
+from sleuth.runs.checkpoints import load_state
 from sleuth.runs.run_folder import RunFolder
 from sleuth.runs.stage_checkpoints import StageCheckpoints
 from sleuth.training.servers import RunServers

@@ -7,7 +7,7 @@ import pytest
 import torch
 from playing import gather
 
-from sleuth.engines.local import cpu_layers
+from sleuth.engines.local import attention
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.render import decode
 from sleuth.types import Sampling, SleuthError
@@ -49,9 +49,9 @@ def test_attention_that_only_decodes_has_the_bytes_of_the_models_own(
         swift.append(1)
         return rotate(*arguments)
 
-    rotate = cpu_layers._rotate_and_write
+    rotate = attention._rotate_and_write
     with monkeypatch.context() as patch:
-        patch.setattr(cpu_layers, "_rotate_and_write", noted)
+        patch.setattr(attention, "_rotate_and_write", noted)
         assert play() == written
     assert len(swift) > 40  # two layers of each forward without a prompt
     monkeypatch.setattr("sleuth.engines.local.engine.decode_forwards", lambda model: [])

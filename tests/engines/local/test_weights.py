@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sleuth.engines.local import cpu_layers
-from sleuth.engines.local.cpu_layers import DecodeWeights
+from sleuth.engines.local import attention
+from sleuth.engines.local.attention import DecodeWeights
 from sleuth.kernels.matmul import HAS_ONEDNN
 
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processor has no oneDNN: nothing is packed")
@@ -16,7 +16,7 @@ needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this torch or processo
 @pytest.fixture(params=["transposed", pytest.param("packed", marks=needs_onednn)])
 def laid_out(monkeypatch, request):
     """How the copies of weights as small as these are laid out."""
-    monkeypatch.setattr(cpu_layers, "MIN_PACKED", 1 if request.param == "packed" else 2**17)
+    monkeypatch.setattr(attention, "MIN_PACKED", 1 if request.param == "packed" else 2**17)
 
 
 @pytest.mark.usefixtures("laid_out")
@@ -64,9 +64,9 @@ class Heads(nn.Module):
 def test_queries_keys_and_values_are_computed_in_one_product(biased):
     model, inputs, of_query = Heads(biased), torch.randn(3, 1, 7, 8), torch.randn(1, 2, 8)
     expected = [model(one) for one in inputs], model(inputs[0], of_query)
-    copies, product = DecodeWeights(model), Mock(wraps=cpu_layers._product)
+    copies, product = DecodeWeights(model), Mock(wraps=attention._product)
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(cpu_layers, "_product", product)
+        patch.setattr(attention, "_product", product)
         with copies.installed():
             torch.testing.assert_close([model(one) for one in inputs], expected[0])
             torch.testing.assert_close(model(inputs[0], of_query), expected[1])
@@ -75,7 +75,7 @@ def test_queries_keys_and_values_are_computed_in_one_product(biased):
 
 @needs_onednn
 def test_rows_are_padded_to_few_sizes_for_packed_weights(monkeypatch):
-    monkeypatch.setattr(cpu_layers, "MIN_PACKED", 1)
+    monkeypatch.setattr(attention, "MIN_PACKED", 1)
     model, met = nn.Sequential(nn.Linear(8, 5)), set()
     product = torch.ops.mkldnn._linear_pointwise
     monkeypatch.setattr(

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 from sleuth.learn import shards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
+from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.master_weights import MasterWeights
-from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
 from sleuth.learn.shards import Shards

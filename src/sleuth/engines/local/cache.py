@@ -13,10 +13,9 @@ from transformers import PretrainedConfig
 
 from sleuth.host.disk import shown
 from sleuth.host.memory import FREE_SHARE, free_host_memory, parse_share, total_host_memory
-from sleuth.kernels.allocator import release_cached_memory
 from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.compiled import compiled, compiled_in_parallel, is_compiled_for, prange
-from sleuth.kernels.transfers import sent
+from sleuth.kernels.device import release_cached_memory, sent
 from sleuth.types import SleuthError
 
 

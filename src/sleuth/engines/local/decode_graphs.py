@@ -19,10 +19,9 @@ from sleuth.engines.local.cache import PagedCache
 from sleuth.engines.local.paged_attention import KernelAttention
 from sleuth.engines.local.slots import DecodeState, SlotTable, with_sampled
 from sleuth.engines.sampling import draw_rows, raised
-from sleuth.kernels.allocator import line_of
 from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.decode_attention import PART, pack_parts
-from sleuth.kernels.transfers import send
+from sleuth.kernels.device import line_of, send
 
 MOST_ROWS_OVER = 4
 """A graph decodes batches of down to a quarter of its rows: a step reads all weights, for however many rows, and so

@@ -15,26 +15,30 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, Kernels
+from sleuth.engines.local.attention import PAGED_ATTENTION, Batch, DecodeWeights, Kernels, decode_forwards
 from sleuth.engines.local.cache import PagedCache, bytes_per_token, head_size, pages_of
-from sleuth.engines.local.cpu_layers import DecodeWeights, decode_forwards
 from sleuth.engines.local.decode_graphs import DecodeGraphs
 from sleuth.engines.local.lean_forward import LeanForward
 from sleuth.engines.local.paged_attention import decode_problem, prefill_problem
 from sleuth.engines.local.slots import UNKNOWN, DecodeState, PendingTokens, PrefillChunk, SampledTokens, SlotTable
-from sleuth.engines.request import Request, StopTokens, StreamRequest, max_new_tokens
-from sleuth.engines.sampling import sample, sample_on_device, sampling_problem
+from sleuth.engines.sampling import (
+    Request,
+    StopTokens,
+    StreamRequest,
+    max_new_tokens,
+    sample,
+    sample_on_device,
+    sampling_problem,
+)
 from sleuth.host.disk import shown
 from sleuth.host.threads import to_stderr
 from sleuth.host.variables import cuda_graphs
-from sleuth.kernels.allocator import is_out_of_memory, keep_freed_memory
 from sleuth.kernels.card_pass import PAGE
-from sleuth.kernels.compiled_layers import compiled_forwards
-from sleuth.kernels.last_layer import select_outputs, skip_unused_outputs
+from sleuth.kernels.device import is_out_of_memory, keep_freed_memory, sent
+from sleuth.kernels.layers import compiled_forwards, select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import replaced_forwards
-from sleuth.kernels.transfers import sent
 from sleuth.learn.models import check_family
-from sleuth.own.calls import calls_returned
+from sleuth.own.calls import IN_FLIGHT
 from sleuth.render import find_eos_ids
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -67,7 +71,8 @@ class LocalEngine:
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
     requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
     before the host has read the tokens of the one before, and with `graphs` (None: on a card, unless SLEUTH_CUDA_GRAPHS
-    is 0) steps in which nothing is prefilled are CUDA graphs. Raises SleuthError if the cache cannot hold one sequence
+    is 0) steps in which nothing is prefilled are CUDA graphs. `resized` is
+    called with the pages of a cache that had to shrink. Raises SleuthError if the cache cannot hold one sequence
     of `context` tokens.
     """
 
@@ -83,6 +88,7 @@ class LocalEngine:
         lookahead: bool | None = None,
         graphs: bool | None = None,
         log: Callable[[str], None] = to_stderr,
+        resized: Callable[[int], None] = lambda pages: None,
     ) -> None:
         check_family(model.config, trains=False)
         keep_freed_memory()
@@ -97,7 +103,7 @@ class LocalEngine:
         self.tokens_sampled = 0
         self.preemptions = 0
         self.forwards = 0
-        self._log = log
+        self._log, self._resized = log, resized
         self._eos_ids = find_eos_ids(model.generation_config, tokenizer)
         vocabulary = cast(nn.Linear, model.get_output_embeddings()).weight.shape[0]
         self._stop_tokens = StopTokens(tokenizer, vocabulary, self._eos_ids)
@@ -179,6 +185,7 @@ class LocalEngine:
         limits = {"slots": self.slots, "context": self.context, "cache_memory": None}
         pages = min(self.cache_pages, pages_of(token_bytes, self.model.device, **limits))
         self._open_cache(pages)
+        self._resized(pages)
         self._log(f"{shown(free)} are free on the card: the cache holds {pages * PAGE} tokens from now on")
 
     def _open_cache(self, pages: int) -> None:
@@ -204,6 +211,7 @@ class LocalEngine:
             self._preempt()
         self._clear_cache()
         self._open_cache(pages)
+        self._resized(pages)
         self._forward_tokens = tokens
         self._log(
             f"out of memory while sampling: continuing with a cache of {pages * PAGE} tokens and {tokens} "
@@ -288,8 +296,10 @@ class LocalEngine:
             while self._yields_left > 1:
                 self._yields_left -= 1
                 await asyncio.sleep(0)
-            if not await calls_returned():
+            if not (calls := IN_FLIGHT.get(asyncio.get_running_loop())):
                 return
+            while calls:
+                await asyncio.wait(calls)
             self._yields_left = ARRIVAL_YIELDS
 
     def _admit(self) -> None:

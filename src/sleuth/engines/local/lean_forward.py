@@ -24,9 +24,9 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from sleuth.engines.local.attention import Batch
 from sleuth.kernels import lean_layers
-from sleuth.kernels.allocator import kernel_problem
 from sleuth.kernels.card_pass import PAGE
-from sleuth.kernels.compiled_layers import SILU
+from sleuth.kernels.device import kernel_problem
+from sleuth.kernels.layers import SILU
 from sleuth.kernels.matmul import joined
 
 LEAN = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from sleuth.kernels.allocator import kernel_problem
 from sleuth.kernels.card_pass import PAGE
 from sleuth.kernels.decode_attention import pack_parts
-from sleuth.kernels.transfers import sent
+from sleuth.kernels.device import kernel_problem, sent
 
 GATHERED_TOKENS = 2**19
 """Keys, padded, that are gathered at once for several rows: two gigabytes with the values where a token has 8 KV heads

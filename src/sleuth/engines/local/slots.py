@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from sleuth.engines.local.cache import PageTable
-from sleuth.engines.request import Request
-from sleuth.engines.sampling import uniforms
+from sleuth.engines.sampling import Request, uniforms
 from sleuth.kernels.card_pass import PAGE
-from sleuth.kernels.transfers import Arrival, sent
+from sleuth.kernels.device import Arrival, sent
 from sleuth.types import Sampling
 
 MIN_TOKENS_TO_WAIT_FOR = 8

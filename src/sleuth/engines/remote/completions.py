@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.request import Request
+from sleuth.engines.sampling import Request
 from sleuth.render import decode, stop_end
 from sleuth.types import Completion, Sampling
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.engines.remote.completions import MALFORMED, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
-from sleuth.engines.request import max_new_tokens, whole_chunk
+from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
 ANSWER_SECONDS = 900.0  # for one turn, including the time in the server's queue

@@ -17,7 +17,7 @@ from sleuth.engines.remote.http_client import HttpClientError, RefusedError, Una
 from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.engines.remote.weight_sync import EngineReplica, WeightSync
 from sleuth.engines.remote.weight_transfer import Transfer
-from sleuth.engines.request import max_new_tokens, whole_chunk
+from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.host.connections import Replicas
 from sleuth.ranks import ALONE, Ranks
 from sleuth.types import Chunk, Completion, Sampling, SleuthError

@@ -1,5 +1,7 @@
-"""Whether freed memory stays in the process for the next update, or returns to the system: settings of glibc's malloc,
-and what torch keeps of a GPU's."""
+"""What the host asks of a device: whether freed memory stays in the process for the next update or returns to the
+system (settings of glibc's malloc, and what torch keeps of a GPU's), whether our kernels work there, and transfers that
+the host does not wait for.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc's malloc.h numbers them
 KEPT_TENSOR_BYTES = 2**25
@@ -50,8 +56,6 @@ def _set_malloc(*, mapped: int, kept: int) -> bool:
 
 def free_memory(device: Any) -> int:
     """Bytes of a card that tensors can still take: free ones, and those that torch keeps of freed tensors."""
-    import torch
-
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + kept
 
@@ -62,8 +66,6 @@ def release_cached_memory() -> None:
     Called where one phase of a run ends and the next begins: blocks in the sizes of one are of little use to the other,
     and an engine sizes its cache by what is free.
     """
-    import torch  # not for the settings of malloc, which are wanted before it
-
     torch.cuda.empty_cache()
 
 
@@ -79,8 +81,6 @@ def releasing_cached_memory() -> Iterator[None]:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out, on a CPU or a GPU; torch raises a different error for each."""
-    import torch
-
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
@@ -99,3 +99,36 @@ def kernel_problem(device: Any, error: Callable[[], float], tolerance: float) ->
 def line_of(error: Exception) -> str:
     """The first line of an error of a compiler or a driver, which may have many; its class if it has none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def sent(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """The array on `device`; for a card it is on its way, through pinned memory, which torch keeps until it is read."""
+    tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def send(array: np.ndarray, target: Tensor) -> None:
+    """Overwrites `target` by the array, as `sent` sends it."""
+    tensor = torch.from_numpy(array)
+    target.copy_(tensor.pin_memory() if target.device.type == "cuda" else tensor, non_blocking=True)
+
+
+class Arrival:
+    """Numbers of a card on their way to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._numbers = tensor
+        if tensor.device.type == "cuda":
+            self._numbers = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._numbers.copy_(tensor, non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def read(self) -> np.ndarray:
+        """The numbers; waits until they are there."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._numbers.numpy()
