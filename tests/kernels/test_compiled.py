@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sleuth.host.threads import ProcessThreads
+from sleuth.host.threads import PROCESS
 from sleuth.kernels.compiled import compiled, compiled_in_parallel, greatest, power_of_two
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot cache compiled function")  # that of the number of threads below
@@ -24,7 +24,7 @@ def count_threads(found):
 
 @pytest.mark.parametrize(("threads", "lent"), [(1, 0), (2, 0), (2, 1)])
 def test_a_loop_is_shared_by_the_threads_of_torch_that_have_a_core_or_not_at_all(threads, lent, monkeypatch):
-    monkeypatch.setattr(ProcessThreads, "lent", lent)
+    monkeypatch.setattr(PROCESS.watch, "lent", lent)
     before, shared, alone = torch.get_num_threads(), np.zeros(10), np.zeros(10)
     torch.set_num_threads(threads)
     try:
