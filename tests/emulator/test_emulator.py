@@ -22,7 +22,7 @@ PROMPT = [5, 6, 7]
 
 
 @pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest) -> Iterator[tuple[str, EmulatedServer]]:
+def server(request) -> Iterator[tuple[str, EmulatedServer]]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     with emulated_server(request.param, model, tokenizer, context=128) as server:
         yield request.param, server
@@ -60,7 +60,7 @@ def label_of(kind: str, server: EmulatedServer) -> str:
     return httpx.get(f"{server.url}{path}").json()["weight_version"]
 
 
-def test_weights_are_taken_from_a_folder_with_their_name(server: tuple[str, EmulatedServer], tmp_path: Path) -> None:
+def test_weights_are_taken_from_a_folder_with_their_name(server, tmp_path):
     kind, server = server
     other, _ = load_model(str(BASE), dtype="float32", device="cpu")
     for weight in other.parameters():
@@ -77,9 +77,7 @@ def test_weights_are_taken_from_a_folder_with_their_name(server: tuple[str, Emul
     assert (written(kind, server)["ids"], label_of(kind, server)) == (before["ids"], "default")
 
 
-def test_weights_that_do_not_fit_are_refused_and_change_nothing(
-    server: tuple[str, EmulatedServer], tmp_path: Path
-) -> None:
+def test_weights_that_do_not_fit_are_refused_and_change_nothing(server, tmp_path):
     kind, server = server
     before = written(kind, server)
     model, _ = load_model(str(BASE), dtype="float32", device="cpu")
@@ -93,7 +91,7 @@ def test_weights_that_do_not_fit_are_refused_and_change_nothing(
     assert (written(kind, server), label_of(kind, server)) == (before, "default")
 
 
-def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server: tuple[str, EmulatedServer]) -> None:
+def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server):
     """As SGLang 0.5.23 did, with a context of 1024."""
     kind, server = server
     if kind != "sglang":
@@ -112,9 +110,7 @@ def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server: tuple[str, 
     assert "Input length (122 tokens) exceeds the maximum allowed length (122 tokens)" in str(completed(122, 1))
 
 
-def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(
-    server: tuple[str, EmulatedServer],
-) -> None:
+def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(server):
     kind, server = server
     pause, go_on = ("/pause", "/resume") if kind == "vllm" else ("/pause_generation", "/continue_generation")
     before = written(kind, server)
@@ -147,7 +143,7 @@ def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(
     assert "abort" in {answer["ended"] for answer in ended}
 
 
-def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server: tuple[str, EmulatedServer]) -> None:
+def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server):
     kind, server = server
     before = written(kind, server)
     if kind == "vllm":
@@ -166,7 +162,7 @@ def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server: tup
     assert written(kind, server)["ids"] != before["ids"]
 
 
-def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server: tuple[str, EmulatedServer]) -> None:
+def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server):
     kind, server = server
     text = written(kind, server)["text"]
     stop = text.strip()[2:4]
@@ -179,7 +175,7 @@ def test_the_stop_string_is_cut_off_unless_it_is_asked_for(server: tuple[str, Em
     ("field", "status"),
     [({"n": 2}, 400), ({"top_p": 0.9}, 400), ({"stop_token_ids": [3]}, 400), ({"temperature": "warm"}, 400)],
 )
-def test_unsupported_parameters_are_refused(server: tuple[str, EmulatedServer], field: dict, status: int) -> None:
+def test_unsupported_parameters_are_refused(server, field, status):
     kind, server = server
     with pytest.raises(httpx.HTTPStatusError) as refused:
         written(kind, server, **field)
@@ -187,14 +183,14 @@ def test_unsupported_parameters_are_refused(server: tuple[str, EmulatedServer], 
     assert next(iter(field)) in refused.value.response.json()["error"]["message"]
 
 
-def test_a_prompt_that_cannot_be_continued_is_refused(server: tuple[str, EmulatedServer]) -> None:
+def test_a_prompt_that_cannot_be_continued_is_refused(server):
     kind, server = server
     path, name = ("/v1/completions", "prompt") if kind == "vllm" else ("/generate", "input_ids")
     for prompt in ([], [1] * 128, [10**6], "text"):
         assert httpx.post(f"{server.url}{path}", json={name: prompt}).status_code == 400
 
 
-def test_faults_are_injected_as_requested(server: tuple[str, EmulatedServer]) -> None:
+def test_faults_are_injected_as_requested(server):
     kind, server = server
     before = written(kind, server)
     server.fault(error_every=1)
@@ -209,7 +205,7 @@ def test_faults_are_injected_as_requested(server: tuple[str, EmulatedServer]) ->
     assert time.monotonic() - started > 0.2
 
 
-def test_a_turn_is_repeated_by_another_server_with_the_same_weights_and_by_none_with_others(tmp_path: Path) -> None:
+def test_a_turn_is_repeated_by_another_server_with_the_same_weights_and_by_none_with_others(tmp_path):
     (model, tokenizer), (same, _), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(3))
     for weight in other.parameters():
         weight.data.mul_(1.01)

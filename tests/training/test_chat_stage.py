@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ data = {{ questions = "{world}/qa_test.jsonl", limit = 2 }}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("chat") / "model"
     tokenizer = make_tokenizer(200)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -70,15 +69,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recipe(model: Path, world: Path, tmp_path: Path) -> Path:
+def recipe(model, world, tmp_path) -> Path:
     file = tmp_path / "chat.toml"
     file.write_text(RECIPE.format(model=model, world=world))
     return file
 
 
-def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
-    run: Callable[..., Path], recipe: Path, world: Path, tmp_path: Path
-) -> None:
+def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(run, recipe, world, tmp_path):
     checkpoint = run(recipe, tmp_path / "run")
     card = ProtocolCard.read(checkpoint)
     assert card is not None
@@ -120,13 +117,8 @@ def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
     ],
 )
 def test_a_chat_that_cannot_be_is_one_line_before_the_first_step(
-    run: Callable[..., Path],
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    override: str,
-    complaint: str,
-) -> None:
+    run, recipe, tmp_path, monkeypatch, override, complaint
+):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with pytest.raises(SleuthError) as caught:
         run(recipe, tmp_path / "run", override)
@@ -135,25 +127,19 @@ def test_a_chat_that_cannot_be_is_one_line_before_the_first_step(
     assert "\n" not in str(caught.value)
 
 
-def test_a_dialect_of_messages_needs_a_role_for_its_prompt(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
+def test_a_dialect_of_messages_needs_a_role_for_its_prompt(run, recipe, tmp_path):
     recipe.write_text(recipe.read_text().replace("template_flags", "# template_flags"))
     with pytest.raises(SleuthError, match="needs messages of the model's chat template; set prompt_role"):
         run(recipe, tmp_path / "run", "stage.0.env.prompt_role=raw")
 
 
-def test_a_named_limit_of_results_takes_the_place_of_the_dialects(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
+def test_a_named_limit_of_results_takes_the_place_of_the_dialects(run, recipe, tmp_path):
     card = ProtocolCard.read(run(recipe, tmp_path / "run", "stage.0.env.results_tokens=40", "stage.0.env.turns=3"))
     assert card is not None
     assert (card.dialect.results_tokens, card.dialect.passage_tokens, card.dialect.turns) == (40, None, 3)
 
 
-def test_another_sentence_after_a_bad_action_travels_on_the_card(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
+def test_another_sentence_after_a_bad_action_travels_on_the_card(run, recipe, tmp_path):
     (tmp_path / "hint.txt").write_text("Not like that.")
     card = ProtocolCard.read(run(recipe, tmp_path / "run", f"stage.0.env.hint={tmp_path / 'hint.txt'}"))
     assert card is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from verb import sleuth
 from sleuth.runs.run_folder import RunFolder
 
 pytest.importorskip("peft")
-Once = Callable[[str, Callable[[Path], object]], Path]
 EVERY = sum(COUNTS.values())
 TENTH = range(0, EVERY, 10)
 NOT_ASKED = ("own", "tools", "tools_search", "thought", "thought_text", "thought_suffix")
@@ -32,7 +31,7 @@ FAILED, INTERRUPTED = 1, 130
 
 
 @pytest.fixture(scope="session")
-def models(world: Path, once: Once) -> Path:
+def models(world, once) -> Path:
     """Teachers by the names of the models, and the run whose checkpoint is a model too."""
 
     def make(folder: Path) -> None:
@@ -166,26 +165,24 @@ def holds(number: int, world: Path, models: Path, place: Path) -> None:
 
 @pytest.mark.sentinel
 @pytest.mark.parametrize("number", TENTH)
-def test_crossed_features_work_together_or_are_refused(number: int, world: Path, models: Path, tmp_path: Path) -> None:
+def test_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
     holds(number, world, models, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", sorted(set(range(EVERY)) - set(TENTH)))
-def test_all_crossed_features_work_together_or_are_refused(
-    number: int, world: Path, models: Path, tmp_path: Path
-) -> None:
+def test_all_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
     holds(number, world, models, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "choices"), BROKEN)
-def test_what_once_broke_holds(kind: str, choices: dict[str, str], world: Path, models: Path, tmp_path: Path) -> None:
+def test_what_once_broke_holds(kind, choices, world, models, tmp_path):
     axes = AXES[kind](world, models)
     plain = {axis: next(iter(choices)) for axis, choices in axes.items()}
     assert ask(Crossed(kind=kind, choices=plain | choices, axes=axes), tmp_path, world, seed=0) is None
 
 
-def test_check_refuses_what_train_refuses(world: Path, models: Path, tmp_path: Path) -> None:
+def test_check_refuses_what_train_refuses(world, models, tmp_path):
     for recipe in drawn(world, models)[1]:
         file = recipe.write(tmp_path)
         refused = line_of(sleuth("check", "recipe", file))

@@ -38,7 +38,7 @@ Damage = Callable[[Path, Path], object]
 
 
 @pytest.fixture
-def place(finished: Callable[..., Path], tmp_path: Path) -> Path:
+def place(finished, tmp_path) -> Path:
     """Step 4, the last checkpoint, of a run of its own without a chain: what a checkpoint says of itself is asked."""
     run = Path(shutil.copytree(finished(*BRIEF).parents[1], tmp_path / "run"))
     (run / CHAIN).unlink()
@@ -46,7 +46,7 @@ def place(finished: Callable[..., Path], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def other(finished: Callable[..., Path]) -> Path:
+def other(finished) -> Path:
     return finished(*BRIEF, "seed=5")
 
 
@@ -140,7 +140,7 @@ def is_state(name: str) -> bool:
 
 @pytest.mark.parametrize("damage", briefly(FILE_DAMAGES, "one_bit", "pipe"))
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_what_was_written_is_noticed(place: Path, name: str, damage: str) -> None:
+def test_a_file_that_is_not_what_was_written_is_noticed(place, name, damage):
     FILE_DAMAGES[damage](place / name)
     refusal = refused(partial(load_model, str(place), dtype=None, device="cpu"))
     examined = refused(partial(load_files, str(place)))
@@ -242,7 +242,7 @@ line."""
 
 
 @pytest.mark.parametrize("damage", WHOLE)
-def test_a_checkpoint_of_elsewhere_is_not_resumed_from_in_silence(place: Path, other: Path, damage: str) -> None:
+def test_a_checkpoint_of_elsewhere_is_not_resumed_from_in_silence(place, other, damage):
     act, line = WHOLE[damage]
     act(place, other)
     before = sorted(path.name for path in place.parent.iterdir())
@@ -268,7 +268,7 @@ ADDED = (
 
 @pytest.mark.parametrize("what", briefly(("file", *IN_PLACE), "file"))
 @pytest.mark.parametrize("name", ADDED)
-def test_a_file_that_was_added_and_would_be_loaded_is_refused(place: Path, name: str, what: str) -> None:
+def test_a_file_that_was_added_and_would_be_loaded_is_refused(place, name, what):
     (FILE_DAMAGES | {"file": replaced(Path.touch)})[what](place / name)
     for call in (load_model, load_files, push, resume):
         refusal = refused(
@@ -287,7 +287,7 @@ def test_a_file_that_was_added_and_would_be_loaded_is_refused(place: Path, name:
 
 
 @pytest.mark.parametrize("name", ["README.md", "notes.md", "notes.txt", ".env", ".git/config", "run.log", "state.zip"])
-def test_notes_beside_a_checkpoint_are_nobodys_business(place: Path, name: str) -> None:
+def test_notes_beside_a_checkpoint_are_nobodys_business(place, name):
     (place / name).parent.mkdir(exist_ok=True)
     (place / name).write_text("seen")
     load_model(str(place), dtype=None, device="cpu")
@@ -296,7 +296,7 @@ def test_notes_beside_a_checkpoint_are_nobodys_business(place: Path, name: str) 
     assert (saved.checkpoint, said) == (place, [])
 
 
-def test_links_to_files_are_files(place: Path, tmp_path: Path) -> None:
+def test_links_to_files_are_files(place, tmp_path):
     """As in the hub's cache, whose snapshots are links to blobs."""
     for number, file in enumerate([path for path in place.rglob("*") if path.is_file()]):
         blob = tmp_path / f"blob-{number}"
@@ -310,7 +310,7 @@ def test_links_to_files_are_files(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "protocol.json", "tokenizer"])
 @pytest.mark.parametrize("make", ["pipe", "socket", "device", "loop"])
-def test_a_model_without_checksums_is_not_waited_for_either(place: Path, name: str, make: str) -> None:
+def test_a_model_without_checksums_is_not_waited_for_either(place, name, make):
     (place / SUMS).unlink()
     FILE_DAMAGES[make](place / name)
     for call in (load_files, partial(load_model, dtype=None, device="cpu"), ProtocolCard.read):
@@ -323,9 +323,7 @@ def test_a_model_without_checksums_is_not_waited_for_either(place: Path, name: s
     ("command", "more"), [("eval", ()), ("serve", ("--port", "0")), ("check", ()), ("export", ()), ("plan", ())]
 )
 @pytest.mark.parametrize("damage", ["added", "cut_list", "pipe"])
-def test_verbs_refuse_such_a_model_in_one_line(
-    place: Path, world: Path, recipe_file: Path, tmp_path: Path, command: str, more: tuple[str, ...], damage: str
-) -> None:
+def test_verbs_refuse_such_a_model_in_one_line(place, world, recipe_file, tmp_path, command, more, damage):
     if damage == "added":
         (place / "adapter_config.json").write_text("{}")
     elif damage == "cut_list":
@@ -348,7 +346,7 @@ def test_verbs_refuse_such_a_model_in_one_line(
     assert str(place) in result.stderr
 
 
-def test_a_run_of_before_is_continued_with_one_line(place: Path) -> None:
+def test_a_run_of_before_is_continued_with_one_line(place):
     manifest = place.parents[1] / "manifest.json"
     contents = json.loads(manifest.read_text())
     del contents["run"]
@@ -365,7 +363,7 @@ def test_a_run_of_before_is_continued_with_one_line(place: Path) -> None:
     assert json.loads(manifest.read_text())["run"]
 
 
-def test_a_run_whose_manifest_was_lost_is_the_run_of_its_checkpoints(place: Path) -> None:
+def test_a_run_whose_manifest_was_lost_is_the_run_of_its_checkpoints(place):
     manifest = place.parents[1] / "manifest.json"
     run = json.loads(manifest.read_text())["run"]
     manifest.unlink()
@@ -375,9 +373,7 @@ def test_a_run_whose_manifest_was_lost_is_the_run_of_its_checkpoints(place: Path
     assert json.loads(manifest.read_text())["run"] == run
 
 
-def test_two_runs_with_the_same_seed_have_the_same_weights_and_other_names(
-    place: Path, recipe_file: Path, run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_two_runs_with_the_same_seed_have_the_same_weights_and_other_names(place, recipe_file, run, tmp_path):
     again = run(recipe_file, tmp_path / "again", *BRIEF)
     assert (again / "model.safetensors").read_bytes() == (place / "model.safetensors").read_bytes()
     assert json.loads((again / SAVED_AS).read_text())["step"] == 4
@@ -385,9 +381,7 @@ def test_two_runs_with_the_same_seed_have_the_same_weights_and_other_names(
 
 
 @pytest.mark.parametrize("umask", briefly((0o022, 0o002, 0o077), 0o022))
-def test_the_umask_decides_who_reads_what_is_written(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, umask: int
-) -> None:
+def test_the_umask_decides_who_reads_what_is_written(run, recipe_file, tmp_path, umask):
     before = os.umask(umask)
     try:
         run(recipe_file, tmp_path / "run", *BRIEF)

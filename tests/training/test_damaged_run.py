@@ -42,12 +42,12 @@ BRIEF = (
 
 
 @pytest.fixture
-def run(run: Run) -> Run:
+def run(run) -> Run:
     return lambda recipe, folder, *more: run(recipe, folder, *BRIEF, *more)
 
 
 @pytest.fixture
-def finished(finished: Run) -> Run:
+def finished(finished) -> Run:
     return partial(finished, *BRIEF)
 
 
@@ -64,7 +64,7 @@ def weights(checkpoint: Path) -> bytes:
 
 
 @pytest.fixture
-def folder(finished: Run, tmp_path: Path) -> Path:
+def folder(finished, tmp_path) -> Path:
     """A finished run of four steps with checkpoints after steps 2 and 4, without a chain, as of earlier versions."""
     copy = Path(shutil.copytree(finished().parents[1], tmp_path / "run"))
     (copy / CHAIN).unlink()
@@ -72,9 +72,7 @@ def folder(finished: Run, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state/state.pt", SUMS])
-def test_a_damaged_checkpoint_is_computed_again_from_the_one_before(
-    run: Run, finished: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_a_damaged_checkpoint_is_computed_again_from_the_one_before(run, finished, recipe_file, folder, capsys, name):
     whole = finished()
     last = folder / "checkpoints" / "step-000004"
     flip(last / name, 1 if name == SUMS else 64)
@@ -87,17 +85,13 @@ def test_a_damaged_checkpoint_is_computed_again_from_the_one_before(
     assert "damaged" not in capsys.readouterr().err
 
 
-def test_a_lost_state_is_missed(
-    run: Run, finished: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_state_is_missed(run, finished, recipe_file, folder, capsys):
     (folder / "checkpoints" / "step-000004" / "state" / "state.pt").unlink()
     assert weights(run(recipe_file, folder)) == weights(finished())
     assert "step-000004 is damaged (state/state.pt is missing)" in capsys.readouterr().err
 
 
-def test_without_an_intact_checkpoint_a_run_ends_in_one_line_and_keeps_what_is_there(
-    run: Run, recipe_file: Path, folder: Path
-) -> None:
+def test_without_an_intact_checkpoint_a_run_ends_in_one_line_and_keeps_what_is_there(run, recipe_file, folder):
     for step in ("step-000002", "step-000004"):
         flip(folder / "checkpoints" / step / "model.safetensors")
     with pytest.raises(SleuthError, match=r"step-000004 is damaged .* no intact checkpoint before it") as refused:
@@ -106,17 +100,13 @@ def test_without_an_intact_checkpoint_a_run_ends_in_one_line_and_keeps_what_is_t
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000002", "step-000004"]
 
 
-def test_checkpoints_of_earlier_versions_are_continued_with_one_line(
-    run: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_checkpoints_of_earlier_versions_are_continued_with_one_line(run, recipe_file, folder, capsys):
     (folder / "checkpoints" / "step-000004" / SUMS).unlink()
     run(recipe_file, folder)
     assert capsys.readouterr().err.count("step-000004 has no checksums") == 1
 
 
-def test_repairing_a_stage_keeps_the_checkpoints_of_the_stages_after_it(
-    run: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repairing_a_stage_keeps_the_checkpoints_of_the_stages_after_it(run, recipe_file, tmp_path, capsys):
     with recipe_file.open("a") as file:
         file.write(SECOND_STAGE)
     last = run(recipe_file, tmp_path / "run")
@@ -130,7 +120,7 @@ def test_repairing_a_stage_keeps_the_checkpoints_of_the_stages_after_it(
 
 
 @pytest.mark.parametrize("command", [("eval",), ("serve", "--port", "0")])
-def test_a_damaged_model_is_neither_evaluated_nor_served(folder: Path, world: Path, command: tuple[str, ...]) -> None:
+def test_a_damaged_model_is_neither_evaluated_nor_served(folder, world, command):
     last = folder / "checkpoints" / "step-000004"
     flip(last / "model.safetensors")
     more = ("--questions", world / "qa_test.jsonl", "--index", world / "index") if command[0] == "eval" else ()
@@ -140,7 +130,7 @@ def test_a_damaged_model_is_neither_evaluated_nor_served(folder: Path, world: Pa
     assert result.stderr.count("\n") == 1
 
 
-def test_a_run_is_not_rolled_back_to_a_damaged_checkpoint(recipe_file: Path, folder: Path) -> None:
+def test_a_run_is_not_rolled_back_to_a_damaged_checkpoint(recipe_file, folder):
     for step in ("step-000002", "step-000004"):
         flip(folder / "checkpoints" / step / "model.safetensors")
     result = sleuth("train", recipe_file, "--run", folder, "--roll-back")
@@ -150,22 +140,22 @@ def test_a_run_is_not_rolled_back_to_a_damaged_checkpoint(recipe_file: Path, fol
 
 
 @pytest.mark.parametrize("content", [b"{}\n", b"[1]\n", b"[1]\n{}\n", b'{"stage": 1, "step": 2}\n', b"\xff\xfe\n{}\n"])
-def test_rows_that_are_none_are_named_by_their_line(run: Run, recipe_file: Path, folder: Path, content: bytes) -> None:
+def test_rows_that_are_none_are_named_by_their_line(run, recipe_file, folder, content):
     (folder / "metrics.jsonl").write_bytes(content)
     with pytest.raises(SleuthError, match=r"metrics\.jsonl:1: is not a JSON object with stage and step"):
         run(recipe_file, folder)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "{", '{"versions": {}}', "null", '{"versions": 1, "hashes": {}}'])
-def test_a_damaged_manifest_is_refused_in_one_line(run: Run, recipe_file: Path, folder: Path, content: str) -> None:
+def test_a_damaged_manifest_is_refused_in_one_line(run, recipe_file, folder, content):
     (folder / "manifest.json").write_text(content)
     with pytest.raises(SleuthError, match=r"manifest\.json: is damaged: restore it, or remove it"):
         run(recipe_file, folder)
 
 
 def test_lost_rows_rollouts_and_a_lost_manifest_are_reported_and_the_rest_is_kept(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run, finished, recipe_file, tmp_path, capsys
+):
     folder = Path(shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "run"))
     (folder / CHAIN).unlink()
     (folder / "metrics.jsonl").unlink()
@@ -184,9 +174,7 @@ def test_lost_rows_rollouts_and_a_lost_manifest_are_reported_and_the_rest_is_kep
 
 
 @pytest.mark.parametrize("content", ["", '{"name": "base", "em"'])
-def test_a_damaged_evaluation_is_measured_again(
-    run: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str], content: str
-) -> None:
+def test_a_damaged_evaluation_is_measured_again(run, recipe_file, folder, capsys, content):
     whole = json.loads((folder / "eval" / "base.json").read_text())
     (folder / "eval" / "base.json").write_text(content)
     run(recipe_file, folder)
@@ -195,9 +183,7 @@ def test_a_damaged_evaluation_is_measured_again(
 
 
 @pytest.mark.parametrize("content", [b"", b"PK"])
-def test_a_state_without_checksums_that_cannot_be_read_is_one_line(
-    run: Run, recipe_file: Path, folder: Path, content: bytes
-) -> None:
+def test_a_state_without_checksums_that_cannot_be_read_is_one_line(run, recipe_file, folder, content):
     last = folder / "checkpoints" / "step-000004"
     (last / SUMS).unlink()
     (last / "state" / "state.pt").write_bytes(content)
@@ -206,9 +192,7 @@ def test_a_state_without_checksums_that_cannot_be_read_is_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_what_decides_the_bytes_is_compared_with_how_the_run_began(
-    run: Run, recipe_file: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_decides_the_bytes_is_compared_with_how_the_run_began(run, recipe_file, folder, capsys, monkeypatch):
     from sleuth.cli.pipeline import run_recipe
 
     run(recipe_file, folder)
@@ -237,9 +221,7 @@ def copy_as(checkpoint: Path, other: Path) -> None:
     write_checksums(other, but=("README.md",))
 
 
-def test_what_a_kill_between_saving_and_removing_left_is_removed_by_the_next_session(
-    run: Run, recipe_file: Path, folder: Path
-) -> None:
+def test_what_a_kill_between_saving_and_removing_left_is_removed_by_the_next_session(run, recipe_file, folder):
     checkpoints = folder / "checkpoints"
     expected = sorted(place.name for place in checkpoints.iterdir())
     for left in ("step-000001", "step-000003"):
@@ -249,9 +231,7 @@ def test_what_a_kill_between_saving_and_removing_left_is_removed_by_the_next_ses
     assert sorted(place.name for place in checkpoints.iterdir()) == expected
 
 
-def test_no_checkpoint_is_removed_by_a_session_that_lacks_the_rows_which_choose_the_best(
-    run: Run, recipe_file: Path, folder: Path
-) -> None:
+def test_no_checkpoint_is_removed_by_a_session_that_lacks_the_rows_which_choose_the_best(run, recipe_file, folder):
     checkpoints = folder / "checkpoints"
     copy_as(checkpoints / "step-000004", checkpoints / "step-000003")
     metrics = folder / "metrics.jsonl"

@@ -17,7 +17,6 @@ from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Path]
 HEALTHY = 12
 LONG = (
     f"stage.1.steps={HEALTHY + 2 * RECENT}",
@@ -65,31 +64,25 @@ def never_search(trainer: GRPOTrainer) -> None:
     trainer.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
 
 
-def test_a_policy_that_forgets_how_to_write(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_forgets_how_to_write(run, recipe_file, tmp_path, monkeypatch):
     falls_ill(monkeypatch, forget_how_to_write)
     run(recipe_file, tmp_path / "run", *LONG)
     assert {"reward_collapse", "length_runaway"} <= raised(tmp_path / "run")
 
 
-def test_a_policy_that_is_sure_of_everything(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_is_sure_of_everything(run, recipe_file, tmp_path, monkeypatch):
     falls_ill(monkeypatch, be_sure_of_everything)
     run(recipe_file, tmp_path / "run", *LONG)
     assert "entropy_collapse" in raised(tmp_path / "run")
 
 
-def test_a_policy_that_no_longer_searches(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_that_no_longer_searches(run, recipe_file, tmp_path, monkeypatch):
     falls_ill(monkeypatch, never_search)
     run(recipe_file, tmp_path / "run", *LONG)
     assert "tool_abandonment" in raised(tmp_path / "run")
 
 
-def test_questions_that_nobody_can_answer(run: Run, recipe_file: Path, tmp_path: Path, world: Path) -> None:
+def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
     lines = (world / "qa_train.jsonl").read_text().splitlines()
     hopeless = [json.dumps(json.loads(line) | {"golden_answers": ["nobody knows"]}) for line in lines]
     (tmp_path / "hopeless.jsonl").write_text("\n".join(hopeless) + "\n")
@@ -98,22 +91,18 @@ def test_questions_that_nobody_can_answer(run: Run, recipe_file: Path, tmp_path:
     assert "every episode is all wrong" in (tmp_path / "run" / "log.txt").read_text()
 
 
-def test_a_sampler_that_never_gets_the_new_weights(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_never_gets_the_new_weights(run, recipe_file, tmp_path, monkeypatch):
     monkeypatch.setattr(LocalEngine, "publish", lambda self, version: None)
     run(recipe_file, tmp_path / "run", *LONG, "stage.1.learning_rate=1e-2")
     assert "mismatch" in raised(tmp_path / "run")
 
 
-def test_updates_too_small_for_the_weights_that_are_stored(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+def test_updates_too_small_for_the_weights_that_are_stored(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "run", *LONG, 'dtype="bfloat16"', "stage.1.learning_rate=1e-6")
     assert "tiny_updates" in raised(tmp_path / "run")
 
 
-def test_weights_that_are_no_numbers(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_no_numbers(run, recipe_file, tmp_path, monkeypatch):
     update = GRPOTrainer._update
 
     @torch.no_grad()
@@ -128,6 +117,6 @@ def test_weights_that_are_no_numbers(
     assert raised(tmp_path / "run") == {"not_finite"}
 
 
-def test_there_is_a_disease_here_for_every_alarm() -> None:
+def test_there_is_a_disease_here_for_every_alarm():
     caused = {"reward_collapse", "length_runaway", "entropy_collapse", "tool_abandonment"}
     assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DETECTORS.keys()

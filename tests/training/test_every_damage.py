@@ -240,7 +240,7 @@ class Hub:
 
 
 @pytest.fixture
-def verbs(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Path], Result]]:
+def verbs(recipe_file, monkeypatch) -> dict[str, Callable[[Path], Result]]:
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr("sleuth.runs.push.HfApi", Hub, raising=False)
     train = partial(sleuth, "train", recipe_file, *SET, "--run")
@@ -277,24 +277,20 @@ def met(name: str, verb: str, run: Callable[[Path], Result], folders: tuple[Path
 
 
 @pytest.fixture(scope="session")
-def two_runs(finished: Callable[..., Path]) -> tuple[Path, Path]:
+def two_runs(finished) -> tuple[Path, Path]:
     return finished(*BRIEF).parents[1], finished(*BRIEF, "seed=5").parents[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["resume", "report", "compare", "push"])
 @pytest.mark.parametrize("name", TABLE)
-def test_no_damage_to_a_run_is_silent(
-    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str, verb: str
-) -> None:
+def test_no_damage_to_a_run_is_silent(two_runs, verbs, tmp_path, name, verb):
     met(name, verb, verbs[verb], two_runs, tmp_path)
 
 
 @pytest.mark.parametrize(
     "name", ["FIFO: metrics.jsonl", "FIFO: log.txt", "device: recipe.toml", "circle: eval/base.json"]
 )
-def test_what_is_no_file_is_refused_and_not_waited_for(
-    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str
-) -> None:
+def test_what_is_no_file_is_refused_and_not_waited_for(two_runs, verbs, tmp_path, name):
     for verb in verbs:
         assert met(name, verb, verbs[verb], two_runs, tmp_path / verb) == "refused"

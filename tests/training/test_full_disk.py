@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ MEGABYTES = 40
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path) -> Iterator[Path]:
     """A file system of MEGABYTES."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -58,9 +58,7 @@ class Filler:
 
 
 @pytest.mark.parametrize("left", [0, 100_000, 2_000_000, 3_500_000], ids=["at once", "weights", "state", "late state"])
-def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(
-    disk: Path, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(disk, left, monkeypatch):
     monkeypatch.setattr(checkpoints, "require_free", lambda *_: None)  # so that libraries run into the end of the disk
     base = ROOT / "models" / "tiny-base"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
@@ -79,7 +77,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
 
 
 @pytest.mark.parametrize("limit", [100_000, 2_000_000], ids=["weights", "state"])
-def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path: Path, limit: int) -> None:
+def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path, limit):
     base = ROOT / "models" / "tiny-base"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     state = {"moments": torch.ones(2_500_000)}
@@ -95,7 +93,7 @@ def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk
     assert [place.name for place in tmp_path.iterdir()] == ["step-000001"]
 
 
-def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
+def test_figures_that_find_no_room_leave_whole_rows(disk):
     metrics, long = MetricsFile(disk / "metrics.jsonl"), {"text": "x" * 5_000}
     metrics.append("grpo", 1, long)
     Filler(disk).fill()
@@ -108,12 +106,8 @@ def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
 
 @pytest.mark.sentinel
 def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
-    run: Callable[..., Path],
-    finished: Callable[..., Path],
-    recipe_file: Path,
-    disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, finished, recipe_file, disk, monkeypatch
+):
     whole = finished()
     step, filler = GRPOTrainer.step, Filler(disk)
 
@@ -134,7 +128,7 @@ def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_r
     assert "there is room on the disk again" in (disk / "run" / "log.txt").read_text()
 
 
-def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished: Callable[..., Path], disk: Path) -> None:
+def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished, disk):
     groups = read_rollouts(finished().parents[1] / "rollouts" / "step-000001.parquet")
     Filler(disk).fill()
     with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
@@ -143,9 +137,7 @@ def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished: Callable[.
     assert [place.name for place in disk.iterdir()] == ["filler"]
 
 
-def test_a_report_that_finds_no_room_is_one_line(
-    finished: Callable[..., Path], disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_finds_no_room_is_one_line(finished, disk, capsys):
     shutil.copytree(finished().parents[1], disk / "run")
     Filler(disk).fill()
     with pytest.raises(SystemExit) as ended:

@@ -38,7 +38,6 @@ from sleuth.types import (
     Trajectory,
 )
 
-Run = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
 FEW = ("stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")
 BRIEF = (*FEW, "stage.0.data.limit=1", "stage.1.env.turn_tokens=12", "stage.2.data.limit=1")
@@ -58,9 +57,7 @@ def records(folder: Path, name: str) -> list[dict[str, object]]:
     return json.loads((folder / "eval" / f"{name}.json").read_text())["records"]
 
 
-def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(run, recipe_file, tmp_path):
     last = run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=4", *FEW)
     assert last == tmp_path / "run" / "checkpoints" / "step-000004"
     AutoModelForCausalLM.from_pretrained(last)
@@ -78,7 +75,7 @@ def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
     assert all(figures["memory_bytes"] > 10**8 for figures in planned.values())
 
 
-def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> None:
+def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished):
     last = finished()
     run, bm25 = last.parents[1], {"kind": "bm25", "k1": 1.2, "b": 0.75}
     assert json.loads((run / "manifest.json").read_text())["retrievers"] == {"grpo": bm25}
@@ -90,9 +87,7 @@ def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> N
 
 
 @pytest.mark.sentinel
-def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(
-    finished: Run,
-) -> None:
+def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(finished):
     last = finished()
     tokenizer, folder = AutoTokenizer.from_pretrained(last), last.parents[1]
     groups = read_rollouts(folder / "rollouts" / "step-000002.parquet")
@@ -111,9 +106,7 @@ def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_en
 
 
 @pytest.mark.sentinel
-def test_stopped_and_continued_is_the_run_that_never_stopped(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_stopped_and_continued_is_the_run_that_never_stopped(run, finished, recipe_file, tmp_path):
     whole = finished()
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     continued = run(recipe_file, tmp_path / "parts")
@@ -125,14 +118,7 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(
     assert records(tmp_path / "parts", "trained") == records(whole.parents[1], "trained")
 
 
-def test_a_run_that_goes_on_with_another_retriever_says_so(
-    run: Run,
-    finished: Run,
-    recipe_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_that_goes_on_with_another_retriever_says_so(run, finished, recipe_file, tmp_path, monkeypatch, capsys):
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
     monkeypatch.setattr("sleuth.search.setting.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense))
@@ -141,9 +127,7 @@ def test_a_run_that_goes_on_with_another_retriever_says_so(
     assert [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line] == [said]
 
 
-def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_played_again_finds_what_its_servers_found_before(run, recipe_file, tmp_path, monkeypatch):
     """The retriever answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step
     1."""
     asked: list[str] = []
@@ -185,9 +169,7 @@ data = {{ kind = "world_text", people = 200, mix = {{ phrasing = 1.0 }} }}
 """
 
 
-def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(
-    run: Run, recipe_file: Path, world: Path, tmp_path: Path
-) -> None:
+def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(run, recipe_file, world, tmp_path):
     rows = (world / "qa_train.jsonl").read_text().splitlines(keepends=True)[:5]
     long = json.dumps(json.loads(rows[0]) | {"id": "long", "question": "Where was Ada born? " * 100}) + "\n"
     (tmp_path / "fitting.jsonl").write_text("".join(rows))
@@ -203,9 +185,7 @@ def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(
     assert manifest["skipped"] == {"grpo": {"rows": 1, "of": 6, "first": ["long"]}}
 
 
-def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(run, recipe_file, tmp_path):
     with recipe_file.open("a") as file:
         file.write(SECOND_STAGE.format())
     whole = run(recipe_file, tmp_path / "whole", *BRIEF)
@@ -216,7 +196,7 @@ def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
     assert sorted(map(str, metrics(tmp_path / "parts"))) == sorted(map(str, metrics(tmp_path / "whole")))
 
 
-def test_a_finished_run_is_not_run_again(run: Run, finished: Run, recipe_file: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_run_again(run, finished, recipe_file, tmp_path):
     shutil.copytree(finished().parents[1], tmp_path / "run")
     last = tmp_path / "run" / "checkpoints" / finished().name
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)
@@ -224,13 +204,13 @@ def test_a_finished_run_is_not_run_again(run: Run, finished: Run, recipe_file: P
     assert ((tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)) == before
 
 
-def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+def test_another_seed_is_another_run(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "one", *BRIEF, "stage.1.stop_after=1")
     run(recipe_file, tmp_path / "other", *BRIEF, "stage.1.stop_after=1", "seed=5")
     assert metrics(tmp_path / "one") != metrics(tmp_path / "other")
 
 
-def test_groups_with_signal_move_the_weights(finished: Run) -> None:
+def test_groups_with_signal_move_the_weights(finished):
     rows = metrics(finished().parents[1])
     moved = [
         float(str(row["changed_weights_fraction"])) for row in rows if float(str(row["nonzero_advantage_fraction"])) > 0
@@ -290,25 +270,19 @@ class Broken:
 @pytest.mark.parametrize(
     ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["SearchCredit"])]
 )
-def test_hooks_are_those_that_the_recipe_asks_for(
-    recipe_file: Path, tmp_path: Path, override: str, hooks: list[str]
-) -> None:
+def test_hooks_are_those_that_the_recipe_asks_for(recipe_file, tmp_path, override, hooks):
     with learning(recipe_file, tmp_path / "run", override) as trainer:
         assert [type(hook).__name__ for hook in trainer.hooks] == hooks
 
 
-def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as trainer:
         trainer.worker.setting = dataclasses.replace(trainer.worker.setting, retriever=Broken())
         with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed: the shelf is"):
             trainer.step(1)
 
 
-def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
         trainer.worker.reward = Missing()
         expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the 2 scores"
@@ -316,7 +290,7 @@ def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_miss
             trainer.step(1)
 
 
-def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
         assert trainer.step(1)["changed_weights_fraction"] > 0.5
@@ -333,8 +307,8 @@ def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe
 
 
 def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its_row(
-    run: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run, recipe_file, tmp_path, capsys
+):
     unanswerable = tmp_path / "q.jsonl"
     row = {"id": "1", "question": "Where?", "golden_answers": ["no model would ever say this"]}
     unanswerable.write_text(json.dumps(row) + "\n")
@@ -348,7 +322,7 @@ def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its
     assert all(torch.equal(base[name].float(), trained[name]) for name in base)
 
 
-def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_penalty_still_pulls_where_no_score_does(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
         trainer.step(1)
@@ -358,9 +332,7 @@ def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: 
     assert figures["changed_weights_fraction"] > 0
 
 
-def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(recipe_file, tmp_path):
     overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
     with learning(recipe_file, tmp_path / "run", *overrides) as trainer:
         asked = [task.id for task in trainer.worker.order.peek(5)]
@@ -380,18 +352,14 @@ def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
 
 
 @pytest.mark.parametrize(("old", "share"), [("learner", None), ("sampler", 0.0)])
-def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(
-    recipe_file: Path, tmp_path: Path, old: str, share: float | None
-) -> None:
+def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(recipe_file, tmp_path, old, share):
     with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old_logprobs={old}") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
         figures = trainer.step(1)
     assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
 
 
-def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "run", *FEW, "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
     names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
     assert names == ["base", "base_forced", "trained"]
@@ -406,7 +374,7 @@ def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
     assert asked[0] == asked[1] == asked[2]
 
 
-def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:
+def test_shuffled_scores_are_the_same_scores_on_other_episodes():
     task = Task(id="q", question="?", golden_answers=("x",))
     episodes = tuple(Episode(task=task, sample=i, trajectories=(Trajectory(segments=()),)) for i in range(4))
     groups = [
@@ -421,9 +389,7 @@ def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:
     assert shuffled_scores(groups, key=(0, 1, 2)) == dealt
 
 
-def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(run, recipe_file, tmp_path):
     rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="token_f1"}]'
     last = run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", rewards)
     for row in metrics(tmp_path / "run"):
@@ -442,9 +408,7 @@ def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_ever
         assert {"em", "score_verl"} <= found["records"][0].keys()
 
 
-def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(recipe_file, tmp_path):
     for scorer, said in (("verl", 0), ("search_r1", 1)):
         with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as trainer:
             lines = [line for line in trainer.opening() if line.startswith("the scorer ")]

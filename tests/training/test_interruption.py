@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +53,8 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: int) -> N
     ("step", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (3, signal.SIGINT)]
 )
 def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
-    recipe_file: Path,
-    tmp_path: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-    number: signal.Signals,
-) -> None:
+    recipe_file, tmp_path, whole, monkeypatch, step, number
+):
     folder = tmp_path / "run"
     interrupting(monkeypatch, step, number)
     stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
@@ -73,7 +67,7 @@ def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
 
 
 @pytest.fixture
-def whole(once: Callable[[str, Callable[[Path], object]], Path], recipe_file: Path) -> Path:
+def whole(once, recipe_file) -> Path:
     def make(folder: Path) -> None:
         assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
 
@@ -81,9 +75,7 @@ def whole(once: Callable[[str, Callable[[Path], object]], Path], recipe_file: Pa
 
 
 @SIGNALS
-def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(
-    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(recipe_file, tmp_path, whole, monkeypatch, number):
     folder = tmp_path / "run"
     interrupting(monkeypatch, 3, number, number)
     stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
@@ -95,9 +87,7 @@ def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(
 
 
 @SIGNALS
-def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(
-    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(recipe_file, tmp_path, whole, monkeypatch, number):
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     (folder / "eval" / "trained.json").unlink()
@@ -112,9 +102,7 @@ def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(
     assert records[0] == records[1]
 
 
-def test_an_interrupted_run_without_room_for_a_checkpoint_names_the_last_one(
-    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_without_room_for_a_checkpoint_names_the_last_one(recipe_file, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     interrupting(monkeypatch, 3, signal.SIGINT)
     monkeypatch.setattr(
@@ -130,7 +118,7 @@ def _unless_third(trainer: GRPOTrainer, step: int) -> Path | None:
     return None if step == 3 else trainer.save(step)
 
 
-def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back() -> None:
+def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back():
     before = signal.getsignal(signal.SIGINT)
     told: list[str] = []
     with StopRequest(told.append) as request:
@@ -145,7 +133,7 @@ def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
+def test_a_signal_that_the_process_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with StopRequest(print) as request:
@@ -155,7 +143,7 @@ def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path: Path) -> None:
+def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path):
     told: list[str] = []
     with forwarded_to(tmp_path / "signal"), StopRequest(told.append) as request:
         assert request.agreed(Ranks()) is None

@@ -30,7 +30,6 @@ from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.win_rate import compare_writers
 from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
 SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
 
 
@@ -46,7 +45,7 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def judged(recipe_file: Path, server: ChatServer) -> list[str]:
+def judged(recipe_file, server) -> list[str]:
     """The overrides that have a model judge the answers of a small search recipe."""
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
     return [
@@ -64,8 +63,8 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
-) -> None:
+    run, recipe_file, judged, server, tmp_path
+):
     folder = tmp_path / "run"
     last = run(recipe_file, folder, *judged)
     rows, asked, weights = metrics(folder), len(server.asked), (last / "model.safetensors").read_bytes()
@@ -85,9 +84,7 @@ def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
     assert (again / "model.safetensors").read_bytes() == weights
 
 
-def test_what_the_judge_did_not_say_is_missing_and_never_zero(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
-) -> None:
+def test_what_the_judge_did_not_say_is_missing_and_never_zero(run, recipe_file, judged, server, tmp_path):
     server.answer = lambda body: (400, {"detail": "?"}) if len(part(body, "answer")) % 7 == 0 else by_length(body)
     run(recipe_file, tmp_path / "run", *judged, "stage.1.steps=1", "stage.1.save_every=1")
     [row] = metrics(tmp_path / "run")
@@ -99,9 +96,7 @@ def test_what_the_judge_did_not_say_is_missing_and_never_zero(
     assert all("refused with 400" in score.note for score in lost)
 
 
-def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
-    recipe_file: Path, judged: list[str], server: ChatServer
-) -> None:
+def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(recipe_file, judged, server):
     require_inputs(load_recipe(recipe_file, judged))
     nobody = [text.replace(server.url, "http://127.0.0.1:9") for text in judged]
     with pytest.raises(
@@ -112,8 +107,8 @@ def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
 
 
 def test_a_judge_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_done_is_kept(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, recipe_file, judged, server, tmp_path, monkeypatch
+):
     monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
     there, server.models = server.models, (200, {"data": [{"id": "another"}]})
     with pytest.raises(SleuthError, match=r"the judge of the rubric reward: .* does not serve it"):
@@ -126,7 +121,7 @@ def test_a_judge_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_don
     assert (len(metrics(tmp_path / "run")), base.read_bytes()) == (2, measured)
 
 
-def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: Path, judged: list[str]) -> None:
+def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file, judged):
     with pytest.raises(SleuthError, match="has no rubrics, so that there is nothing to judge its answers by"):
         require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
 
@@ -148,13 +143,8 @@ def sits_exam(
 
 
 def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_that_it_trained(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, recipe_file, judged, server, tmp_path, monkeypatch
+):
     calls = sits_exam(server, monkeypatch, *STATIC)
     last = run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
     [card] = json.loads((last / "judges.json").read_text())
@@ -171,13 +161,8 @@ def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_t
 
 
 def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined_again(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, recipe_file, judged, server, tmp_path, monkeypatch
+):
     calls = sits_exam(server, monkeypatch, *STATIC)
     run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
     file, asked = tmp_path / "run" / "judges.json", calls()
@@ -193,14 +178,7 @@ def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined
     assert json.loads(file.read_text())[0]["skills"] == card["skills"]
 
 
-def test_a_judge_of_two_rewards_sits_one_exam(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_judge_of_two_rewards_sits_one_exam(run, recipe_file, judged, server, tmp_path, monkeypatch):
     skills = ("static_criteria", "static_criteria_without_evidence")
     calls = sits_exam(server, monkeypatch, *skills)
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', least_accuracy=0.9}}"
@@ -213,13 +191,8 @@ def test_a_judge_of_two_rewards_sits_one_exam(
 
 
 def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, recipe_file, judged, server, tmp_path, monkeypatch
+):
     sits_exam(server, monkeypatch, *STATIC, guesses=STATIC)
     expected = (
         r"right about 0\.[456]\d\d \(.*\) of an exam's static criteria \(of the kind .*; n = 12\), .* trained by it"
@@ -233,13 +206,8 @@ def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
 
 
 def test_a_judge_that_is_right_about_single_criteria_only_is_not_paid_for_sheets(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    run, recipe_file, judged, server, tmp_path, monkeypatch
+):
     skills = ("static_criteria", "static_criteria_on_sheets")
     sits_exam(server, monkeypatch, *skills, guesses=skills[1:])
     sheets = ('stage.1.reward.0.calls="per_answer_or_rubric"', BAR)
@@ -259,9 +227,7 @@ PAIRED = ("continuations", "suffixes", "criteria", "claims")
         ({"kind": "citation"}, "claims"),
     ],
 )
-def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(
-    reward: dict[str, str], asked: str, server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(reward, asked, server, tmp_path, monkeypatch):
     tables = {"pairwise": PairwiseRecipe, "suffix": SuffixRecipe, "rubric": RubricRecipe, "citation": CitationRecipe}
     judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
     recipe = tables[reward["kind"]].model_validate(reward | {"judge": judge})
@@ -279,9 +245,7 @@ def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(
                 assert f"is right about 1.000 (0.758 to 1.000) of an exam's {asked} (n = 12)" in said[0]
 
 
-def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(
-    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(server, tmp_path, monkeypatch):
     sits_exam(server, monkeypatch, *PAIRED, guesses=["continuations", "suffixes"])
     judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
     data = {"kind": "text", "texts": "texts.jsonl", "prefix_tokens": 8, "suffix_tokens": 8}

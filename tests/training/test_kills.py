@@ -87,12 +87,10 @@ def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
 
 
 @pytest.mark.sentinel
-def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file, tmp_path):
     survives(1, recipe_file, tmp_path, seed=0)
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(recipe_file, tmp_path):
     survives(50, recipe_file, tmp_path, seed=1)

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ os.execv(sys.executable, [sys.executable, {emulator!r}, "vllm", sys.argv[2], *to
 
 
 @pytest.fixture
-def vllm(tmp_path: Path) -> Path:
+def vllm(tmp_path) -> Path:
     """A command `vllm` that starts our emulator, with the arguments that it is given."""
     command = tmp_path / "vllm"
     pids, emulator = str(tmp_path / "pids"), str(Path(__file__).parents[1] / "emulator")
@@ -84,13 +83,8 @@ def as_if_on_one_card(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.slow  # two starts of a server
 @pytest.mark.sentinel
 def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
-    finished: Callable[..., Path],
-    run: Callable[..., Path],
-    recipe_file: Path,
-    vllm: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    finished, run, recipe_file, vllm, tmp_path, monkeypatch
+):
     here = finished().parents[1]
     monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")  # the server evaluates too
     slept = as_if_on_one_card(monkeypatch)
@@ -132,8 +126,8 @@ sets = [{{ layout = "gsm8k", problems = "{problems}" }}]
 
 @pytest.mark.slow  # two starts of a server
 def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_again_for_it(
-    run: Callable[..., Path], recipe_file: Path, vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, recipe_file, vllm, tmp_path, monkeypatch
+):
     problems = tmp_path / "problems.jsonl"
     problems.write_text(json.dumps({"question": "Two and two?", "answer": "#### 4"}) + "\n")
     recipe_file.write_text(recipe_file.read_text() + REASONS.format(problems=problems))
@@ -165,24 +159,20 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
         ),
     ],
 )
-def test_what_cannot_be_started_is_one_line(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, keys: str, problem: str
-) -> None:
+def test_what_cannot_be_started_is_one_line(run, recipe_file, tmp_path, keys, problem):
     with pytest.raises(SleuthError, match=problem) as caught:
         run(recipe_file, tmp_path / "run", f"stage.1.engine={{ {keys} }}")
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_vllm_is_one_line_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_vllm_is_one_line_with_how_to_install_it(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SleuthError, match=r"no vllm beside this Python or on the PATH; install it .*engine\.comm"):
         program_of(PoolRecipe(launch="vllm"))
 
 
 @pytest.mark.parametrize(("named", "visible", "ranks", "cards"), [(None, 1, 1, [0]), (None, 4, 1, [1, 2, 3])])
-def test_servers_get_the_cards_that_do_not_train(
-    named: list[int] | None, visible: int, ranks: int, cards: list[int]
-) -> None:
+def test_servers_get_the_cards_that_do_not_train(named, visible, ranks, cards):
     assert cards_of(PoolRecipe(launch="vllm", cards=named), visible, ranks) == cards
     with pytest.raises(SleuthError, match=f"engine.cards names 9, and this process sees {visible} GPUs"):
         cards_of(PoolRecipe(launch="vllm", cards=(9,)), visible, ranks)

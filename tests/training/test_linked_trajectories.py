@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -83,9 +82,7 @@ def batch_of(normalise: Literal["token", "sequence", "constant"]) -> Batch:
     ("normalise", "of_linked", "of_whole"),
     [("token", 6 / 9, 3 / 9), ("sequence", 1 / 2, 1 / 2), ("constant", 0.3, 0.15)],
 )
-def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
-    normalise: Literal["token", "sequence", "constant"], of_linked: float, of_whole: float
-) -> None:
+def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(normalise, of_linked, of_whole):
     batch = batch_of(normalise)
     assert [set(row[trained].tolist()) for row, trained in zip(batch.advantages, batch.trained, strict=True)] == [
         {0.75},
@@ -97,13 +94,13 @@ def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
     assert len(set(batch.weights[:2][batch.trained[:2]].tolist())) == 1
 
 
-def test_the_copy_of_a_turn_is_read_and_never_trained() -> None:
+def test_the_copy_of_a_turn_is_read_and_never_trained():
     batch = batch_of("token")
     assert batch.tokens[1, :7].tolist() == [1, 2, 5, 6, 7, 8, 9]
     assert batch.trained[1, :7].tolist() == [False, False, False, False, False, True, True]
 
 
-def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weights() -> None:
+def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weights():
     tokenizer = make_tokenizer(200)
     shape = InitRecipe(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp=16, context=64)
     policy = Policy(random_model(shape, tokenizer, seed=0), Optimisation(steps=1, learning_rate=1e-3))
@@ -117,20 +114,20 @@ def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weig
     assert all(part.abs().max() > 0 for _, part in parts)
 
 
-def test_linked_trajectories_are_recorded_and_come_back(tmp_path: Path) -> None:
+def test_linked_trajectories_are_recorded_and_come_back(tmp_path):
     write_rollouts(tmp_path / "r.parquet", [GROUP], ADVANTAGES)
     assert read_rollouts(tmp_path / "r.parquet") == [GROUP]
     assert read_advantages(tmp_path / "r.parquet") == ADVANTAGES
 
 
-def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote() -> None:
+def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote():
     figures = step_figures([GROUP], ADVANTAGES)
     assert response_tokens(LINKED) == 6
     assert figures["searches_mean"] == 0.5
     assert figures["response_tokens_mean"] == 4.5
 
 
-def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_actions_once() -> None:
+def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_actions_once():
     record = question_record(LINKED, GROUP.scores[0])
     authors = [segment["author"] for segment in record["segments"]]
     assert authors == ["template", "policy", "template", "env", "template", "policy"]
@@ -138,5 +135,5 @@ def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_ac
     assert (record["searches"], record["stop"]) == (1, "answered")
 
 
-def test_an_episode_of_one_trajectory_is_that_trajectory() -> None:
+def test_an_episode_of_one_trajectory_is_that_trajectory():
     assert WHOLE.whole == WHOLE.trajectory

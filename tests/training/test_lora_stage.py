@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,12 @@ from sleuth.recipe import load_recipe
 from sleuth.types import SleuthError
 
 pytest.importorskip("peft")
-Run = Callable[..., Path]
 LORA = ("stage.1.lora={ rank = 4, alpha = 8.0 }", "stage.1.probe_prompts=0", "stage.1.learning_rate=5e-3")
 BRIEF = (*LORA, "stage.0.data.limit=2", "stage.2.data.limit=2")
 NAMES = ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json")
 
 
-def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_one_that_learned(
-    finished: Run, recipe_file: Path
-) -> None:
+def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_one_that_learned(finished, recipe_file):
     last = finished(*BRIEF)
     folder = last.parents[1]
     base = load_file(Path(load_recipe(recipe_file).model) / "model.safetensors")
@@ -39,9 +35,7 @@ def test_the_checkpoint_is_a_whole_model_and_the_policy_that_was_sampled_is_the_
 
 
 @pytest.mark.slow
-def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run, finished, recipe_file, tmp_path):
     whole = finished(*BRIEF)
     run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
     resumed = run(recipe_file, tmp_path / "parts", *BRIEF)
@@ -58,12 +52,12 @@ def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
         ("stage.1.embedding_learning_rate=1e-3", "embedding_learning_rate has no effect with lora"),
     ],
 )
-def test_what_lora_cannot_do_is_told_before_the_run(recipe_file: Path, setting: str, reason: str) -> None:
+def test_what_lora_cannot_do_is_told_before_the_run(recipe_file, setting, reason):
     with pytest.raises(SleuthError, match=reason):
         load_recipe(recipe_file, [*LORA, setting])
 
 
-def test_layers_that_can_have_no_adapters_are_refused_before_the_run(recipe_file: Path) -> None:
+def test_layers_that_can_have_no_adapters_are_refused_before_the_run(recipe_file):
     recipe = load_recipe(recipe_file, [*LORA, 'stage.1.lora.targets=["lm_head"]'])
     with pytest.raises(SleuthError, match=r"stage.1 \(grpo\): lora.targets: the model has no layer 'lm_head' that can"):
         require_inputs(recipe)

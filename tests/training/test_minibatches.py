@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,6 @@ from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
 from sleuth.training.learning import batches_of_step, combined, policy_loss_of, update_on
 from sleuth.types import Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
-Run = Callable[..., Path]
 LETTERS = 24
 BOUNDS = {"low": 0.05, "high": 0.1}
 
@@ -104,7 +103,7 @@ def updated(policy: Policy, batches: Sequence[Batch], passes: int) -> Update:
 
 @settings(max_examples=5, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 3), st.integers(1, 3))
-def test_several_updates_are_those_of_the_plain_formula(seed: int, passes: int, minibatches: int) -> None:
+def test_several_updates_are_those_of_the_plain_formula(seed, passes, minibatches):
     model = in_float64(tiny(seed))  # AdamW turns what fp32 rounds of a gradient near zero into whole steps
     batches = [frozen_batch(model, seed + at, rows=3) for at in range(minibatches)]
     plain, policy = copy.deepcopy(model), Policy(model, SETTINGS)
@@ -118,7 +117,7 @@ def test_several_updates_are_those_of_the_plain_formula(seed: int, passes: int, 
     assert policy.optimiser.steps == 1
 
 
-def test_from_the_second_update_on_the_clip_is_at_work() -> None:
+def test_from_the_second_update_on_the_clip_is_at_work():
     model = tiny(0)
     batch = frozen_batch(model, 0, rows=6)
     fast = Policy(model, Optimisation(steps=9, learning_rate=0.02))
@@ -126,14 +125,14 @@ def test_from_the_second_update_on_the_clip_is_at_work() -> None:
     assert updated(fast, [batch], 1).clip_fraction > 0.2
 
 
-def test_the_schedule_of_the_learning_rate_counts_steps() -> None:
+def test_the_schedule_of_the_learning_rate_counts_steps():
     model = tiny(1)
     policy, batch = Policy(model, SETTINGS), frozen_batch(model, 1, rows=3)
     rates = [updated(policy, [batch, batch], 3).learning_rate for _ in range(3)]
     assert rates == pytest.approx([0.005, 0.010, 0.015])
 
 
-def test_figures_of_several_updates() -> None:
+def test_figures_of_several_updates():
     first = Update(loss=1.0, entropy=2.0, clip_fraction=0.0, sampler_learner_kl=0.1, gradient_norm=1.0,
                    learning_rate=0.5, changed_weights_fraction=0.25, tokens_trained=10, tokens_computed=40,
                    tokens_dense=80)  # fmt: skip
@@ -165,9 +164,7 @@ def group(name: str, *values: float) -> Group:
     ("size", "expected"),
     [(None, ["abcd"]), (4, ["abcd"]), (3, ["abc", "d"]), (2, ["ab", "cd"]), (1, ["a", "b", "d"])],
 )
-def test_minibatches_are_groups_in_their_order_and_one_without_a_gradient_is_left_out(
-    recipe_file: Path, size: int | None, expected: list[str]
-) -> None:
+def test_minibatches_are_groups_in_their_order_and_one_without_a_gradient_is_left_out(recipe_file, size, expected):
     stage = load_recipe(recipe_file).stage[1]
     assert isinstance(stage, GrpoRecipe)
     stage = stage.model_copy(update={"prompts_per_update": size})
@@ -187,9 +184,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
 
 
-def test_a_run_with_several_updates_a_step_goes_on_as_if_never_stopped_and_is_not_replayed(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_several_updates_a_step_goes_on_as_if_never_stopped_and_is_not_replayed(run, recipe_file, tmp_path):
     overrides = (*REPEATED, *BRIEF, "stage.1.steps=2")
     whole = run(recipe_file, tmp_path / "whole", *overrides)
     run(recipe_file, tmp_path / "parts", *overrides, "stage.1.stop_after=1")
@@ -204,7 +199,7 @@ def test_a_run_with_several_updates_a_step_goes_on_as_if_never_stopped_and_is_no
 
 
 @pytest.mark.slow
-def test_passes_over_a_whole_step_are_replayed_to_the_bit(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+def test_passes_over_a_whole_step_are_replayed_to_the_bit(run, recipe_file, tmp_path):
     overrides = (*BRIEF, "stage.1.prompts_per_step=3", "stage.1.steps=2", "stage.1.updates_per_batch=2")
     run(recipe_file, tmp_path / "run", *overrides, "stage.1.save_every=2")
     found = json.loads(sleuth("replay", tmp_path / "run", 2, "--json").stdout)
@@ -231,7 +226,7 @@ def test_passes_over_a_whole_step_are_replayed_to_the_bit(run: Run, recipe_file:
         (("stage.1.updates_per_batch=0",), "updates_per_batch = 0: should be greater than 0"),
     ],
 )
-def test_updates_that_do_not_fit_are_refused(recipe_file: Path, overrides: tuple[str, ...], problem: str) -> None:
+def test_updates_that_do_not_fit_are_refused(recipe_file, overrides, problem):
     with pytest.raises(SleuthError) as caught:
         load_recipe(recipe_file, overrides)
     [line] = caught.value.args
@@ -253,7 +248,7 @@ ELSEWHERE = {"setting", "advantage", "normalise", "constant", "parameters", "fil
         *({"setting": name} | ({"constant": 9} if name == "dr_grpo" else {}) for name in NAMED_LOSSES),
     ],
 )
-def test_every_key_of_the_loss_reaches_the_policy(keys) -> None:
+def test_every_key_of_the_loss_reaches_the_policy(keys):
     recipe = LossRecipe(**keys)
     stage = SimpleNamespace(loss=recipe, sampling=SamplingRecipe(temperature=0.7))
     loss = dataclasses.asdict(policy_loss_of(stage))  # pyright: ignore[reportArgumentType]

@@ -21,7 +21,6 @@ from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
-Once = Callable[[str, Callable[[Path], object]], Path]
 
 REWARDS = """
 from sleuth.types import Episode, Score
@@ -83,12 +82,12 @@ def write_own_recipe(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def recipe(recipe_file: Path, tmp_path: Path) -> Path:
+def recipe(recipe_file, tmp_path) -> Path:
     return write_own_recipe(tmp_path, recipe_file.read_text())
 
 
 @pytest.fixture
-def ended(run: Run, recipe_file: Path, once: Once) -> Run:
+def ended(run, recipe_file, once) -> Run:
     """`ended(*overrides)`: the last checkpoint of a run with the user's code as it is, made once for all tests."""
 
     def last(*overrides: str) -> Path:
@@ -114,7 +113,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended: Run) -> None:
+def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended):
     last = ended(PYTHON_REWARD, SHORT)
     folder = last.parents[1]
     first = rows(folder)[0]
@@ -135,7 +134,7 @@ def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended: Run) -> None:
     assert json.loads((folder / "manifest.json").read_text())["sources"] == {"grpo": sources}
 
 
-def test_parts_of_the_users_score_touch_no_figure_of_ours(ended: Run) -> None:
+def test_parts_of_the_users_score_touch_no_figure_of_ours(ended):
     both = "stage.1.reward=[{ kind = 'answer' }, { kind = 'python', function = 'own_rewards:named' }]"
     last = ended(both, SHORT)
     folder = last.parents[1]
@@ -161,7 +160,7 @@ def test_parts_of_the_users_score_touch_no_figure_of_ours(ended: Run) -> None:
         assert shown in text
 
 
-def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended: Run) -> None:
+def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
     paid = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:named', weight = 2 }, { kind = 'format' }]"
     last = ended(paid, PYTHON_ENV, SHORT)
     folder = last.parents[1]
@@ -178,7 +177,7 @@ def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended: Run) -> 
     assert table.index("| score_named/step |") < table.index("| em |")
 
 
-def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run, recipe, tmp_path):
     run(recipe, tmp_path / "run", PYTHON_REWARD, SHORT)
     (tmp_path / "own_rewards.py").write_text(REWARDS + "\n# another byte\n")
     with pytest.raises(SleuthError) as caught:
@@ -195,7 +194,7 @@ def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, r
     assert len(rows(tmp_path / "run")) == 4
 
 
-def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run, recipe, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("one")
     override = PYTHON_REWARD.replace(" }]", f", files = ['{words}'] }}]")
@@ -208,7 +207,7 @@ def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run: Run, rec
     assert f"{words} ({digest('one')[:12]})" in str(caught.value)
 
 
-def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe: Path, tmp_path: Path) -> None:
+def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("one")
     given = [one[: -len(" }")] + f", files = ['{words}'] }}" for one in (PYTHON_ENV, OWN_LOSS)]
@@ -221,9 +220,7 @@ def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe: 
 @pytest.mark.parametrize(
     "override", [*(pytest.param(own, marks=pytest.mark.slow) for own in (PYTHON_REWARD, OWN_LOSS)), PYTHON_ENV]
 )
-def test_stopped_and_continued_is_the_run_that_never_stopped(
-    override: str, run: Run, recipe: Path, tmp_path: Path
-) -> None:
+def test_stopped_and_continued_is_the_run_that_never_stopped(override, run, recipe, tmp_path):
     whole = run(recipe, tmp_path / "whole", override)
     run(recipe, tmp_path / "parts", override, SHORT)
     continued = run(recipe, tmp_path / "parts", override)
@@ -238,9 +235,7 @@ def test_stopped_and_continued_is_the_run_that_never_stopped(
         pytest.param(OWN_LOSS, "own_losses.py", marks=pytest.mark.slow),
     ],
 )
-def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
-    override: str, file: str, run: Run, recipe: Path, tmp_path: Path
-) -> None:
+def test_changed_code_is_refused_on_resume_unless_it_is_accepted(override, file, run, recipe, tmp_path):
     run(recipe, tmp_path / "run", override, SHORT)
     with (tmp_path / file).open("a") as source:
         source.write("\n# another byte\n")
@@ -253,7 +248,7 @@ def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
     assert accepted.exit_code == 0, accepted.stderr
 
 
-def test_episodes_are_played_in_the_users_environment(ended: Run) -> None:
+def test_episodes_are_played_in_the_users_environment(ended):
     last = ended(PYTHON_ENV, SHORT)
     [group, *_] = read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet")
     trajectory = group.episodes[0].trajectory
@@ -271,7 +266,7 @@ def test_episodes_are_played_in_the_users_environment(ended: Run) -> None:
     assert [action["kind"] for action in record["actions"]] == ["answer"] * 3
 
 
-def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Path, tmp_path: Path, world: Path) -> None:
+def test_a_card_never_makes_a_command_import_what_it_names(run, recipe, tmp_path, world):
     with_env = run(recipe, tmp_path / "env", PYTHON_ENV, SHORT)
     with_reward = run(recipe, tmp_path / "reward", PYTHON_REWARD, OWN_LOSS, SHORT)
     for name in ("own_env", "own_rewards", "own_losses"):
@@ -287,7 +282,7 @@ def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Pat
         assert "was trained in own_env:Longer, code of your own that its card does not start" in result.stderr
 
 
-def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended: Run) -> None:
+def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended):
     last = ended(PYTHON_REWARD, OWN_LOSS, SHORT)
     other = ended(PYTHON_REWARD, OWN_LOSS.replace("2.0", "1.0"), SHORT)
     one, two = rows(last.parents[1])[0], rows(other.parents[1])[0]
@@ -304,9 +299,7 @@ def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended: Run) -> Non
     assert card.hash == plain.hash  # evaluations are compared whatever the loss was
 
 
-def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(
-    run: Run, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(run, recipe, tmp_path):
     text = (
         "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 20) if len(calls) else 0\n"
     )
@@ -335,16 +328,14 @@ def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what
          "own_losses.py:1: plain: has no parameter factor; it has none"),
     ],
 )  # fmt: skip
-def test_a_check_calls_each_once_and_names_the_users_line(
-    file: str, text: str, override: str, reason: str, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_check_calls_each_once_and_names_the_users_line(file, text, override, reason, recipe, tmp_path):
     (tmp_path / file).write_text(text)
     reward = PYTHON_REWARD.replace(", parameters = { limit = 30 }", "") if file == "own_rewards.py" else "seed=4"
     override = override.replace(", parameters = { turns = 3 }", "")
     assert reason in refused(recipe, reward, *([override] if override else []))
 
 
-def test_prints_of_the_user_do_not_break_json(recipe: Path) -> None:
+def test_prints_of_the_user_do_not_break_json(recipe):
     with recipe.open("a") as file:
         file.write('\n[set]\n"grpo.reward" = [{ kind = "python", function = "own_rewards:brevity" }]\n')
     found = sleuth("check", "recipe", recipe, "--json")
@@ -387,9 +378,7 @@ class CallingEngine(ScriptedEngine):
         return {}
 
 
-def test_a_resumed_run_uses_the_results_that_tools_gave_before(
-    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_uses_the_results_that_tools_gave_before(run, recipe, tmp_path, monkeypatch):
     """The tool answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step 1."""
     monkeypatch.setattr(
         "sleuth.training.grpo.training_engine", lambda stage, context, model, tokenizer: (CallingEngine(tokenizer), [])
@@ -423,7 +412,7 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     assert len((tmp_path / "answers.txt").read_text()) > made  # the results were those of the old tool
 
 
-def test_changes_of_files_functions_and_parameters_are_each_named() -> None:
+def test_changes_of_files_functions_and_parameters_are_each_named():
     before = {"env": OwnCode(functions=("a:E",), parameters={"n": 1}, sources={"a.py": "1"})}
     now = {"env": OwnCode(functions=("a:F",), parameters={"n": 2}, sources={"a.py": "2", "b.py": "3"})}
     assert code_differences(before, now) == ["a.py", "b.py", "the functions of env", "the parameters of env"]
@@ -431,7 +420,7 @@ def test_changes_of_files_functions_and_parameters_are_each_named() -> None:
     assert code_differences(now, now) == []
 
 
-def test_recorded_episodes_are_scored_and_replayed_with_functions(ended: Run, recipe: Path, tmp_path: Path) -> None:
+def test_recorded_episodes_are_scored_and_replayed_with_functions(ended, recipe, tmp_path):
     shutil.copytree(ended(PYTHON_REWARD, OWN_LOSS, SHORT).parents[1], tmp_path / "run")
     new = tmp_path / "new.toml"
     new.write_text('[[reward]]\nkind = "python"\nfunction = "own_rewards:brevity"\nparameters = { limit = 60 }\n')
@@ -447,12 +436,12 @@ def test_recorded_episodes_are_scored_and_replayed_with_functions(ended: Run, re
     assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
 
 
-def test_the_readme_of_a_checkpoint_says_what_its_environment_is(ended: Run) -> None:
+def test_the_readme_of_a_checkpoint_says_what_its_environment_is(ended):
     last = ended(PYTHON_ENV, SHORT)
     assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in (last / "README.md").read_text()
 
 
-def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe: Path, tmp_path: Path) -> None:
+def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe, tmp_path):
     (tmp_path / "own_env.py").write_text(ENV.replace("max_tokens=6", "max_tokens=0", 1))
     text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
     assert "stage.0 (base): " in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from sleuth.training import engines
 from sleuth.training.engines import retried
 from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 
@@ -47,9 +46,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.sentinel
-def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(run, recipe_file, tmp_path, pair):
     run(recipe_file, tmp_path / "run", through(pair), SHORT[0], "stage.1.prompts_per_step=2", SHORT[2])
     figures = rows(tmp_path / "run")
     assert [row["step"] for row in figures] == [1, 2, 3, 4]
@@ -68,9 +65,7 @@ def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
     assert len(list((tmp_path / "run" / "weights").iterdir())) == 2
 
 
-def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(run, recipe_file, tmp_path, pair):
     stop = threading.Event()
 
     def trouble() -> None:
@@ -99,9 +94,7 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
         assert row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8
 
 
-def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_training(monkeypatch):
     said: list[str] = []
     answers = iter([SleuthError("does not answer"), SleuthError("does not answer"), "the pool"])
 
@@ -123,9 +116,7 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
         retried(ask, 0.0, said.append)
 
 
-def test_servers_that_share_the_card_sleep_while_the_learner_computes(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair):
     slept: list[frozenset[str]] = []
     for server in pair:
         lose = server.engine.sleep
@@ -149,9 +140,7 @@ def test_servers_that_share_the_card_sleep_while_the_learner_computes(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_its_pool_or_without(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_run_goes_on_with_its_pool_or_without(run, recipe_file, tmp_path, pair):
     run(recipe_file, tmp_path / "run", through(pair), "stage.1.stop_after=2")
     pair[0].fault(forget=0)
     run(recipe_file, tmp_path / "run", through(pair[:1]), "stage.1.stop_after=3")
@@ -159,9 +148,7 @@ def test_a_run_goes_on_with_its_pool_or_without(
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(run, recipe_file, tmp_path, pair):
     started = time.monotonic()
     with pytest.raises(SleuthError, match=r"engine.urls: http://127.0.0.1:9: does not answer"):
         run(recipe_file, tmp_path / "nobody", 'stage.1.engine={ urls = ["http://127.0.0.1:9"] }')

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from sleuth.runs.rollouts import read_rollouts
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
 from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
 
-Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 TASK = Task(id="1", question="Where?", golden_answers=("Tarn",))
 
@@ -34,19 +33,19 @@ def group(*versions: int | None) -> Group:
     return Group(task=TASK, episodes=tuple(episodes))
 
 
-def test_the_off_policy_share_counts_tokens_that_older_weights_wrote() -> None:
+def test_the_off_policy_share_counts_tokens_that_older_weights_wrote():
     assert off_policy_fraction([group(4, 3), group(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
     assert off_policy_fraction([group(4, 4)], newest=4, max_policy_lag=0) == 0
     assert off_policy_fraction([group(None)], newest=4, max_policy_lag=0) is None
 
 
 @pytest.mark.parametrize(("oldest", "max_policy_lag"), [(3, 0), (2, 1)])
-def test_older_weights_than_the_bound_end_the_run(oldest: int, max_policy_lag: int) -> None:
+def test_older_weights_than_the_bound_end_the_run(oldest, max_policy_lag):
     with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
         off_policy_fraction([group(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
 
 
-def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for() -> None:
+def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for():
     began, go_on = threading.Event(), threading.Event()
 
     async def work() -> int:
@@ -67,7 +66,7 @@ def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is
         Prefetcher(fail).result()
 
 
-def test_work_that_is_cancelled_ends_at_once() -> None:
+def test_work_that_is_cancelled_ends_at_once():
     began = threading.Event()
 
     async def work() -> None:
@@ -81,7 +80,7 @@ def test_work_that_is_cancelled_ends_at_once() -> None:
     assert time.monotonic() - started < 5
 
 
-def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
+def test_work_that_is_cancelled_before_it_began_never_begins():
     async def work() -> None:
         await asyncio.sleep(60)
 
@@ -105,7 +104,7 @@ def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
         ),
     ],
 )
-def test_what_cannot_be_honest_is_refused(recipe_file: Path, overrides: tuple[str, ...], problem: str) -> None:
+def test_what_cannot_be_honest_is_refused(recipe_file, overrides, problem):
     with pytest.raises(SleuthError, match=problem):
         load_recipe(recipe_file, overrides)
 
@@ -118,8 +117,8 @@ def server() -> Iterator[EmulatedServer]:
 
 
 def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_it_stopped(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
-) -> None:
+    run, recipe_file, tmp_path, server
+):
     engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}"
     run(recipe_file, tmp_path / "run", engine, "stage.1.stop_after=2")
     run(recipe_file, tmp_path / "run", engine)
@@ -141,9 +140,7 @@ def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, recipe_file, tmp_path, server, capsys):
     run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}")
     recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
     assert sum(loss is not None for loss in recorded.values()) > 1
@@ -156,9 +153,7 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
 
 
 @pytest.mark.slow
-def test_the_order_in_which_turns_arrive_moves_nothing(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
-) -> None:
+def test_the_order_in_which_turns_arrive_moves_nothing(run, recipe_file, tmp_path, server):
     repeat_within_rounding([server])
     for at_once in (64, 3):
         engine = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,7 +77,7 @@ def documents() -> list[Document]:
 
 
 @pytest.fixture(scope="module")
-def model(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(documents, tmp_path_factory) -> Path:
     """Random weights of the shape of Qwen3, and a tokenizer of bytes that was made on these texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -96,7 +95,7 @@ def model(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def thoughts(documents, tmp_path_factory) -> Path:
     """In the layout of the published set: thoughts in a copy of the text."""
     file = tmp_path_factory.mktemp("thoughts") / "thoughts.jsonl"
     rows = []
@@ -111,9 +110,7 @@ def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
-def test_four_stages_run_on_real_text_without_a_malformed_row(
-    documents: list[Document], model: Path, thoughts: Path, run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_four_stages_run_on_real_text_without_a_malformed_row(documents, model, thoughts, run, tmp_path):
     recipe = tmp_path / "real.toml"
     (tmp_path / "real_lengths.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
     recipe.write_text(RECIPE.format(model=model, texts=REAL_TEXTS, thoughts=thoughts))

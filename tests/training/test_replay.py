@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from sleuth.cli.app import app
 
 
 @pytest.fixture
-def folder(finished: Callable[..., Path]) -> Path:
+def folder(finished) -> Path:
     return finished().parents[1]
 
 
@@ -32,7 +31,7 @@ def recorded_loss(folder: Path, step: int) -> float | None:
 
 
 @pytest.mark.sentinel
-def test_a_recorded_step_is_computed_again_to_the_last_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recorded_step_is_computed_again_to_the_last_bit(folder, capsys):
     taught = 0
     for step in range(1, 5):  # checkpoints are there after steps 2 and 4: the others need updates made again
         found = replayed(capsys, folder, step)
@@ -43,15 +42,13 @@ def test_a_recorded_step_is_computed_again_to_the_last_bit(folder: Path, capsys:
     assert taught
 
 
-def test_the_padded_layout_gives_the_same_gradient(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_padded_layout_gives_the_same_gradient(folder, capsys):
     found = replayed(capsys, folder, 4, "--layout", "padded")
     assert found["changed_loss"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["cosine"] == pytest.approx(1, abs=1e-6)
 
 
-def test_another_loss_and_another_reward_say_what_they_would_have_changed(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_loss_and_another_reward_say_what_they_would_have_changed(folder, capsys, monkeypatch):
     found = replayed(capsys, folder, 4, "--set", 'stage.1.loss.normalise="sequence"')
     assert found["changed_loss"] != found["loss"]
     assert 0 < found["cosine"] < 1
@@ -61,17 +58,13 @@ def test_another_loss_and_another_reward_say_what_they_would_have_changed(
     assert found["changed_loss"] is None
 
 
-def test_a_changed_loss_may_ask_for_the_reference_that_the_run_did_without(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_loss_may_ask_for_the_reference_that_the_run_did_without(folder, capsys):
     found = replayed(capsys, folder, 4, "--set", "stage.1.loss.beta=0.5")
     assert found["loss"] == found["recorded_loss"]
     assert found["changed_loss"] > found["loss"]  # a divergence is never negative, and three updates made one
 
 
-def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(run, recipe_file, tmp_path, capsys):
     run(recipe_file, tmp_path / "control", "stage.1.reward.0.shuffle=true")
     for step in range(1, 5):
         found = replayed(capsys, tmp_path / "control", step)
@@ -83,9 +76,7 @@ def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(
     ("arguments", "said"),
     [(["0000", "1"], "holds no run"), (["run", "9"], "step 9 belongs to no GRPO stage")],
 )
-def test_what_cannot_be_replayed_is_told_in_one_line(
-    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_replayed_is_told_in_one_line(folder, arguments, said, capsys):
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         app(["replay", str(folder if arguments[0] == "run" else folder / arguments[0]), arguments[1]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def folder(run: Callable[..., Path], recipe_file: Path, server: ChatServer, tmp_path: Path) -> Path:
+def folder(run, recipe_file, server, tmp_path) -> Path:
     """A run of two steps whose reward is a model's and a format's."""
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
     reward = f"stage.1.reward=[{{{RUBRIC}, judge={judge}}}, {{kind='format', weight=0.5}}]"
@@ -52,7 +52,7 @@ def told(folder: Path, tables: str) -> dict[str, Any]:
     return json.loads(result.stdout)["stages"][0]
 
 
-def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder: Path) -> None:
+def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder):
     result = rescored(folder, "[[reward]]\nkind = 'answer'\nscorer = 'slime'\n")
     assert result.exit_code == 0
     assert "note: grpo: the scorer slime would pay a well-formed right answer 0, not 1" in result.stderr
@@ -62,7 +62,7 @@ def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes
     assert 'new.toml: reward.0.kind = "suffix" does not fit env.kind = "search"' in refused.stderr
 
 
-def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path: Path) -> None:
+def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "run" / "recipe.toml")
     refused = rescored(tmp_path / "run", "[[reward]]\nkind = 'answer'\n")
@@ -70,9 +70,7 @@ def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path: Path) ->
     assert 'reward.0.kind = "answer" needs an env that searches; for env.kind = "refine" set' in refused.stderr
 
 
-def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
-    folder: Path, server: ChatServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(folder, server, monkeypatch):
     judge = f"judge = {{ kind = 'http', urls = ['{server.url}'], model = '{MODEL}' }}\n"
     rubric = f"[[reward]]\nkind = 'rubric'\nown = false\nstatic = 'refiner'\n{judge}"
     formatted = "[[reward]]\nkind = 'format'\nweight = 0.5\n"
@@ -121,9 +119,7 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
         ("[[reward]]\nkind = 'rubric'\n", "has no rubrics"),
     ],
 )
-def test_what_cannot_be_paid_is_one_line(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, tables: str, said: str
-) -> None:
+def test_what_cannot_be_paid_is_one_line(run, recipe_file, tmp_path, tables, said):
     run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0", "stage.1.steps=1", "stage.0.data.limit=1")
     result = rescored(tmp_path / "run", tables)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

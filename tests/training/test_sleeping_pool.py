@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 from emulator.served import emulated_server
 
@@ -17,8 +15,8 @@ BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 
 def test_cached_memory_is_released_between_the_update_and_the_waking_of_a_server(
-    recipe_file: Path, run: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    recipe_file, run, tmp_path, monkeypatch
+):
     events: list[str] = []
     update, reserve = Policy.update, Vllm.reserve
 

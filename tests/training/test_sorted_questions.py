@@ -16,7 +16,7 @@ TEXT = "The harbour of {} was built in 1903."
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A passage in each file, and questions about it and about an article that the recipe holds out."""
     passages = {"reading_corpus": ("r0", "Tarn"), "corpus": ("0", "Buddhism"), "reading_intros": ("ri0", "Kolm")}
     for file, (name, title) in passages.items():
@@ -49,7 +49,7 @@ def ids(file: Path) -> list[str]:
     return [json.loads(line)["id"] for line in file.read_text().splitlines()]
 
 
-def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_apart(folder: Path) -> None:
+def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_apart(folder):
     """q1 needs its passage, q2 and q5 are about a held-out article; q1, q4 and q5 are of the three tenths."""
     assert [at for at in range(6) if real_data.is_asked(f"q{at}")] == [1, 4, 5]
     real_data.main(folder, folder / "out")
@@ -63,7 +63,7 @@ def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_
     assert read.splitlines() == [line for line in whole.splitlines() if '"q4"' not in line]
 
 
-def test_every_absent_file_is_a_line(folder: Path) -> None:
+def test_every_absent_file_is_a_line(folder):
     for name in ("corpus", "reading_test"):
         (folder / f"{name}.jsonl.gz").unlink()
     with pytest.raises(SleuthError) as raised:
@@ -83,14 +83,14 @@ def test_every_absent_file_is_a_line(folder: Path) -> None:
         ({"answer_start": 3}, "reading_test.jsonl.gz:2: at character 3 of passage 'r0' stands"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_a_line(folder: Path, change: dict, complaint: str) -> None:
+def test_a_row_that_cannot_be_used_is_a_line(folder, change, complaint):
     write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True), question("t1", "r0", True) | change])
     with pytest.raises(SleuthError, match=complaint):
         real_data.main(folder, folder / "out")
     assert not (folder / "out").exists()
 
 
-def test_the_problems_of_both_files_of_questions_are_told_at_once(folder: Path) -> None:
+def test_the_problems_of_both_files_of_questions_are_told_at_once(folder):
     for name in ("reading_train", "reading_test"):
         write(folder / f"{name}.jsonl.gz", [question("q0", "r0", True) | {"gold_ids": ["r9"]}])
     with pytest.raises(SleuthError) as raised:
@@ -100,20 +100,20 @@ def test_the_problems_of_both_files_of_questions_are_told_at_once(folder: Path) 
     ]
 
 
-def test_a_question_without_a_source_is_not_of_squad_kind(folder: Path) -> None:
+def test_a_question_without_a_source_is_not_of_squad_kind(folder):
     write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True) | {"data_source": None}])
     real_data.main(folder, folder / "out")
     assert ids(folder / "out/test.jsonl") == ["t0"]
     assert ids(folder / "out/test_squad.jsonl") == []
 
 
-def test_without_a_folder_of_data_the_command_says_what_it_needs() -> None:
+def test_without_a_folder_of_data_the_command_says_what_it_needs():
     with pytest.raises(SleuthError, match=r"expected two folders, DATA and OUT; with make: make real DATA=FOLDER"):
         real_data.folders(["runs/real-data"])
     assert real_data.folders(["data", "runs/real-data"]) == (Path("data"), Path("runs/real-data"))
 
 
-def test_a_cut_file_is_a_line(folder: Path) -> None:
+def test_a_cut_file_is_a_line(folder):
     file = folder / "corpus.jsonl.gz"
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(SleuthError, match=r"corpus.jsonl.gz: damaged gzip file"):

@@ -17,20 +17,20 @@ def group(*played: tuple[Trajectory, Score]) -> Group:
     return Group(task=TASK, episodes=episodes, scores=tuple(score for _, score in played))
 
 
-def test_an_episode_that_a_retriever_cut_short_is_counted_as_missing_and_nowhere_else() -> None:
+def test_an_episode_that_a_retriever_cut_short_is_counted_as_missing_and_nowhere_else():
     figures = step_figures([group((SEARCHED, RIGHT), (SEARCHED, WRONG), (FAILED, MISSING))], [[1.0, -1.0, None]])
     assert (figures["reward_mean"], figures["em"], figures["searched"], figures["searches_mean"]) == (0.5, 0.5, 1, 1)
     assert figures["missing_fraction"] == 1 - 2 / 3
     assert figures["nonzero_advantage_fraction"] == 1.0
 
 
-def test_a_step_of_nothing_but_failures_has_no_means() -> None:
+def test_a_step_of_nothing_but_failures_has_no_means():
     figures = step_figures([group((FAILED, MISSING), (FAILED, MISSING))], [[None, None]])
     assert (figures["reward_mean"], figures["searched"], figures["missing_fraction"]) == (None, None, 1.0)
     assert figures["dropped_groups"] == 1
 
 
-def test_the_probe_does_not_take_missing_scores_for_wrong_answers() -> None:
+def test_the_probe_does_not_take_missing_scores_for_wrong_answers():
     lines = probe_lines([group((SEARCHED, RIGHT), (FAILED, MISSING), (FAILED, MISSING))])
     assert "too easy" in lines[-1]
     assert probe_lines([group((FAILED, MISSING))]) == [
@@ -38,27 +38,27 @@ def test_the_probe_does_not_take_missing_scores_for_wrong_answers() -> None:
     ]
 
 
-def test_the_probe_says_what_to_do_where_nothing_can_be_learned() -> None:
+def test_the_probe_says_what_to_do_where_nothing_can_be_learned():
     [figures, search, level] = probe_lines([group((Trajectory(segments=()), WRONG), (Trajectory(segments=()), WRONG))])
     assert "0% of groups carry signal, 0% of episodes search" in figures
     assert "worked example" in search
     assert "all wrong" in level
 
 
-def test_the_probe_takes_right_for_what_the_scorer_calls_right() -> None:
+def test_the_probe_takes_right_for_what_the_scorer_calls_right():
     half = Score(value=0.5, parts={"correct": 1.0})  # a right answer of a reward whose weight is a half
     played = group((SEARCHED, half), (SEARCHED, half))
     assert "too easy" in probe_lines([played], right=lambda score: score.parts["correct"])[-1]
     assert "all wrong" in probe_lines([played])[-1]
 
 
-def test_the_probe_of_a_refiner_asks_for_no_searches() -> None:
+def test_the_probe_of_a_refiner_asks_for_no_searches():
     answered = Trajectory(segments=())
     [line] = probe_lines([group((answered, RIGHT), (answered, WRONG))], searches=False)
     assert line.endswith("100% of groups carry signal, 100% of episodes end with an answer")
 
 
-def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() -> None:
+def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played():
     idle, useful = group((SEARCHED, WRONG), (SEARCHED, WRONG)), group((SEARCHED, RIGHT), (SEARCHED, WRONG))
     dropped = group((SEARCHED, RIGHT), (FAILED, MISSING))
     figures = step_figures([idle, useful, dropped], [[None, None], [1.0, -1.0], [None, None]], replaced={0})
@@ -66,14 +66,14 @@ def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played() ->
     assert (figures["reward_mean"], figures["nonzero_advantage_fraction"]) == (2 / 5, 1 / 3)
 
 
-def test_the_entropy_of_what_was_sampled_is_the_mean_surprise_of_the_policys_tokens() -> None:
+def test_the_entropy_of_what_was_sampled_is_the_mean_surprise_of_the_policys_tokens():
     written = Segment(author="policy", tokens=(1, 2), text="a b", logprobs=(-0.5, -1.5))
     read = Segment(author="env", tokens=(3,), text="c")
     assert sampled_entropy([group((Trajectory(segments=(written, read)), RIGHT))]) == 1.0
     assert sampled_entropy([group((Trajectory(segments=(read,)), RIGHT))]) is None
 
 
-def test_the_means_of_all_parts_are_told_and_never_take_the_place_of_a_figure() -> None:
+def test_the_means_of_all_parts_are_told_and_never_take_the_place_of_a_figure():
     paid = Score(value=0.9, parts={"em": 0.0, "wrong": 1.0, "score_verl": 1.0, "format": 0.5, "searched": 0.0})
     unpaid = Score(value=None, parts={"em": 1.0, "correct": 1.0, "format": 1.0})
     figures = step_figures([group((SEARCHED, paid), (SEARCHED, RIGHT), (SEARCHED, unpaid))], [[1.0, -1.0, None]])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from sleuth.render import load_tokenizer
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 ROWS = [
@@ -51,7 +49,7 @@ STEPS = 40
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("taught")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     file = folder / "taught.toml"
@@ -60,14 +58,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def taught(recipe: Path) -> Path:
+def taught(recipe) -> Path:
     """The last checkpoint of a run."""
     resolved = load_recipe(recipe)
     with RunFolder.open(recipe.parent / "run", resolved) as place:
         return run_recipe(resolved, place)
 
 
-def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(recipe: Path, taught: Path) -> None:
+def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(recipe, taught):
     rows = [json.loads(line) for line in (recipe.parent / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["loss"] < rows[0]["loss"] / 10
     card = ProtocolCard.read(taught)
@@ -81,14 +79,14 @@ def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(re
     assert [score.value for _, score in session.ask(tasks, "refine")] == [1.0, 1.0]
 
 
-def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run, recipe, tmp_path):
     one = run(recipe, tmp_path / "one", "stage.0.steps=6", "stage.0.save_every=3")
     run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3", "stage.0.stop_after=3")
     other = run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3")
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
-def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run, recipe, tmp_path):
     town = "Ulf" * 40
     long = ROWS[0] | {"id": "long", "answer": f"<answer><snippet id=0> Ada was born in {town}.</snippet></answer>"}
     longer = ROWS[1] | {"id": "longer", "question": f"Where was {'Ida ' * 1024}born?"}
@@ -113,7 +111,7 @@ def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run: Run, recip
     assert "warning: stage.0 (supervised): 2 of 4 rows are too long and are skipped" in checked.stdout, checked.output
 
 
-def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe: Path, tmp_path: Path) -> None:
+def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe, tmp_path):
     with pytest.raises(SleuthError, match=r"row 1 \('0'\), row 2 \('1'\) of 2: an answer of \d+ tokens"):
         require_inputs(load_recipe(recipe, ["stage.0.env.turn_tokens=20"]))
     mute = {"id": "m", "question": "?", "tool_output": "<snippet id=a>x</snippet>"}
@@ -134,7 +132,7 @@ def evaluated(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world: Path, tmp_path: Path) -> None:
+def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world, tmp_path):
     rows = tmp_path / "kept" / "rows.jsonl"
     asked = (BASE, "--questions", world / "qa_train.jsonl", "--limit", 8, "--index", world / "index")
     status, text = evaluated(*asked, "--prompt", "plain", "--forced-search", "--rows", rows)
@@ -149,7 +147,7 @@ def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world: Pat
     assert (status, "exists; name a new file" in text) == (2, True)
 
 
-def test_a_refiners_answers_are_kept_where_they_pass(recipe: Path, taught: Path, tmp_path: Path) -> None:
+def test_a_refiners_answers_are_kept_where_they_pass(recipe, taught, tmp_path):
     rows = tmp_path / "accepted.jsonl"
     questions = ("--questions", recipe.parent / "rows.jsonl")
     status, text = evaluated(taught, *questions, "--rows", rows)

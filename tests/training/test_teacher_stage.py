@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,12 @@ from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.training.learning import guidance_of
 from sleuth.types import Score, SleuthError
 
-Run = Callable[..., Path]
 PARTLY = 'stage.1.reward=[{ kind = "token_f1" }]'
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1", "stage.1.prompts_per_step=2")
 
 
 @pytest.fixture
-def teacher(finished: Run) -> Path:
+def teacher(finished) -> Path:
     """A model that has learned a little more than the policy."""
     return finished()
 
@@ -48,9 +46,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
         ("wrong", None, 0.0),
     ],
 )
-def test_a_missing_score_is_never_a_wrong_answer(
-    recipe_file: Path, when: str, value: float | None, weight: float
-) -> None:
+def test_a_missing_score_is_never_a_wrong_answer(recipe_file, when, value, weight):
     stage = stage_of(recipe_file, f'stage.1.teacher={{ model = "m", when = "{when}", weight = 0.5 }}', PARTLY)
     assert guidance_of(Score(value=value), stage=stage) == weight
     assert guidance_of(Score(value=value), stage=stage.model_copy(update={"teacher": None})) == 0.0
@@ -75,15 +71,13 @@ def test_a_missing_score_is_never_a_wrong_answer(
         ('{ kind = "token_f1", weight = 2 }', Score(value=None), None),
     ],
 )
-def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(
-    recipe_file: Path, reward: str, score: Score, right: float | None
-) -> None:
+def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(recipe_file, reward, score, right):
     stage = stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', f"stage.1.reward=[{reward}]")
     assert rightness(score, stage.reward) == right
     assert guidance_of(score, stage=stage) == (0.0 if right in (1.0, None) else 1.0)
 
 
-def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file: Path) -> None:
+def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file):
     reward = 'stage.1.reward=[{ kind = "python", function = "my_rewards:brevity" }]'
     with pytest.raises(SleuthError, match=r'teacher.when = "wrong": what a right episode scores is not known'):
         stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', reward)
@@ -97,8 +91,8 @@ def stage_of(recipe_file: Path, *overrides: str) -> GrpoRecipe:
 
 @pytest.mark.slow
 def test_a_policy_that_only_follows_its_teacher_comes_closer_and_goes_on_as_if_never_stopped(
-    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
+    run, recipe_file, teacher, tmp_path
+):
     alone = following(teacher, 'stage.1.loss.advantage="none"', "stage.1.steps=3")
     whole = run(recipe_file, tmp_path / "whole", *alone)
     divergences = [row["teacher_kl"] for row in rows_of(tmp_path / "whole")]
@@ -113,9 +107,7 @@ def test_a_policy_that_only_follows_its_teacher_comes_closer_and_goes_on_as_if_n
     assert found["loss"] == found["recorded_loss"] == rows_of(tmp_path / "whole")[-1]["loss"]
 
 
-def test_another_teacher_is_refused_when_a_stage_goes_on(
-    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
+def test_another_teacher_is_refused_when_a_stage_goes_on(run, recipe_file, teacher, tmp_path):
     moving = tmp_path / "teacher"
     shutil.copytree(teacher, moving)
     run(recipe_file, tmp_path / "run", *following(moving), "stage.1.stop_after=1")
@@ -130,9 +122,7 @@ def test_another_teacher_is_refused_when_a_stage_goes_on(
     assert "Traceback" not in result.stderr
 
 
-def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
-    recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
+def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(recipe_file, teacher, tmp_path):
     other = tmp_path / "teacher"
     shutil.copytree(teacher, other)
     tokenizer = AutoTokenizer.from_pretrained(other)
@@ -167,9 +157,7 @@ def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
         ),
     ],
 )
-def test_what_cannot_be_followed_is_one_line(
-    recipe_file: Path, tmp_path: Path, settings: list[str], reason: str
-) -> None:
+def test_what_cannot_be_followed_is_one_line(recipe_file, tmp_path, settings, reason):
     options = [option for setting in settings for option in ("--set", setting)]
     result = sleuth("train", recipe_file, "--run", tmp_path / "run", *options)
     assert result.exit_code == 2
@@ -177,9 +165,7 @@ def test_what_cannot_be_followed_is_one_line(
     assert "Traceback" not in result.stderr
 
 
-def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(recipe_file, tmp_path):
     short = tmp_path / "teacher"
     shutil.copytree("models/tiny-base", short)
     config = json.loads((short / "config.json").read_text())
@@ -190,7 +176,7 @@ def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_teacher_must_have_the_tokens_that_earlier_stages_add(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_teacher_must_have_the_tokens_that_earlier_stages_add(recipe_file, tmp_path):
     (tmp_path / "text.txt").write_text("Ada Voss was born in Tarn. " * 40)
     adding = f"""[[stage]]
 kind = "supervised"
@@ -211,7 +197,7 @@ data = {{ kind = "text", texts = "{tmp_path / "text.txt"}", prefix_tokens = 8, s
     assert sleuth("check", "recipe", file).exit_code == 0
 
 
-def test_a_damaged_teacher_is_refused_before_the_run(teacher: Path, recipe_file: Path, tmp_path: Path) -> None:
+def test_a_damaged_teacher_is_refused_before_the_run(teacher, recipe_file, tmp_path):
     damaged = tmp_path / "teacher"
     shutil.copytree(teacher, damaged)
     weights = bytearray((damaged / "model.safetensors").read_bytes())

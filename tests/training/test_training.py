@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,6 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.training import grpo, rollout_worker
 from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
-
-Run = Callable[..., Path]
 
 BRIEF = (
     "stage.0.data.limit=1",
@@ -91,8 +88,8 @@ class FullDisk:
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those_of_a_run_without(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, finished, recipe_file, tmp_path, monkeypatch
+):
     whole = finished()
     FullDisk(monkeypatch, range(2, 4))
     last = run(recipe_file, tmp_path / "full")
@@ -105,8 +102,8 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing_and_the_weights_are_those
 
 
 def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_from_its_last_save(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, finished, recipe_file, tmp_path, monkeypatch
+):
     whole = finished()
     with monkeypatch.context() as patch:
         FullDisk(patch, range(3, 9))
@@ -117,18 +114,14 @@ def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_
     assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_a_run_that_can_never_be_saved_is_refused_before_its_first_step(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_can_never_be_saved_is_refused_before_its_first_step(run, recipe_file, tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "free_bytes", lambda place: 10_000_000)
     with pytest.raises(SleuthError, match=r"10\.0 MB are free on this disk, and a checkpoint takes"):
         run(recipe_file, tmp_path / "run", *BRIEF)
     assert figures(tmp_path / "run") == []
 
 
-def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(run, recipe_file, tmp_path, monkeypatch):
     sick(monkeypatch, sampler_learner_kl=0.5)
     run(recipe_file, tmp_path / "run", *BRIEF)
     assert "step 3: mismatch: sampler and learner disagree by 0.5 nats" in log(tmp_path / "run")
@@ -137,9 +130,7 @@ def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(
     assert [row.get("alarms") for row in figures(tmp_path / "run")] == [None, None, ["mismatch"], None]
 
 
-def test_a_pause_saves_and_the_same_command_goes_on(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_saves_and_the_same_command_goes_on(run, recipe_file, tmp_path, monkeypatch):
     sick(monkeypatch, sampler_learner_kl=0.5)
     pause = (*BRIEF, 'stage.1.alarms.mismatch="pause"')
     with pytest.raises(SleuthError, match=r"paused at step 3 by mismatch; .*step-000003 is saved"):
@@ -149,9 +140,7 @@ def test_a_pause_saves_and_the_same_command_goes_on(
     assert [row["step"] for row in figures(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-def test_a_stop_ends_the_run_where_it_last_saved(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_ends_the_run_where_it_last_saved(run, recipe_file, tmp_path, monkeypatch):
     sick(monkeypatch, sampler_learner_kl=0.5)
     for _ in range(2):  # the same command comes to the same end
         with pytest.raises(SleuthError, match=r"stopped at step 3 by mismatch; the last checkpoint is .*step-000002"):
@@ -159,17 +148,15 @@ def test_a_stop_ends_the_run_where_it_last_saved(
         assert steps_saved(tmp_path / "run") == [2]
 
 
-def test_an_alarm_that_is_off_says_nothing(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_alarm_that_is_off_says_nothing(run, recipe_file, tmp_path, monkeypatch):
     sick(monkeypatch, sampler_learner_kl=0.5)
     run(recipe_file, tmp_path / "run", *BRIEF, 'stage.1.alarms.mismatch="off"')
     assert "mismatch" not in log(tmp_path / "run")
 
 
 def test_a_loss_that_is_no_number_leaves_the_weights_and_ends_the_run_unless_it_is_only_to_be_told(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, recipe_file, tmp_path, monkeypatch
+):
     monkeypatch.setattr(grpo, "group_advantages", lambda values, *_, **__: [float("nan")] + [1.0] * (len(values) - 1))
     with pytest.raises(SleuthError, match="stopped at step 1 by not_finite; the last checkpoint is none yet"):
         run(recipe_file, tmp_path / "stopped", *BRIEF)
@@ -178,9 +165,7 @@ def test_a_loss_that_is_no_number_leaves_the_weights_and_ends_the_run_unless_it_
     assert load_state(last)["policy"]["optimiser"]["steps"] == 0
 
 
-def test_going_back_forgets_what_came_after_the_best_checkpoint_and_draws_anew(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_going_back_forgets_what_came_after_the_best_checkpoint_and_draws_anew(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "run", "stage.1.save_every=1", "stage.1.keep=4")
     rewards = {row["step"]: row["reward_mean"] for row in figures(tmp_path / "run")}
     means = {step: sum(list(rewards.values())[:step]) / step for step in rewards}
@@ -203,9 +188,7 @@ def test_going_back_forgets_what_came_after_the_best_checkpoint_and_draws_anew(
     assert manifest["rolled_back"] == [{"stage": "grpo", "left": 4, "begun_at": best}]
 
 
-def test_going_back_forgets_what_was_measured_of_the_weights_that_it_leaves(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_going_back_forgets_what_was_measured_of_the_weights_that_it_leaves(run, finished, recipe_file, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished().parents[1], folder)
     rows = [row | {"reward_mean": 1.0 if row["step"] <= 2 else 0.0} for row in figures(folder)]
@@ -225,9 +208,7 @@ def test_going_back_forgets_what_was_measured_of_the_weights_that_it_leaves(
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"model": "che', b"\xff\xfe", b"[1]", b"null", b"[" * 100_000])
-def test_going_back_beside_a_damaged_evaluation_sets_it_aside_in_one_line(
-    finished: Run, recipe_file: Path, tmp_path: Path, damage: bytes
-) -> None:
+def test_going_back_beside_a_damaged_evaluation_sets_it_aside_in_one_line(finished, recipe_file, tmp_path, damage):
     folder = tmp_path / "run"
     shutil.copytree(finished().parents[1], folder)
     (folder / "eval" / "base.json").write_bytes(damage)
@@ -237,9 +218,7 @@ def test_going_back_beside_a_damaged_evaluation_sets_it_aside_in_one_line(
     assert log(folder).count("base.json is damaged: it is now ") == 1
 
 
-def test_an_evaluation_of_other_weights_is_made_again_and_one_of_the_same_is_kept(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_of_other_weights_is_made_again_and_one_of_the_same_is_kept(run, finished, recipe_file, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(finished().parents[1], folder)
     file = folder / "eval" / "trained.json"
@@ -254,8 +233,8 @@ def test_an_evaluation_of_other_weights_is_made_again_and_one_of_the_same_is_kep
 
 
 def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, finished, recipe_file, tmp_path, monkeypatch
+):
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "run")
     monkeypatch.setitem(SCORERS, "strict", replace(SCORERS["strict"], version=2))
     with pytest.raises(
@@ -273,8 +252,8 @@ def test_a_run_does_not_go_on_under_another_reward_unless_that_one_is_named(
 
 
 def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_those_after_a_resume(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, recipe_file, tmp_path, monkeypatch
+):
     update = Policy.update
     budgets: list[int] = []
 
@@ -293,8 +272,8 @@ def test_an_update_that_runs_out_of_memory_is_made_again_in_halves_and_so_are_th
 
 
 def test_a_card_gets_cached_memory_back_between_a_rollout_and_an_update_and_between_stages(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, recipe_file, tmp_path, monkeypatch
+):
     events: list[str] = []
 
     def recorded(owner: Any, name: str) -> None:
@@ -317,9 +296,7 @@ def test_a_card_gets_cached_memory_back_between_a_rollout_and_an_update_and_betw
     assert events == [*rest, *begun, *without, *step, "empty_cache", *rest, "empty_cache"]
 
 
-def test_a_run_with_cpu_offload_is_the_run_without_and_continues_as_it(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_with_cpu_offload_is_the_run_without_and_continues_as_it(run, finished, recipe_file, tmp_path):
     """In one process; on a CPU it copies from host to host."""
     whole = finished()
     run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", "stage.1.cpu_offload=true")
@@ -327,9 +304,7 @@ def test_a_run_with_cpu_offload_is_the_run_without_and_continues_as_it(
     assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_a_stage_that_begins_under_another_protocol_says_what_differs(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_stage_that_begins_under_another_protocol_says_what_differs(run, finished, recipe_file, tmp_path):
     first = finished("stage.1.stop_after=2")
     run(recipe_file, tmp_path / "second", *BRIEF, f'model="{first}"', "stage.1.stop_after=1", "stage.1.env.top_k=2")
     said = "another protocol: dialect.top_k: the first checkpoint 3, this stage 2"
@@ -345,9 +320,7 @@ def test_a_stage_that_begins_under_another_protocol_says_what_differs(
         (["--roll-back", "--set", "stage.1.learning_rate=1e-4"], "holds no checkpoint to go back to"),
     ],
 )
-def test_a_flag_that_cannot_be_followed_leaves_the_run_as_it_was(
-    recipe_file: Path, tmp_path: Path, flags: list[str], said: str
-) -> None:
+def test_a_flag_that_cannot_be_followed_leaves_the_run_as_it_was(recipe_file, tmp_path, flags, said):
     with RunFolder.open(tmp_path / "run", load_recipe(recipe_file)):
         pass
     before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
@@ -357,9 +330,7 @@ def test_a_flag_that_cannot_be_followed_leaves_the_run_as_it_was(
     assert {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()} == before
 
 
-def test_an_evaluation_that_finds_no_room_waits_for_it(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_that_finds_no_room_waits_for_it(run, recipe_file, tmp_path, monkeypatch):
     write, refused = eval_file.write_text, []
 
     def full(file: Path, text: str) -> None:

@@ -24,7 +24,7 @@ TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def questions(tmp_path_factory) -> Path:
     """Questions, and the index to search beside them."""
     folder = tmp_path_factory.mktemp("questions")
     people = [f"Ada {town} Voss" for town in TOWNS]
@@ -42,7 +42,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["SGLang", "vLLM"])
-def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
+def server(request) -> Iterator[ModelServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024 + SGLANG_RESERVED)
     with server.listening(request.param):
@@ -59,9 +59,7 @@ def ask(questions: Path, *more: object) -> tuple[Result, dict]:
     return result, json.loads(out.read_text()) if out.exists() else {}
 
 
-def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
-    questions: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(questions, server, monkeypatch):
     _, here = ask(questions)
     monkeypatch.setattr("sleuth.evaluation.eval_session.load_model", None)  # no weights are loaded for the other
     result, there = ask(questions, "--engine", server.url)
@@ -74,7 +72,7 @@ def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
     assert f"note: {engine['kind']} {engine['version']} at {server.url} serves" in result.stderr
 
 
-def test_passages_may_come_from_a_server_too(questions: Path) -> None:
+def test_passages_may_come_from_a_server_too(questions):
     _, here = ask(questions)
     opening = IndexLoader(questions.parent / "index")
     opening.start()
@@ -84,7 +82,7 @@ def test_passages_may_come_from_a_server_too(questions: Path) -> None:
     assert there == here
 
 
-def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, server: ModelServer) -> None:
+def test_several_samples_differ_and_are_drawn_at_temperature_1(questions, server):
     result, found = ask(questions, "--engine", server.url, "--samples", 3, "--limit", 2)
     assert result.exit_code == 0, result.output
     texts = [json.dumps(record["segments"]) for record in found["records"]]
@@ -104,13 +102,13 @@ def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, 
         (("--retriever", "http://a:1", "--index", "x"), "--index and --retriever are both given"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(questions: Path, options: tuple[str, ...], problem: str) -> None:
+def test_options_that_do_not_go_together_are_one_line(questions, options, problem):
     result, _ = ask(questions, *options)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {problem}")
 
 
-def test_an_unreachable_server_is_one_line(questions: Path) -> None:
+def test_an_unreachable_server_is_one_line(questions):
     result, found = ask(questions, "--engine", free_url())
     assert (result.exit_code, found) == (2, {})
     assert result.stderr.count("\n") == 1

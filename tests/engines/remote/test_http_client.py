@@ -72,14 +72,14 @@ def asked(talk: Talk, seconds: float = 5.0) -> object:
         (hang_up, LostResponseError),
     ],
 )
-def test_errors_say_whether_a_request_may_be_made_again(talk: Talk, error: type[HttpClientError]) -> None:
+def test_errors_say_whether_a_request_may_be_made_again(talk, error):
     with pytest.raises(HttpClientError) as caught:
         asked(talk)
     assert type(caught.value) is error
 
 
 @pytest.mark.parametrize("size", [0, 1_000_000])
-def test_the_request_after_an_exception_of_the_server_gets_a_new_connection(size: int) -> None:
+def test_the_request_after_an_exception_of_the_server_gets_a_new_connection(size):
     """Uvicorn closes the old one behind its answer."""
 
     async def ask() -> object:
@@ -104,7 +104,7 @@ def test_the_request_after_an_exception_of_the_server_gets_a_new_connection(size
     assert asyncio.run(ask()) == {}
 
 
-def test_an_unreachable_server_has_not_taken_the_request() -> None:
+def test_an_unreachable_server_has_not_taken_the_request():
     async def ask() -> None:
         await HttpClient(free_url(), seconds=5.0).get("/")
 
@@ -112,7 +112,7 @@ def test_an_unreachable_server_has_not_taken_the_request() -> None:
         asyncio.run(ask())
 
 
-def test_the_timeout_covers_the_whole_answer_however_slowly_it_arrives() -> None:
+def test_the_timeout_covers_the_whole_answer_however_slowly_it_arrives():
     started = time.monotonic()
     with pytest.raises(TimedOutError, match=r"gave no answer within 0\.4 seconds"):
         asked(trickle, seconds=0.4)
@@ -120,11 +120,11 @@ def test_the_timeout_covers_the_whole_answer_however_slowly_it_arrives() -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000])
-def test_an_answer_that_is_not_json_is_none(body: bytes) -> None:
+def test_an_answer_that_is_not_json_is_none(body):
     assert asked(answer(200, body)) is None
 
 
 @pytest.mark.parametrize("told", [float("nan"), float("-inf"), None])
-def test_a_log_probability_that_is_not_finite_is_refused(told: float | None) -> None:
+def test_a_log_probability_that_is_not_finite_is_refused(told):
     with pytest.raises((ValueError, TypeError)):
         make_raw_completion([1, 2], [-0.5, told], Sampling(max_tokens=2), scaled=True, finish_reason="stop")

@@ -24,7 +24,7 @@ Requests = Sequence[tuple[list[int], Sampling]]
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch) -> None:
     monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
 
 
@@ -76,7 +76,7 @@ def same_but_for_rounding(completions: Sequence[Completion], others: Sequence[Co
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, words, kind: str) -> None:
+def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, words, kind):
     whole = written_here(model, tokenizer, greedy(words))
     stops = tuple({turn.text[5:8] for turn in whole} - {""})  # what it is bound to write
     requests = greedy(words, *stops)
@@ -88,7 +88,7 @@ def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, words, kind: str) -> None:
+def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, words, kind):
     model = make_model()
     budget = written_here(model, tokenizer, greedy(words, tokens=12))
     assert {turn.stop for turn in budget} == {"length"}
@@ -101,7 +101,7 @@ def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, w
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_after_a_stop_are_dropped(model, tokenizer, words, kind: str) -> None:
+def test_tokens_after_a_stop_are_dropped(model, tokenizer, words, kind):
     stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
     with serving(model, tokenizer, kind, overshoots=(17, 0, 23)) as server:
         through_http = asked(server, greedy(words, *stops))
@@ -109,7 +109,7 @@ def test_tokens_after_a_stop_are_dropped(model, tokenizer, words, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind: str) -> None:
+def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind):
     requests = [(words(9), Sampling(max_tokens=12, key=(0, sample))) for sample in range(8)]
     with serving(model, tokenizer, kind) as server:
         first, again = asked(server, requests), asked(server, requests)
@@ -117,7 +117,7 @@ def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, wor
     assert len({turn.tokens for turn in first}) > 4
 
 
-def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words) -> None:
+def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words):
     requests = [(words(9), Sampling(max_tokens=6, temperature=temperature)) for temperature in (0.5, 1.0)]
     with serving(model, tokenizer, "vLLM") as server:
         cool, warm = asked(server, requests)
@@ -125,7 +125,7 @@ def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, 
     assert warm.logprobs is not None
 
 
-def test_a_full_context_sends_no_request(model, tokenizer, words) -> None:
+def test_a_full_context_sends_no_request(model, tokenizer, words):
     with serving(model, tokenizer, "vLLM") as server:
         before = [Sampling(max_tokens=9, temperature=0.0)]
         [full] = asked(server, [(words(CONTEXT), sampling) for sampling in before])
@@ -136,7 +136,7 @@ def test_a_full_context_sends_no_request(model, tokenizer, words) -> None:
     assert count == 1  # what the search for it tried
 
 
-def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words) -> None:
+def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words):
     with serving(model, tokenizer, "SGLang") as server:
         asked(server, greedy(words), at_once=2)
     assert server.most_at_once == 2
@@ -147,20 +147,20 @@ def refused(number: int) -> Response | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_request_is_retried(model, tokenizer, words, kind: str) -> None:
+def test_a_refused_request_is_retried(model, tokenizer, words, kind):
     with serving(model, tokenizer, kind, disturbs=refused) as server:
         through_http = asked(server, greedy(words))
     same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words)))
 
 
-def test_a_server_that_is_gone_is_one_line(model, tokenizer, words) -> None:
+def test_a_server_that_is_gone_is_one_line(model, tokenizer, words):
     with serving(model, tokenizer, "vLLM") as server:
         place = found(server)
     with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 5 times"):
         asked(server, greedy(words)[:1], place=place)
 
 
-def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch) -> None:
+def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch):
     """It may have been given up because it was long: asked again, long turns would be rarer than they are."""
     monkeypatch.setattr(http_engine, "ANSWER_SECONDS", 0.2)
 
@@ -199,7 +199,7 @@ UNUSABLE = "an answer that cannot be used"
         (KINDS, JSONResponse(WORDS), UNUSABLE),
     ],
 )
-def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, answer, problem: str) -> None:
+def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, answer, problem):
     for kind in kinds:
         with (
             serving(model, tokenizer, kind, disturbs=lambda number: answer if number > 1 else None) as server,
@@ -208,7 +208,7 @@ def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, a
             asked(server, greedy(words)[:1])
 
 
-def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> None:
+def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words):
     with (
         serving(model, tokenizer, "SGLang", weights=lambda number: "a" if number < 4 else "b") as server,
         pytest.raises(SleuthError, match="its weights changed from 'a' to 'b' meanwhile"),
@@ -216,6 +216,6 @@ def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> 
         asked(server, greedy(words), at_once=1)
 
 
-def test_an_unreachable_url_is_one_line(tokenizer) -> None:
+def test_an_unreachable_url_is_one_line(tokenizer):
     with pytest.raises(SleuthError, match=r"does not answer \(.*\); start SGLang or vLLM there first"):
         find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, eos_ids=())

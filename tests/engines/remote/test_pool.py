@@ -35,7 +35,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @each_kind
-def test_greedy_turns_are_those_of_the_engine_in_this_process(servers, pools, learner, kind) -> None:
+def test_greedy_turns_are_those_of_the_engine_in_this_process(servers, pools, learner, kind):
     move(learner)  # the servers begin with other weights than the learner's
     turns = pools.require_learners_turns(pools.open(servers(kind, kind)))
     assert {turn.policy_version for turn in turns} == {1}
@@ -43,9 +43,7 @@ def test_greedy_turns_are_those_of_the_engine_in_this_process(servers, pools, le
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @each_kind
-def test_log_probabilities_over_several_turns_are_the_learners(
-    servers, pools, learner, words, kind, temperature
-) -> None:
+def test_log_probabilities_over_several_turns_are_the_learners(servers, pools, learner, words, kind, temperature):
     move(learner)
     engine = pools.open(servers(kind, raw=False), temperature=temperature)
     tokens, turns = words(9), []
@@ -64,7 +62,7 @@ def test_log_probabilities_over_several_turns_are_the_learners(
 
 @pytest.mark.parametrize("raw", [True, False])
 @each_kind
-def test_whether_log_probabilities_are_scaled_is_probed(servers, tokenizer, kind, raw) -> None:
+def test_whether_log_probabilities_are_scaled_is_probed(servers, tokenizer, kind, raw):
     [server] = servers(kind, raw=raw)
     found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     assert found.logprobs == ("before temperature" if raw else "after temperature")
@@ -77,7 +75,7 @@ def test_whether_log_probabilities_are_scaled_is_probed(servers, tokenizer, kind
     ("kind", "left", "said"),
     [("vllm", "/pause", "left paused"), ("vllm", "/sleep", "left asleep"), ("sglang", "/pause_generation", "")],
 )
-def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kind, left, said) -> None:
+def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kind, left, said):
     [server] = servers(kind)
     httpx.post(server.url + left, json={}).raise_for_status()
     lines: list[str] = []
@@ -88,7 +86,7 @@ def test_a_server_that_a_killed_run_left_paused_is_woken(servers, tokenizer, kin
     assert said in lines[0]
 
 
-def test_a_server_that_hangs_before_a_run_is_said_at_once(tokenizer, monkeypatch) -> None:
+def test_a_server_that_hangs_before_a_run_is_said_at_once(tokenizer, monkeypatch):
     monkeypatch.setattr("sleuth.engines.remote.server.STATE_SECONDS", 0.2)
     monkeypatch.setattr("sleuth.engines.remote.server.PROBE_SECONDS", 0.5)
     lines: list[str] = []
@@ -101,7 +99,7 @@ def test_a_server_that_hangs_before_a_run_is_said_at_once(tokenizer, monkeypatch
 # -- load --------------------------------------------------------------------------------------------------------------
 
 
-def test_siblings_stay_together_and_groups_are_spread(servers, pools) -> None:
+def test_siblings_stay_together_and_groups_are_spread(servers, pools):
     pair = servers("vllm", "sglang")
     engine = pools.open(pair)
     before = [server.fault() for server in pair]
@@ -109,7 +107,7 @@ def test_siblings_stay_together_and_groups_are_spread(servers, pools) -> None:
     assert [server.fault() - count for server, count in zip(pair, before, strict=True)] == [15, 15]
 
 
-def test_concurrent_turns_at_a_server_stay_within_the_limit(servers, pools) -> None:
+def test_concurrent_turns_at_a_server_stay_within_the_limit(servers, pools):
     [server] = servers("sglang", latency=0.02)
     engine, most, write = pools.open([server], requests_at_once=3), 0, server.engine.write
 
@@ -128,9 +126,7 @@ def test_concurrent_turns_at_a_server_stay_within_the_limit(servers, pools) -> N
 
 @pytest.mark.parametrize("fault", [{"error_every": 3}, {"cut_every": 3}, {"hang_every": 5}])
 @each_kind
-def test_a_turn_that_a_server_does_not_finish_is_sampled_again_with_its_seed(
-    servers, pools, tmp_path, kind, fault
-) -> None:
+def test_a_turn_that_a_server_does_not_finish_is_sampled_again_with_its_seed(servers, pools, tmp_path, kind, fault):
     requests = pools.sampled(max_tokens=8)
     expected = asked(pools.open(servers(kind), folder=tmp_path / "sound"), requests)
     pair = servers(kind, kind)
@@ -140,7 +136,7 @@ def test_a_turn_that_a_server_does_not_finish_is_sampled_again_with_its_seed(
     assert engine.figures()["turns_redrawn"] > 0
 
 
-def test_a_refused_turn_is_retried_with_growing_pauses(servers, pools, words, monkeypatch) -> None:
+def test_a_refused_turn_is_retried_with_growing_pauses(servers, pools, words, monkeypatch):
     """While others of the pool are answered, so that nobody takes the server for gone."""
     post, refused = HttpClient.post, []
 
@@ -159,7 +155,7 @@ def test_a_refused_turn_is_retried_with_growing_pauses(servers, pools, words, mo
 
 
 @each_kind
-def test_a_turn_during_a_weight_load_is_sampled_again(servers, pools, words, kind) -> None:
+def test_a_turn_during_a_weight_load_is_sampled_again(servers, pools, words, kind):
     """What was asked of it afterwards says nothing of what wrote."""
     [server] = servers(kind)
     engine = pools.open([server])
@@ -175,9 +171,7 @@ def test_a_turn_during_a_weight_load_is_sampled_again(servers, pools, words, kin
     assert engine.figures()["turns_redrawn"] == 1
 
 
-def test_a_turn_of_a_server_that_is_gone_before_it_names_its_weights_is_sampled_again(
-    servers, pools, monkeypatch
-) -> None:
+def test_a_turn_of_a_server_that_is_gone_before_it_names_its_weights_is_sampled_again(servers, pools, monkeypatch):
     [server] = servers("vllm")
     engine, get, gone = pools.open([server]), HttpClient.get, []
 
@@ -194,7 +188,7 @@ def test_a_turn_of_a_server_that_is_gone_before_it_names_its_weights_is_sampled_
     assert (server.fault() - before, engine.figures()["turns_redrawn"]) == (2, 1)
 
 
-def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(servers, pools) -> None:
+def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(servers, pools):
     engine = pools.open(servers("sglang"), unavailable_timeout=1.0)
     started = time.monotonic()
     with (
@@ -209,7 +203,7 @@ def test_an_unavailable_pool_fails_with_one_line_after_the_timeout(servers, pool
 
 
 @each_kind
-def test_a_restarted_server_gets_the_weights_before_it_generates(servers, pools, learner, kind) -> None:
+def test_a_restarted_server_gets_the_weights_before_it_generates(servers, pools, learner, kind):
     move(learner)
     [server] = servers(kind)
     engine = pools.open([server])
@@ -220,7 +214,7 @@ def test_a_restarted_server_gets_the_weights_before_it_generates(servers, pools,
 
 
 @each_kind
-def test_an_unnoticed_restart_is_detected_by_the_first_completion(servers, pools, learner, monkeypatch, kind) -> None:
+def test_an_unnoticed_restart_is_detected_by_the_first_completion(servers, pools, learner, monkeypatch, kind):
     move(learner)
     [server] = servers(kind)
     requests = pools.sampled(groups=1, siblings=1, temperature=0.0)
@@ -249,7 +243,7 @@ def meddling(server: EmulatedServer) -> Iterator[None]:
     meddler.join()
 
 
-def test_a_completion_that_names_other_weights_ends_the_run_with_both_names(servers, pools) -> None:
+def test_a_completion_that_names_other_weights_ends_the_run_with_both_names(servers, pools):
     [server] = servers("sglang")
     engine = pools.open([server])
     said = r"wrote with the weights 'theirs', .* is at '000001-[0-9a-f]{12}'"
@@ -257,7 +251,7 @@ def test_a_completion_that_names_other_weights_ends_the_run_with_both_names(serv
         asked(engine, pools.sampled(groups=1, siblings=1))
 
 
-def test_a_completion_by_unknown_weights_is_discarded(servers, pools) -> None:
+def test_a_completion_by_unknown_weights_is_discarded(servers, pools):
     [server] = servers("vllm")
     engine = pools.open([server])
     with meddling(server):
@@ -266,7 +260,7 @@ def test_a_completion_by_unknown_weights_is_discarded(servers, pools) -> None:
     assert (figures["turns_redrawn"], figures["servers_reloaded"]) == (1, 1)
 
 
-def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(servers, pools, monkeypatch) -> None:
+def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(servers, pools, monkeypatch):
     [server] = servers("vllm")
     engine = pools.open([server])
     httpx.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"})
@@ -285,7 +279,7 @@ def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(servers, p
 @pytest.mark.parametrize(("kind", "hinted"), [("vllm", True), ("sglang", False)])
 def test_a_server_that_only_claims_to_have_loaded_weights_is_detected(
     servers, pools, learner, make_model, tmp_path, kind, hinted
-) -> None:
+):
     """A vLLM of a tied model, which may keep old output weights, with what to serve instead."""
     said = r"says that it has the weights 00000\d-.* and writes with others.*; nothing of it was trained on"
     [server] = servers(kind)
@@ -302,7 +296,7 @@ def test_a_server_that_only_claims_to_have_loaded_weights_is_detected(
     assert "\n" not in str(caught.value)
 
 
-def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(servers, make_model, pools) -> None:
+def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(servers, make_model, pools):
     tied = make_model(tied=True)
     move(tied)
     engine = pools.open(servers("vllm", "sglang"), learner=tied)
@@ -316,7 +310,7 @@ def test_servers_of_an_untied_copy_take_the_weights_of_a_tied_model(servers, mak
 )
 def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
     servers, pools, learner, monkeypatch, kind, reason
-) -> None:
+):
     """vLLM says so with status 200, while blocks of its cache are in use."""
     flush, kept = EmulatedEngine.flush, []
 
@@ -335,7 +329,7 @@ def test_a_server_that_keeps_its_prefix_cache_is_given_the_weights_again(
     assert len(kept) == 2
 
 
-def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(servers, pools, learner) -> None:
+def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(servers, pools, learner):
     engine = pools.open(servers("vllm", "sglang"))
     with away(engine._replicas[0]):
         move(learner)
@@ -354,7 +348,7 @@ def test_a_server_that_is_down_when_weights_go_out_takes_them_when_it_is_back(se
         ("sglang", True, "/resume_memory_occupation"),
     ],
 )
-def test_an_interrupted_weight_load_is_repeated(servers, pools, learner, monkeypatch, kind, sleeps, last) -> None:
+def test_an_interrupted_weight_load_is_repeated(servers, pools, learner, monkeypatch, kind, sleeps, last):
     """It has their label, and may be paused, or half asleep: it would never write."""
     post, lost = HttpClient.post, []
 
@@ -378,9 +372,7 @@ def test_an_interrupted_weight_load_is_repeated(servers, pools, learner, monkeyp
     pools.require_learners_turns(engine)
 
 
-def test_a_vllm_whose_engine_dies_while_it_loads_gets_the_weights_when_it_is_back(
-    servers, pools, learner, monkeypatch
-) -> None:
+def test_a_vllm_whose_engine_dies_while_it_loads_gets_the_weights_when_it_is_back(servers, pools, learner, monkeypatch):
     """It answers the load with 500, as for weights that it cannot read."""
     post = HttpClient.post
     [server] = servers("vllm")
@@ -401,7 +393,7 @@ def test_a_vllm_whose_engine_dies_while_it_loads_gets_the_weights_when_it_is_bac
     assert engine.figures()["servers_reloaded"] == 1
 
 
-def test_a_server_that_took_new_weights_is_used_at_once(servers, pools) -> None:
+def test_a_server_that_took_new_weights_is_used_at_once(servers, pools):
     pair = servers("vllm", "sglang")
     engine = pools.open(pair)
     with away(engine._replicas[0]) as replica:
@@ -415,7 +407,7 @@ def test_a_server_that_took_new_weights_is_used_at_once(servers, pools) -> None:
 
 
 @each_kind
-def test_a_server_that_slept_has_the_new_weights_when_it_wakes(servers, pools, learner, kind) -> None:
+def test_a_server_that_slept_has_the_new_weights_when_it_wakes(servers, pools, learner, kind):
     [server] = servers(kind)
     engine = pools.open([server], sleeps=True)
     asked(engine, pools.sampled())
@@ -430,7 +422,7 @@ def test_a_server_that_slept_has_the_new_weights_when_it_wakes(servers, pools, l
 @pytest.mark.parametrize(("kind", "label"), [("vllm", "default"), ("sglang", "000001-")])
 def test_weights_that_a_server_cannot_read_are_one_line_and_leave_it_able_to_generate(
     servers, pools, learner, monkeypatch, kind, label
-) -> None:
+):
     """A vLLM, which has none after a refusal, with those that it was started with; an SGLang with those before."""
     move(learner)
     [server] = servers(kind)
@@ -449,7 +441,7 @@ def test_weights_that_a_server_cannot_read_are_one_line_and_leave_it_able_to_gen
     assert all(torch.equal(held[name], weight) for name, weight in initial.items()) == (label == "default")
 
 
-def test_only_the_newest_weights_stay_in_the_folder(servers, pools, learner) -> None:
+def test_only_the_newest_weights_stay_in_the_folder(servers, pools, learner):
     engine = pools.open(servers("vllm"))
     for version in (2, 3, 4):
         move(learner)
@@ -461,7 +453,7 @@ def test_only_the_newest_weights_stay_in_the_folder(servers, pools, learner) -> 
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def impatient(monkeypatch) -> None:
     """Seconds become tenths; what a pool says is due within ten."""
     worst = pool_module.SILENT_SECONDS + weight_sync.PING_SECONDS + pool_module.WATCH_SECONDS
     assert worst < 10
@@ -529,7 +521,7 @@ def test_weights_that_no_server_takes_are_said_while_they_wait(servers, pools, m
     assert "without new weights" in pools.lines[-1]
 
 
-def test_completions_that_end_within_a_moment_share_a_query_for_the_label() -> None:
+def test_completions_that_end_within_a_moment_share_a_query_for_the_label():
     class Counting(EngineReplica):
         queries = 0
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def running(model: Path, folder: Path) -> Iterator[RealVllm]:
 
 
 @pytest.fixture(scope="module")
-def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
+def vllm(tmp_path_factory) -> Iterator[RealVllm]:
     """It serves an untied copy of the model that is trained, which is tied."""
     folder = tmp_path_factory.mktemp("untied")
     merge_shards(BASE, folder / "model", untie=True)
@@ -54,7 +54,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
 
 
 @pytest.fixture(scope="module")
-def tied_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
+def tied_vllm(tmp_path_factory) -> Iterator[RealVllm]:
     yield from running(BASE, tmp_path_factory.mktemp("tied"))
 
 
@@ -70,13 +70,13 @@ def learner(base) -> PreTrainedModel:
 
 
 @pytest.fixture
-def discovered(vllm: RealVllm, base) -> DiscoveredServer:
+def discovered(vllm, base) -> DiscoveredServer:
     model, tokenizer = base
     return discover_server(vllm.url, tokenizer=tokenizer, eos_ids=find_eos_ids(model.generation_config, tokenizer))
 
 
 @pytest.fixture
-def pool(vllm: RealVllm, base, tmp_path: Path) -> PoolEngine:
+def pool(vllm, base, tmp_path) -> PoolEngine:
     """A pool that has published version 1."""
     return pool_of(vllm, base, tmp_path)
 
@@ -149,12 +149,12 @@ def is_generating(metrics: str) -> bool:
     return any(float(line.rpartition(" ")[2]) > 0 for line in counts)
 
 
-def test_what_the_server_can_do_is_found(discovered: DiscoveredServer) -> None:
+def test_what_the_server_can_do_is_found(discovered):
     assert (discovered.kind, discovered.version, discovered.context) == ("vLLM", "0.32.0", CONTEXT)
     assert (discovered.logprobs, discovered.lacks) == ("before temperature", ())
 
 
-def test_what_training_cannot_use_is_refused(discovered: DiscoveredServer) -> None:
+def test_what_training_cannot_use_is_refused(discovered):
     assert discovered.problems(context=CONTEXT, temperature=1.0) == []
     [problem] = discovered.problems(context=CONTEXT, temperature=0.7)
     assert "returns log-probabilities before temperature" in problem
@@ -162,7 +162,7 @@ def test_what_training_cannot_use_is_refused(discovered: DiscoveredServer) -> No
     assert problem.startswith(f"takes {CONTEXT} tokens, and context = {CONTEXT + 1}")
 
 
-def test_greedy_turns_with_stops_are_those_of_the_engine_in_this_process(pool: PoolEngine, base) -> None:
+def test_greedy_turns_with_stops_are_those_of_the_engine_in_this_process(pool, base):
     whole = written_here(base, sampled(temperature=0.0))
     stops = tuple(sorted({turn.text[5:8] for turn in whole} - {""})[:4])  # vLLM takes no more
     turns = asked(pool, sampled(temperature=0.0, stops=stops))
@@ -170,13 +170,13 @@ def test_greedy_turns_with_stops_are_those_of_the_engine_in_this_process(pool: P
     are_equal(turns, written_here(base, sampled(temperature=0.0, stops=stops)))
 
 
-def test_log_probabilities_of_sampled_turns_are_the_learners(pool: PoolEngine, learner: PreTrainedModel) -> None:
+def test_log_probabilities_of_sampled_turns_are_the_learners(pool, learner):
     requests = sampled()
     for (prompt, _), turn in zip(requests, asked(pool, requests), strict=True):
         assert turn.logprobs == pytest.approx(learner_logprobs(learner, prompt, turn.tokens, 1.0), abs=1e-4)
 
 
-def test_turns_have_seeds_of_their_own_and_can_be_repeated(pool: PoolEngine) -> None:
+def test_turns_have_seeds_of_their_own_and_can_be_repeated(pool):
     [prompt] = prompts(1)
     requests = [(prompt, Sampling(max_tokens=12, key=(0, 0, 1, 0, sample, 0))) for sample in range(16)]
     first, again = asked(pool, requests), asked(pool, requests)
@@ -184,7 +184,7 @@ def test_turns_have_seeds_of_their_own_and_can_be_repeated(pool: PoolEngine) -> 
     assert len({turn.tokens for turn in first}) > 8
 
 
-def test_a_turn_ends_where_the_context_does(pool: PoolEngine, base) -> None:
+def test_a_turn_ends_where_the_context_does(pool, base):
     [prompt] = prompts(1, CONTEXT - 5)
     requests = [(prompt, Sampling(max_tokens=20, temperature=0.0, key=(0, 0, 1, 0, 0, 0)))]
     [turn] = asked(pool, requests)
@@ -194,7 +194,7 @@ def test_a_turn_ends_where_the_context_does(pool: PoolEngine, base) -> None:
     assert (none_left.tokens, none_left.stop) == ((), "length")
 
 
-def test_new_weights_are_used_by_the_next_turns(pool: PoolEngine, base) -> None:
+def test_new_weights_are_used_by_the_next_turns(pool, base):
     requests = sampled(temperature=0.0)
     before = asked(pool, requests)
     for version in (2, 3):
@@ -206,9 +206,7 @@ def test_new_weights_are_used_by_the_next_turns(pool: PoolEngine, base) -> None:
     are_equal(turns, written_here(base, requests))
 
 
-def test_wrong_weights_under_the_right_name_are_detected(
-    pool: PoolEngine, learner: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_weights_under_the_right_name_are_detected(pool, learner, monkeypatch):
     old, load = pool._weight_sync.published, Vllm.load
 
     async def load_old(api: Vllm, client: HttpClient, published: Published) -> None:
@@ -221,9 +219,7 @@ def test_wrong_weights_under_the_right_name_are_detected(
         pool.publish(2)
 
 
-def test_a_server_that_refused_weights_generates_with_those_it_started_with(
-    vllm: RealVllm, pool: PoolEngine, base, tmp_path: Path
-) -> None:
+def test_a_server_that_refused_weights_generates_with_those_it_started_with(vllm, pool, base, tmp_path):
     """Resumed as it is then, without any, its engine would end."""
     (tmp_path / "cut").mkdir()
     whole = next(pool._weight_sync.published.path.glob("*.safetensors")).read_bytes()
@@ -246,7 +242,7 @@ async def load_published(pool: PoolEngine) -> None:
     await pool._weight_sync.update(pool._replicas[0])
 
 
-def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm: RealVllm, pool: PoolEngine) -> None:
+def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm, pool):
     requests = sampled(max_tokens=400)
     undisturbed = asked(pool, requests)
 
@@ -264,7 +260,7 @@ def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm: RealVllm, poo
     assert [turn.tokens for turn in turns] == [turn.tokens for turn in undisturbed]
 
 
-def test_a_tied_model_takes_new_weights(tied_vllm: RealVllm, base, tmp_path: Path) -> None:
+def test_a_tied_model_takes_new_weights(tied_vllm, base, tmp_path):
     """A vLLM for CPUs keeps a packed copy of the output weights, which it renews only if they come under their name."""
     pool, requests = pool_of(tied_vllm, base, tmp_path), sampled(temperature=0.0)
     for version in (2, 3):
@@ -273,17 +269,13 @@ def test_a_tied_model_takes_new_weights(tied_vllm: RealVllm, base, tmp_path: Pat
     are_equal(asked(pool, requests), written_here(base, requests))
 
 
-def test_a_run_learns_from_its_own_weights_at_every_step(
-    vllm: RealVllm, recipe_file: Path, run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_run_learns_from_its_own_weights_at_every_step(vllm, recipe_file, run, tmp_path):
     run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}")
     steps = require_every_episode_once(tmp_path / "run")
     assert sum(step["servers_reloaded"] for step in steps) == 0
 
 
-def test_a_killed_server_costs_turns_and_no_episode(
-    vllm: RealVllm, recipe_file: Path, run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_killed_server_costs_turns_and_no_episode(vllm, recipe_file, run, tmp_path):
     killing = threading.Thread(target=kill_while_generating, args=(vllm, tmp_path / "run" / "metrics.jsonl"))
     killing.start()
     run(recipe_file, tmp_path / "run", f"stage.1.engine={{urls=['{vllm.url}']}}")

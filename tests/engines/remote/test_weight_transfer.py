@@ -39,9 +39,7 @@ def as_on_a_card() -> Iterator[None]:
 
 
 @each_way
-def test_servers_take_the_weights_of_each_step_and_no_file_is_written(
-    servers, pools, make_model, kinds, transfers
-) -> None:
+def test_servers_take_the_weights_of_each_step_and_no_file_is_written(servers, pools, make_model, kinds, transfers):
     model = make_model(tied=True)  # the servers' are untied
     members, sleeps = servers(*kinds, transfers=transfers), transfers == "shared"
     engine = pools.open(members, learner=model, sleeps=sleeps, published=False)
@@ -61,7 +59,7 @@ def test_servers_take_the_weights_of_each_step_and_no_file_is_written(
 
 
 @each_way
-def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, pools, learner, kinds, transfers) -> None:
+def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, pools, learner, kinds, transfers):
     move(learner)
     [server] = servers(kinds[0], transfers=transfers)
     engine = pools.open([server], sleeps=transfers == "shared")
@@ -73,7 +71,7 @@ def test_a_restarted_server_takes_the_weights_without_a_folder_again(servers, po
 
 
 @each_way
-def test_wrong_weights_are_detected_at_the_first_completion(servers, pools, learner, kinds, transfers) -> None:
+def test_wrong_weights_are_detected_at_the_first_completion(servers, pools, learner, kinds, transfers):
     members = servers(*kinds, transfers=transfers)
     engine = pools.open(members, sleeps=transfers == "shared")
     members[0].fault(stale=True)
@@ -90,7 +88,7 @@ def test_wrong_weights_are_detected_at_the_first_completion(servers, pools, lear
 )
 def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
     servers, learner, tokenizer, sleeps, lag, expected
-) -> None:
+):
     [server] = servers("vllm", transfers="broadcast")
     found = discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids)
     limits = PoolLimits(requests_at_once=1, seconds=1, unavailable_timeout=1, sleeps=sleeps, max_policy_lag=lag)
@@ -98,7 +96,7 @@ def test_weights_that_may_change_while_a_server_loads_go_through_the_folder(
     assert found.as_json()["broadcast"]
 
 
-def test_servers_of_which_one_takes_no_broadcast_get_the_folder(servers, pools, learner) -> None:
+def test_servers_of_which_one_takes_no_broadcast_get_the_folder(servers, pools, learner):
     move(learner)
     mixed = [*servers("vllm", transfers="broadcast"), *servers("vllm", "sglang")]
     engine = pools.open(mixed)
@@ -108,7 +106,7 @@ def test_servers_of_which_one_takes_no_broadcast_get_the_folder(servers, pools, 
         require_equal(server, learner)
 
 
-def test_a_model_on_a_cpu_goes_through_the_folder_even_to_servers_that_sleep(servers, pools) -> None:
+def test_a_model_on_a_cpu_goes_through_the_folder_even_to_servers_that_sleep(servers, pools):
     with patch("sleuth.engines.remote.pool.is_on_card", is_on_card):
         engine = pools.open(servers("vllm", transfers="shared"), sleeps=True)
     assert pools.lines == []
@@ -132,9 +130,7 @@ BY_BROADCAST = "by broadcast (refused with 500: nccl_unique_id_b64: not today)"
         ("vllm", refusing("/update_weights"), BY_BROADCAST),
     ],
 )
-def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(
-    servers, pools, learner, kind, how, reason
-) -> None:
+def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(servers, pools, learner, kind, how, reason):
     [server] = servers(kind, **how)
     engine = pools.open([server], sleeps=not how)
     engine.sleep()
@@ -159,7 +155,7 @@ def test_a_server_that_takes_none_gets_the_folder_and_one_line_says_why(
 )
 def test_an_sglang_takes_weights_from_memory_in_a_session_of_its_own(
     servers, pools, learner, lacks, in_session, reason
-) -> None:
+):
     move(learner)
     with patch.object(SglangEmulator, "_in_session", in_session):
         [server] = servers("sglang", transfers="shared", instead=dict.fromkeys(lacks, NOT_FOUND))
@@ -185,7 +181,7 @@ def test_an_sglang_takes_weights_from_memory_in_a_session_of_its_own(
 )
 def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes_back(
     servers, pools, learner, kind, transfers, path, way
-) -> None:
+):
     move(learner)
     [server] = servers(kind, transfers=transfers, instead={path: TruncatedResponse(JSONResponse({}))})
     engine = pools.open([server], sleeps=transfers == "shared", published=False)
@@ -201,7 +197,7 @@ def test_a_server_that_is_lost_as_it_takes_weights_gets_the_folder_when_it_comes
     require_equal(server, learner)
 
 
-def test_the_checksum_is_of_all_weights_however_late_it_is_taken(learner, tmp_path: Path, monkeypatch) -> None:
+def test_the_checksum_is_of_all_weights_however_late_it_is_taken(learner, tmp_path, monkeypatch):
     """Saving takes the weights out of the dict that it is given, while another thread hashes them."""
     in_memory, saved, save = published_in_memory(learner, tmp_path, 1), Event(), learner.save_pretrained
 
@@ -246,7 +242,7 @@ def nccl(library: FakeNccl) -> Iterator[NcclGroup]:
         yield NcclGroup(torch.device("cpu"))
 
 
-def test_nccl_is_called_as_vllm_expects_it() -> None:
+def test_nccl_is_called_as_vllm_expects_it():
     library = FakeNccl()
     weights = [torch.zeros(3, 2, dtype=torch.bfloat16), torch.zeros(4)]
     with nccl(library) as group:
@@ -267,7 +263,7 @@ def test_nccl_is_called_as_vllm_expects_it() -> None:
     assert abort == ("ncclCommAbort", 7)
 
 
-def test_an_error_of_nccl_names_the_call() -> None:
+def test_an_error_of_nccl_names_the_call():
     with nccl(FakeNccl("ncclCommInitRank")) as group, pytest.raises(GroupError, match="ncclCommInitRank: unhandled"):
         group.join(2)
     with nccl(FakeNccl()) as group, pytest.raises(GroupError, match=r"no weights of torch\.complex64"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from launchers import finish, torchrun_forking
 
 from sleuth.think.world_texts import CarelessTexts
 
-Once = Callable[[str, Callable[[Path], object]], Path]
 MODEL = Path(__file__).parents[3] / "models" / "tiny-base"
 
 SEARCHES = """
@@ -68,7 +66,7 @@ reward = [{{ kind = "pairwise", judge = "ending" }}]
 
 
 @pytest.fixture(scope="session")
-def recipes(world: Path, once: Once) -> dict[str, Path]:
+def recipes(world, once) -> dict[str, Path]:
     """Recipe files by the kind of their stage."""
 
     def make(folder: Path) -> None:
@@ -93,7 +91,7 @@ def recipes(world: Path, once: Once) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
+def under_torchrun(recipes, once) -> Path:
     """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
 
     def make(folder: Path) -> None:

@@ -50,7 +50,7 @@ def raised(ranks: Ranks, sendable: bool) -> str:
     return str(error.value)
 
 
-def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all() -> None:
+def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all():
     first, *others = on_ranks(3, told)
     assert first["asked"] == [0]
     assert all(other["asked"] == [] for other in others)
@@ -78,16 +78,16 @@ def signalled_on_the_last(ranks: Ranks) -> list[int | None]:
         return [before, request.agreed(ranks)]
 
 
-def test_ranks_stop_at_the_same_step_whichever_got_the_signal() -> None:
+def test_ranks_stop_at_the_same_step_whichever_got_the_signal():
     assert on_ranks(2, signalled) == [[signal.SIGTERM] * 3] * 2
     assert on_ranks(2, signalled_on_the_last) == [[None, signal.SIGINT]] * 2
 
 
-def test_a_world_of_one_returns_its_own_values() -> None:
+def test_a_world_of_one_returns_its_own_values():
     assert told(Ranks()) == {"agreed": {"by": 0}, "asked": [0], "gathered": [], "total": {"a": 0.0, "b": 0.5}}
 
 
-def test_an_error_of_rank_0_is_raised_on_all_ranks() -> None:
+def test_an_error_of_rank_0_is_raised_on_all_ranks():
     assert on_ranks(2, raised, True) == ["no such file"] * 2
     mine, theirs = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
@@ -107,14 +107,12 @@ def wrong() -> None:
     raise SleuthError("no such file")
 
 
-def test_other_ranks_mark_an_error_that_rank_0_prints() -> None:
+def test_other_ranks_mark_an_error_that_rank_0_prints():
     assert on_ranks(2, notes_of) == [[], [RAISED_BY_FIRST]]
 
 
 @pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
-def test_an_error_that_rank_0_prints_is_not_printed_again(
-    monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
-) -> None:
+def test_an_error_that_rank_0_prints_is_not_printed_again(monkeypatch, note, raised):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("sleuth.cli.train.OTHER_RANK_DELAY", 0.0)
     error = SleuthError("no such file")
@@ -123,15 +121,13 @@ def test_an_error_that_rank_0_prints_is_not_printed_again(
         raise error
 
 
-def test_without_a_launcher_the_world_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_launcher_the_world_has_one_process(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with join_ranks() as ranks:
         assert ranks.alone
 
 
-def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.delenv("RANK", raising=False)
     with (
@@ -141,7 +137,7 @@ def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable
         pass
 
 
-def test_restarted_ranks_do_not_read_the_store_of_the_previous_start() -> None:
+def test_restarted_ranks_do_not_read_the_store_of_the_previous_start():
     """As torchrun does it: one store for all starts, and the others are there before the first."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     met = []

@@ -32,7 +32,6 @@ from sleuth.types import Completion, Sampling
 
 pytestmark = pytest.mark.ranks
 
-Once = Callable[[str, Callable[[Path], object]], Path]
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
 
@@ -61,9 +60,7 @@ def through(servers: list[EmulatedServer], **more: object) -> str:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(
-    recipes: dict[str, Path], servers, tmp_path: Path, lag: int
-) -> None:
+def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(recipes, servers, tmp_path, lag):
     """With `max_policy_lag = 1` too, where ranks gather episodes in one thread and gradients in another."""
     pair = servers("vllm", "sglang")
     repeat_within_rounding(pair)
@@ -112,7 +109,7 @@ def learner() -> Any:
 
 
 @pytest.fixture
-def engines(learner, tmp_path: Path) -> Callable[..., list[PoolEngine]]:
+def engines(learner, tmp_path) -> Callable[..., list[PoolEngine]]:
     """The pool as two ranks have it, which have published version 1."""
     model, tokenizer = learner
 
@@ -168,7 +165,7 @@ def asked_together(engines: list[PoolEngine], asks: list[list[tuple[list[int], S
     return [found[rank] for rank in range(len(engines))]
 
 
-def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(servers, engines) -> None:
+def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(servers, engines):
     pair = servers("vllm", "sglang")
     ranks = engines(pair, at_once=5)
     before = [server.fault() for server in pair]
@@ -179,7 +176,7 @@ def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(server
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_a_server_that_two_ranks_find_without_weights_is_given_them_once(servers, engines, learner, kind: str) -> None:
+def test_a_server_that_two_ranks_find_without_weights_is_given_them_once(servers, engines, learner, kind):
     model, tokenizer = learner
     [server] = servers(kind)
     ranks = engines([server])
@@ -194,7 +191,7 @@ def test_a_server_that_two_ranks_find_without_weights_is_given_them_once(servers
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(servers, engines, kind: str) -> None:
+def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(servers, engines, kind):
     """The label afterwards is right, and says nothing of what wrote."""
     [server] = servers(kind)
     ranks = engines([server])
@@ -211,9 +208,7 @@ def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(server
 
 
 @pytest.mark.slow
-def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(
-    recipes: dict[str, Path], servers, tmp_path: Path
-) -> None:
+def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(recipes, servers, tmp_path):
     pair = servers("vllm", "sglang")
     folder = tmp_path / "run"
     train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair), "--run", str(folder))

@@ -18,7 +18,7 @@ STEPS = 2
 
 
 @pytest.fixture
-def vllm(tmp_path: Path) -> Iterator[RealVllm]:
+def vllm(tmp_path) -> Iterator[RealVllm]:
     server = RealVllm(BASE, tmp_path / "vllm.log", context=512)
     server.start()
     try:
@@ -27,9 +27,7 @@ def vllm(tmp_path: Path) -> Iterator[RealVllm]:
         server.kill()
 
 
-def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(
-    recipes: dict[str, Path], vllm: RealVllm, tmp_path: Path
-) -> None:
+def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(recipes, vllm, tmp_path):
     """Token by token: a turn's seed depends on its question, sample and turn, and on no rank. vLLM's sums depend on the
     batch by about 1e-6, so that of a thousand runs one may draw another token somewhere."""
     pool = f"stage.0.engine={{ urls = ['{vllm.url}'] }}"

@@ -76,7 +76,7 @@ def trained_on_two(dtype: torch.dtype, lora: bool) -> Any:
         pytest.param(4, "qwen3", False, marks=pytest.mark.slow),
     ],
 )
-def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, family: str, recompute: bool) -> None:
+def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world, family, recompute):
     (alone, expected), *_ = on_ranks(1, learners.gradient, family, recompute)
     for loss, gradient in on_ranks(world, learners.gradient, family, recompute):
         assert loss == pytest.approx(alone, rel=1e-5)
@@ -84,7 +84,7 @@ def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, fam
 
 
 @pytest.mark.parametrize("kind", ["update", "follow", "supervise", "prefer"])
-def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
+def test_updates_on_ranks_are_those_of_one_process(kind):
     (expected, weights), *_ = on_ranks(1, learners.trained, kind, "qwen3", FP32)
     for figures, ours in on_ranks(3, learners.trained, kind, "qwen3", FP32):
         for found, wanted in zip(figures, expected, strict=True):
@@ -92,7 +92,7 @@ def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
         assert apart(ours, weights) < 1e-5
 
 
-def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_allowed() -> None:
+def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_allowed():
     def losses(budget: int) -> list[float]:
         policy = learners.policy_on(Ranks(), dtype=BF16)
         steps = [learners.step(policy, "update", seed, budget) for seed in range(2 * learners.TIMES)]
@@ -103,7 +103,7 @@ def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_al
     assert NOISE / 4 < moved < 2 * NOISE
 
 
-def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
+def test_weights_of_16_bits_are_stepped_through_masters_in_shards():
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", BF16)
     for figures, ours in trained_on_two(BF16, False):
         for found, wanted in zip(figures, expected, strict=True):
@@ -114,7 +114,7 @@ def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16])
-def test_sharded_adapters_train_as_in_one_process(dtype: torch.dtype) -> None:
+def test_sharded_adapters_train_as_in_one_process(dtype):
     pytest.importorskip("peft")
     (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
     bounds = {} if dtype == FP32 else ROUNDED
@@ -128,21 +128,21 @@ def test_sharded_adapters_train_as_in_one_process(dtype: torch.dtype) -> None:
                 assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
 
 
-def test_offloaded_shards_have_the_same_loss_and_gradient() -> None:
+def test_offloaded_shards_have_the_same_loss_and_gradient():
     (alone, expected), *_ = on_ranks(1, learners.gradient, "qwen3", False)
     for loss, gradient in on_ranks(2, learners.gradient, "qwen3", False, True):
         assert loss == pytest.approx(alone, rel=1e-5)
         assert (gradient - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_all_shards_are_offloaded_or_none() -> None:
+def test_all_shards_are_offloaded_or_none():
     kept, moved = on_ranks(2, learners.offloaded)[0]
     assert kept == [OffloadPolicy()] * len(kept)
     assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
 
 
 @pytest.mark.parametrize(("dtype", "lora"), [(FP32, False), (BF16, False), (BF16, True)])
-def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool) -> None:
+def test_offloaded_shards_train_to_the_same_bytes(dtype, lora):
     """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
     if lora:
         pytest.importorskip("peft")
@@ -153,7 +153,7 @@ def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool
         assert torch.equal(weight, twins[name]), name
 
 
-def test_two_runs_on_two_ranks_are_bit_equal() -> None:
+def test_two_runs_on_two_ranks_are_bit_equal():
     (figures, weights), (others, twins) = trained_on_two(FP32, False)
     again, weights_again = on_ranks(2, learners.trained, "update", "qwen3", FP32)[0]
     assert figures == again == others
@@ -170,7 +170,7 @@ def test_two_runs_on_two_ranks_are_bit_equal() -> None:
         *(pytest.param(before, after, BF16, marks=pytest.mark.slow) for before, after in ((2, 1), (1, 2))),
     ],
 )
-def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dtype: torch.dtype) -> None:
+def test_state_of_one_world_size_goes_on_in_another(before, after, dtype):
     (weights, state), (expected, whole) = saved_and_continued(before, dtype)
     (figures, ours), *_ = on_ranks(after, learners.continued, weights, state, dtype)
     if before == after:

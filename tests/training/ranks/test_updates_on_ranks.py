@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from runs_on_ranks import bytes_of, figures_of, groups_of, run_on
 
@@ -18,9 +15,7 @@ OVERRIDES = (
 
 
 @pytest.mark.slow
-def test_two_ranks_update_several_times_as_one_process_and_go_on_where_they_stopped(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path
-) -> None:
+def test_two_ranks_update_several_times_as_one_process_and_go_on_where_they_stopped(run, recipe_file, tmp_path):
     alone = run(recipe_file, tmp_path / "alone", *OVERRIDES)
     ranks = run_on(2, recipe_file, tmp_path / "ranks", *OVERRIDES)
     assert load_state(ranks)["asked"] == load_state(alone)["asked"]
