@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from crossed import AXES, COUNTS, Crossed, draw, write_inputs
+from run_files import figures
 from typer.testing import Result
 from verb import sleuth
 
@@ -68,9 +69,8 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.glob("checkpoints/*/**/*.safetensors"))
     }
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return weights, [
-        {key: value for key, value in row.items() if not key.startswith(("seconds", "held_out"))} for row in rows
+        {key: value for key, value in row.items() if not key.startswith("held_out")} for row in figures(folder)
     ]
 
 
@@ -78,12 +78,12 @@ def killed(file: Path, folder: Path, moment: int) -> None:
     """Train until it would write its figures the `moment`-th time, and go on with the same command."""
     write, written = RunFolder.write_metrics, 0
 
-    def interrupted(self: RunFolder, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+    def interrupted(self: RunFolder, stage: str, step: int, found: Mapping[str, Any]) -> None:
         nonlocal written
         written += 1
         if written == moment:
             raise KeyboardInterrupt
-        write(self, stage, step, figures)
+        write(self, stage, step, found)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "write_metrics", interrupted)

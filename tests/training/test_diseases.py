@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import log, rows
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import has_gradient
@@ -30,8 +31,7 @@ LONG = (
 
 
 def raised(folder: Path) -> set[str]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {name for row in rows for name in row.get("alarms", ())}
+    return {name for row in rows(folder) for name in row.get("alarms", ())}
 
 
 def falls_ill(monkeypatch: pytest.MonkeyPatch, disease: Callable[[GRPOTrainer], None]) -> None:
@@ -64,22 +64,18 @@ def never_search(trainer: GRPOTrainer) -> None:
     trainer.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
 
 
-def test_a_policy_that_forgets_how_to_write(run, recipe_file, tmp_path, monkeypatch):
-    falls_ill(monkeypatch, forget_how_to_write)
+@pytest.mark.parametrize(
+    ("disease", "alarms"),
+    [
+        (forget_how_to_write, {"reward_collapse", "length_runaway"}),
+        (be_sure_of_everything, {"entropy_collapse"}),
+        (never_search, {"tool_abandonment"}),
+    ],
+)
+def test_a_policy_that_falls_ill(run, recipe_file, tmp_path, monkeypatch, disease, alarms):
+    falls_ill(monkeypatch, disease)
     run(recipe_file, tmp_path / "run", *LONG)
-    assert {"reward_collapse", "length_runaway"} <= raised(tmp_path / "run")
-
-
-def test_a_policy_that_is_sure_of_everything(run, recipe_file, tmp_path, monkeypatch):
-    falls_ill(monkeypatch, be_sure_of_everything)
-    run(recipe_file, tmp_path / "run", *LONG)
-    assert "entropy_collapse" in raised(tmp_path / "run")
-
-
-def test_a_policy_that_no_longer_searches(run, recipe_file, tmp_path, monkeypatch):
-    falls_ill(monkeypatch, never_search)
-    run(recipe_file, tmp_path / "run", *LONG)
-    assert "tool_abandonment" in raised(tmp_path / "run")
+    assert alarms <= raised(tmp_path / "run")
 
 
 def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
@@ -88,7 +84,7 @@ def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
     (tmp_path / "hopeless.jsonl").write_text("\n".join(hopeless) + "\n")
     run(recipe_file, tmp_path / "run", *LONG, f'stage.1.data.questions="{tmp_path}/hopeless.jsonl"')
     assert raised(tmp_path / "run") == {"no_signal"}
-    assert "every episode is all wrong" in (tmp_path / "run" / "log.txt").read_text()
+    assert "every episode is all wrong" in log(tmp_path / "run")
 
 
 def test_a_sampler_that_never_gets_the_new_weights(run, recipe_file, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import figures, groups, log, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.cli.app import app
@@ -23,6 +24,7 @@ from sleuth.runs.checkpoints import load_state, save_checkpoint
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
 from sleuth.training.grpo import GRPOTrainer
+from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,7 @@ class Filler:
 
     def __init__(self, disk: Path) -> None:
         self.file = disk / "filler"
+        self.until = 0
 
     def fill(self, left: int = 0) -> None:
         self.empty()
@@ -104,28 +107,52 @@ def test_figures_that_find_no_room_leave_whole_rows(disk):
     assert metrics.path.read_bytes().endswith(b"}\n")
 
 
-@pytest.mark.sentinel
-def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
-    run, finished, recipe_file, disk, monkeypatch
-):
-    whole = finished()
+@pytest.fixture
+def crowd(disk, finished, monkeypatch) -> Filler:
+    """Fills the disk when step 2 begins, and empties it when the step `until` does."""
+    finished()  # which is made before anything is patched
     step, filler = GRPOTrainer.step, Filler(disk)
 
     def crowded(self: GRPOTrainer, number: int) -> dict[str, Any]:
-        if number == 2:
-            filler.fill()
-        elif number == 4:
+        if number == filler.until:
             filler.empty()
+        elif number == 2:
+            filler.fill()
         return step(self, number)
 
     monkeypatch.setattr(GRPOTrainer, "step", crowded)
+    return filler
+
+
+@pytest.mark.sentinel
+def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
+    run, finished, recipe_file, disk, crowd
+):
+    whole = finished()
+    crowd.until = 4
     last = run(recipe_file, disk / "run")
-    assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    for number in range(1, 5):
-        name = f"rollouts/step-{number:06d}.parquet"
-        assert read_rollouts(disk / "run" / name) == read_rollouts(whole.parents[1] / name)
+    assert weights(last) == weights(whole)
+    assert figures(disk / "run") == figures(whole.parents[1])
+    assert groups(disk / "run") == groups(whole.parents[1])
     assert not list((disk / "run").rglob(f"*{PARTIAL}"))
-    assert "there is room on the disk again" in (disk / "run" / "log.txt").read_text()
+    for said in (
+        "no room on the disk for the rollouts of step 2",
+        "step 2: no room on the disk for a checkpoint; the last good one is none yet",
+        "there is room on the disk again",
+    ):
+        assert said in log(disk / "run")
+
+
+def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_from_its_last_save(
+    run, finished, recipe_file, disk, crowd
+):
+    every = "stage.1.save_every=1"
+    with pytest.raises(SleuthError, match=r"the disk is full.*run the same command"):
+        run(recipe_file, disk / "run", every)
+    assert [place.name for place in (disk / "run" / "checkpoints").iterdir()] == ["step-000001"]
+    crowd.empty()
+    crowd.until = 2
+    assert weights(run(recipe_file, disk / "run", every)) == weights(finished())
 
 
 def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished, disk):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 import torch
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.learn.batch import Batch, batch_of_groups
+from sleuth.learn.losses import Normaliser
 from sleuth.learn.models import random_model
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.recipe import GrpoRecipe, InitRecipe
-from sleuth.runs.rollouts import read_advantages, read_rollouts, write_rollouts
+from sleuth.recipe import InitRecipe
 from sleuth.training.step_metrics import response_tokens, step_figures
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
@@ -58,24 +56,8 @@ GROUP = Group(task=TASK, episodes=(LINKED, WHOLE), scores=(Score(value=1.0), Sco
 ADVANTAGES = [[0.75, -0.5]]
 
 
-def stage(normalise: Literal["token", "sequence", "constant"]) -> GrpoRecipe:
-    return GrpoRecipe(
-        kind="grpo",
-        steps=1,
-        prompts_per_step=1,
-        samples_per_prompt=2,
-        learning_rate=1e-3,
-        context=64,
-        data={"questions": "q.jsonl"},
-        env={"kind": "search", "dialect": "chat", "prompt": "tool_rules", "prompt_role": "user", "retriever": "empty"},
-        reward=[{"kind": "answer"}],
-        loss={"normalise": normalise} | ({"constant": 10} if normalise == "constant" else {}),
-    )  # type: ignore[arg-type]
-
-
-def batch_of(normalise: Literal["token", "sequence", "constant"]) -> Batch:
-    loss = stage(normalise).loss
-    return batch_of_groups([GROUP], ADVANTAGES, normalise=loss.normalise, constant=loss.constant)
+def batch_of(normalise: Normaliser) -> Batch:
+    return batch_of_groups([GROUP], ADVANTAGES, normalise=normalise, constant=10 if normalise == "constant" else None)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +96,6 @@ def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weig
     assert all(part.abs().max() > 0 for _, part in parts)
 
 
-def test_linked_trajectories_are_recorded_and_come_back(tmp_path):
-    write_rollouts(tmp_path / "r.parquet", [GROUP], ADVANTAGES)
-    assert read_rollouts(tmp_path / "r.parquet") == [GROUP]
-    assert read_advantages(tmp_path / "r.parquet") == ADVANTAGES
-
-
 def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote():
     figures = step_figures([GROUP], ADVANTAGES)
     assert response_tokens(LINKED) == 6
@@ -133,7 +109,3 @@ def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_ac
     assert authors == ["template", "policy", "template", "env", "template", "policy"]
     assert [action["kind"] for action in record["actions"]] == ["search", "answer"]
     assert (record["searches"], record["stop"]) == (1, "answered")
-
-
-def test_an_episode_of_one_trajectory_is_that_trajectory():
-    assert WHOLE.whole == WHOLE.trajectory

@@ -7,12 +7,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from emulator.served import EmulatedServer, emulated_server
+from run_files import groups, manifest, rows
 
 from sleuth.learn.models import load_model
-from sleuth.runs.rollouts import read_rollouts
+from sleuth.learn.policy import Policy
 from sleuth.training import engines
 from sleuth.training.engines import retried
 from sleuth.types import SleuthError
@@ -41,10 +44,6 @@ def through(pair: list[EmulatedServer], **more: object) -> str:
 SHORT = ("stage.0.data.limit=1", "stage.1.env.turn_tokens=10", "stage.2.data.limit=1")
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.sentinel
 def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(run, recipe_file, tmp_path, pair):
     run(recipe_file, tmp_path / "run", through(pair), SHORT[0], "stage.1.prompts_per_step=2", SHORT[2])
@@ -53,15 +52,12 @@ def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(run, 
     assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
     assert all(row["seconds_client"] > 0 for row in figures)
     assert max(abs(row["sampler_learner_kl"]) for row in figures if row["loss"] is not None) < 1e-8
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000003.parquet")
-    written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+    played = groups(tmp_path / "run", 3)
+    written = [s for g in played for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
     assert {segment.policy_version for segment in written} == {2}
     assert all(server.fault() > 30 for server in pair)
-    kept = json.loads((tmp_path / "run" / "manifest.json").read_text())["pools"]["grpo"]
-    assert [(server["kind"], server["logprobs"]) for server in kept] == [
-        ("vLLM", "before temperature"),
-        ("SGLang", "after temperature"),
-    ]
+    kept = [(server["kind"], server["logprobs"]) for server in manifest(tmp_path / "run")["pools"]["grpo"]]
+    assert kept == [("vLLM", "before temperature"), ("SGLang", "after temperature")]
     assert len(list((tmp_path / "run" / "weights").iterdir())) == 2
 
 
@@ -89,8 +85,8 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(run, 
     figures = rows(tmp_path / "run")
     assert sum(row["turns_redrawn"] + row["servers_reloaded"] for row in figures) > 0
     for step, row in enumerate(figures, start=1):
-        groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
-        assert [[episode.sample for episode in group.episodes] for group in groups] == [list(range(8))] * 4
+        played = [[episode.sample for episode in group.episodes] for group in groups(tmp_path / "run", step)]
+        assert played == [list(range(8))] * 4
         assert row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8
 
 
@@ -116,27 +112,33 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
         retried(ask, 0.0, said.append)
 
 
-def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair):
-    slept: list[frozenset[str]] = []
+def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair, monkeypatch):
+    """And what torch keeps of freed tensors is returned before they wake."""
+    events: list[object] = []
+
+    def noted(owner: Any, name: str, event: object) -> None:
+        method = getattr(owner, name)
+
+        def call(*arguments: object, **how: object) -> Any:
+            events.append(event)
+            return method(*arguments, **how)
+
+        monkeypatch.setattr(owner, name, call)
+
     for server in pair:
-        lose = server.engine.sleep
-
-        async def watched(*parts: str, lose=lose, **how: bool) -> None:
-            slept.append(frozenset(parts))
-            await lose(*parts, **how)
-
-        server.engine.sleep = watched
-    run(
-        recipe_file,
-        tmp_path / "run",
-        through(pair, sleeps=True),
-        SHORT[0],
-        "stage.1.prompts_per_step=2",
-        "stage.1.stop_after=2",
-        SHORT[2],
-    )
-    assert slept == [frozenset({"weights", "kv_cache"})] * 4
-    assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
+        noted(server.engine, "sleep", "sleep")
+        noted(server.engine, "wake", "wake")
+    noted(Policy, "update", "update")
+    noted(torch.cuda, "empty_cache", "release")
+    more = ("stage.1.stop_after=2", SHORT[0], SHORT[2])
+    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), *more)
+    steps = rows(tmp_path / "run")
+    assert events.count("sleep") == 4
+    assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in steps)
+    updates = [at for at, event in enumerate(events) if event == "update"]
+    assert len(updates) == sum(row["loss"] is not None for row in steps) > 0
+    for at in updates:
+        assert events[at + 1 : at + 3] == ["release", "wake"], events
 
 
 @pytest.mark.slow

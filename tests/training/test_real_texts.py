@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_files import rows
 from tiny_models import SHAPE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
@@ -98,14 +99,14 @@ def model(documents, tmp_path_factory) -> Path:
 def thoughts(documents, tmp_path_factory) -> Path:
     """In the layout of the published set: thoughts in a copy of the text."""
     file = tmp_path_factory.mktemp("thoughts") / "thoughts.jsonl"
-    rows = []
+    written = []
     for document in documents:
         if any(tag in document.text for tag in TAGS) or not break_offsets(document.text):
             continue
         put = [Thought(at=at, text=" so it goes on") for at in break_offsets(document.text)[1:6:2]]
         row = {"id": document.id, "origin": document.origin, "raw_text": document.text}
-        rows.append(row | {"augmented_text": insert_thoughts(document.text, put)})
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        written.append(row | {"augmented_text": insert_thoughts(document.text, put)})
+    file.write_text("".join(json.dumps(row) + "\n" for row in written))
     return file
 
 
@@ -115,15 +116,15 @@ def test_four_stages_run_on_real_text_without_a_malformed_row(documents, model, 
     (tmp_path / "real_lengths.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
     recipe.write_text(RECIPE.format(model=model, texts=REAL_TEXTS, thoughts=thoughts))
     run(recipe, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["stage"] for row in rows] == ["self-improving"] * 3 + ["thinking"] * 3 + ["gain"] * 3
-    assert all(math.isfinite(row["loss"]) for row in rows if row["loss"] is not None)
-    assert any(row["loss"] is not None for row in rows if row["stage"] == "gain")
-    assert all(row["missing_fraction"] == 0 for row in rows if "missing_fraction" in row)
+    steps = rows(tmp_path / "run")
+    assert [row["stage"] for row in steps] == ["self-improving"] * 3 + ["thinking"] * 3 + ["gain"] * 3
+    assert all(math.isfinite(row["loss"]) for row in steps if row["loss"] is not None)
+    assert any(row["loss"] is not None for row in steps if row["stage"] == "gain")
+    assert all(row["missing_fraction"] == 0 for row in steps if "missing_fraction" in row)
     by_id = {document.id: document for document in documents}
     longest, read = {"self-improving": 48, "gain": 96}, 0
     for file in sorted((tmp_path / "run" / "rollouts").glob("*.parquet")):
-        row = rows[int(file.stem.removeprefix("step-")) - 1]
+        row = steps[int(file.stem.removeprefix("step-")) - 1]
         for group in read_rollouts(file):
             told = group.task.continuation
             assert told is not None

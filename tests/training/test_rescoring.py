@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
-from typer.testing import CliRunner, Result
-
-from sleuth.cli.app import app
-from sleuth.runs.rollouts import read_rollouts
+from run_files import groups
+from typer.testing import Result
+from verb import sleuth
 
 ROOT = Path(__file__).parents[2]
 RUBRIC = "kind='rubric', own=false, static='refiner'"
@@ -43,7 +42,7 @@ def folder(run, recipe_file, server, tmp_path) -> Path:
 def rescored(folder: Path, tables: str, *options: str) -> Result:
     file = folder.parent / "new.toml"
     file.write_text(tables)
-    return CliRunner().invoke(app, ["rescore", str(folder), "--reward", str(file), *options])
+    return sleuth("rescore", folder, "--reward", file, *options)
 
 
 def told(folder: Path, tables: str) -> dict[str, Any]:
@@ -81,12 +80,7 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
 
     monkeypatch.setattr(server, "answer", refuse)
     same = told(folder, rubric + formatted)
-    values = [
-        [score.value for score in group.scores]
-        for file in sorted((folder / "rollouts").iterdir())
-        for group in read_rollouts(file)
-    ]
-    flat = [value for group in values for value in group]
+    flat = [score.value for group in groups(folder) for score in group.scores]
     assert (same["steps"], same["groups"], same["episodes"]) == (2, 8, 64)
     assert [same["before"][key] == same["after"][key] for key in ("mean", "missing", "signal")] == [True] * 3
     assert same["before"]["missing"] == flat.count(None) > 0

@@ -39,15 +39,15 @@ def told(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def raised(ranks: Ranks, sendable: bool) -> str:
-    """What every rank hears of an error on the first."""
+def raised(ranks: Ranks, sendable: bool) -> tuple[str, list[str]]:
+    """What every rank hears of an error on the first, and what is noted with it."""
 
     def fail() -> None:
         raise SleuthError("no such file") if sendable else UnsendableError()
 
     with pytest.raises((SleuthError, UnsendableError)) as error:
         ranks.broadcast(fail)
-    return str(error.value)
+    return str(error.value), getattr(error.value, "__notes__", [])
 
 
 def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all():
@@ -87,28 +87,11 @@ def test_a_world_of_one_returns_its_own_values():
     assert told(Ranks()) == {"agreed": {"by": 0}, "asked": [0], "gathered": [], "total": {"a": 0.0, "b": 0.5}}
 
 
-def test_an_error_of_rank_0_is_raised_on_all_ranks():
-    assert on_ranks(2, raised, True) == ["no such file"] * 2
-    mine, theirs = on_ranks(2, raised, False)
+def test_an_error_of_rank_0_is_raised_on_all_ranks_and_marked_as_printed_there():
+    assert on_ranks(2, raised, True) == [("no such file", []), ("no such file", [RAISED_BY_FIRST])]
+    (mine, _), (theirs, _) = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
     assert theirs == "on the first rank: UnsendableError: why it went wrong"
-
-
-def notes_of(ranks: Ranks) -> list[str]:
-    """What is noted at an error of the first rank."""
-    try:
-        ranks.broadcast(wrong)
-    except SleuthError as error:
-        return getattr(error, "__notes__", [])
-    return ["nothing was raised"]
-
-
-def wrong() -> None:
-    raise SleuthError("no such file")
-
-
-def test_other_ranks_mark_an_error_that_rank_0_prints():
-    assert on_ranks(2, notes_of) == [[], [RAISED_BY_FIRST]]
 
 
 @pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
@@ -121,19 +104,14 @@ def test_an_error_that_rank_0_prints_is_not_printed_again(monkeypatch, note, rai
         raise error
 
 
-def test_without_a_launcher_the_world_has_one_process(monkeypatch):
+def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with join_ranks() as ranks:
         assert ranks.alone
-
-
-def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
-    monkeypatch.delenv("RANK", raising=False)
-    with (
-        pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not: start the processes with torchrun"),
-        join_ranks(),
-    ):
+    expected = r"WORLD_SIZE = 8 .* RANK is not: start the processes with torchrun"
+    with pytest.raises(SleuthError, match=expected), join_ranks():
         pass
 
 

@@ -18,7 +18,8 @@ import pytest
 from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
 from launchers import finish, torchrun
 from processes import on_ranks
-from runs_on_ranks import figures_of, groups_of, run_on
+from run_files import figures, groups
+from runs_on_ranks import run_on
 from test_stages_on_ranks import assert_same_run
 
 from benchmarks.pooled_ranks import gradients
@@ -67,10 +68,10 @@ def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(recipes, servers, 
     pool = through(pair, max_policy_lag=lag)
     for ranks in (1, 2):
         run_on(ranks, recipes["grpo"], tmp_path / str(ranks), pool, f"stage.0.stop_after={2 + lag}")
-    alone, shared = (figures_of(tmp_path / str(ranks)) for ranks in (1, 2))
+    alone, shared = (figures(tmp_path / str(ranks)) for ranks in (1, 2))
     assert any(row["loss"] for row in alone), "something was learned"
     assert_same_run(shared, alone)
-    for mine, other in zip(groups_of(tmp_path / "2"), groups_of(tmp_path / "1"), strict=True):
+    for mine, other in zip(groups(tmp_path / "2"), groups(tmp_path / "1"), strict=True):
         assert [one.trajectory.tokens for one in mine.episodes] == [one.trajectory.tokens for one in other.episodes]
         versions = {s.policy_version for one in mine.episodes for s in one.trajectory.segments if s.author == "policy"}
         assert len(versions) == 1
@@ -223,8 +224,8 @@ def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_e
     found = 4  # completions by which a server is found: an error there ends the run
     pair[0].fault(error_every=next(n for n in range(7, 20) if n - asked % n > found))
     said = finish(train())
-    assert [row["step"] for row in figures_of(folder)] == [1, 2, 3, 4], said
-    for group in groups_of(folder):
+    assert [row["step"] for row in figures(folder)] == [1, 2, 3, 4], said
+    for group in groups(folder):
         assert [episode.sample for episode in group.episodes] == list(range(8))
-    trained = [row for row in figures_of(folder) if row["loss"] is not None]
+    trained = [row for row in figures(folder) if row["loss"] is not None]
     assert max(abs(row["sampler_learner_kl"]) for row in trained) < 1e-8

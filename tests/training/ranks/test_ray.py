@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from pathlib import Path
 from queue import SimpleQueue
+from subprocess import Popen
 from typing import Any
 
 import pytest
 from launchers import finish, on_ray
-from runs_on_ranks import bytes_of, figures_of, written
+from run_files import bytes_of, figures, written
 from verb import sleuth
 
 from benchmarks.ranks_killed import ranks_of
@@ -36,16 +38,10 @@ def no_ray(monkeypatch) -> None:
 # -- before Ray ------------------------------------------------------------------------------------------------------
 
 
-def test_without_ray_a_line_says_what_to_install(recipes, tmp_path, no_ray):
-    result = sleuth("train", recipes["grpo"], "--run", tmp_path / "run", *RAY)
-    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert 'pip install "sleuth[ray]"' in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (RAY, 'pip install "sleuth[ray]"'),
         (("--ray", "local"), "say it with --ranks N"),
         (("--ranks", "2"), "torchrun has --nproc-per-node"),
         (("--restarts", "0"), "torchrun has --nproc-per-node"),
@@ -60,21 +56,16 @@ def test_wrong_input_is_refused_before_ray_starts(recipes, tmp_path, no_ray, arg
     assert not (tmp_path / "run").exists()
 
 
-def test_ray_and_torchrun_together_are_refused(recipes, no_ray, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    result = sleuth("train", recipes["grpo"], *RAY)
-    assert result.exit_code == 2
-    assert "without torchrun" in result.stderr
-
-
-def test_a_folder_of_another_run_is_refused_before_ray_starts(recipes, tmp_path, no_ray):
+def test_torchrun_or_a_folder_of_another_run_is_refused_before_ray_starts(recipes, tmp_path, no_ray, monkeypatch):
     with RunFolder.open(tmp_path, load_recipe(recipes["supervised"])) as folder:
         folder.metrics.append("supervised", 1, {"loss": 0.5})
     before = written(tmp_path)
     result = sleuth("train", recipes["grpo"], "--run", tmp_path, *RAY)
-    assert result.exit_code == 2
-    assert "holds another run" in result.stderr
+    assert (result.exit_code, "holds another run" in result.stderr) == (2, True)
     assert written(tmp_path) == before
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = sleuth("train", recipes["grpo"], *RAY)
+    assert (result.exit_code, "without torchrun" in result.stderr) == (2, True)
 
 
 def test_a_run_that_is_being_written_may_be_free_later(recipes, tmp_path):
@@ -90,15 +81,16 @@ def test_a_folder_with_only_a_launchers_notes_counts_as_empty(recipes, tmp_path)
     RunFolder.open(tmp_path, load_recipe(recipes["grpo"])).close()
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "head", "head:door"])
-def test_an_invalid_address_is_refused_with_the_valid_forms(address):
-    with pytest.raises(SleuthError, match=r'should be "local", "auto" on a machine of the cluster, or HOST:PORT'):
+FORMS = r'should be "local", "auto" on a machine of the cluster, or HOST:PORT'
+NOBODY = r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"
+
+
+@pytest.mark.parametrize(
+    ("address", "line"), [("ray://head:10001", FORMS), ("head", FORMS), ("head:door", FORMS), ("127.0.0.1:1", NOBODY)]
+)
+def test_an_address_that_cannot_be_used_is_one_line(address, line):
+    with pytest.raises(SleuthError, match=line):
         ray_ranks._require_reachable(address)
-
-
-def test_an_unreachable_address_is_refused_in_one_line():
-    with pytest.raises(SleuthError, match=r"--ray 127\.0\.0\.1:1: nobody answers there \(Connection refused\)"):
-        ray_ranks._require_reachable("127.0.0.1:1")
 
 
 # -- in place of Ray -------------------------------------------------------------------------------------------------
@@ -161,18 +153,20 @@ class RaisedError(Exception):
         self._base_exc = error
 
 
-def test_ranks_that_only_lost_others_are_left_out_if_there_is_another_reason():
-    lost, gone = RaisedError(TransientError("rank 0 lost the others")), RuntimeError("the actor died")
-    assert describe_failures({0: lost, 1: gone}) == (
-        "rank 1: its process is gone; it was killed, or its machine failed\n"
-    )
-    assert describe_failures({0: lost}) == "rank 0: rank 0 lost the others\n"
+LOST, GONE = RaisedError(TransientError("rank 0 lost the others")), RuntimeError("the actor died")
+BUG, FULL = RaisedError(KeyError("x")), RaisedError(OSError(28, "No space left"))
 
 
-def test_a_bug_is_printed_with_its_traceback_and_a_full_disk_in_one_line():
-    assert describe_failures({0: RaisedError(KeyError("x")), 1: RaisedError(OSError(28, "No space left"))}) == (
-        "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"
-    )
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ([LOST, GONE], "rank 1: its process is gone; it was killed, or its machine failed\n"),
+        ([LOST], "rank 0: rank 0 lost the others\n"),
+        ([BUG, FULL], "rank 0: Traceback ...\nof the worker\nrank 1: [Errno 28] No space left\n"),
+    ],
+)
+def test_ranks_that_only_lost_others_are_left_out_and_a_bug_has_its_traceback(errors, said):
+    assert describe_failures(dict(enumerate(errors))) == said
 
 
 def test_the_output_of_rank_0_arrives_line_by_line():
@@ -185,14 +179,28 @@ def test_the_output_of_rank_0_arrives_line_by_line():
     assert lines == [("stdout", "grpo 1/4\n"), ("stderr", "error\n"), ("stdout", "half")]
 
 
-def test_a_user_error_of_a_rank_ends_the_run():
-    messages: Any = FakeQueue([("stdout", "one\n"), ("error", (SleuthError, "rank 1: no such card"))])
-    with (
-        redirect_stdout(io.StringIO()) as said,
-        pytest.raises(SleuthError, match="rank 1: no such card"),
-    ):
+class FakeQueue(SimpleQueue):
+    """As Ray's: it can tell that it is empty, and waits so long."""
+
+    def __init__(self, items: list[object]) -> None:
+        super().__init__()
+        for item in items:
+            self.put(item)
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "line"),
+    [
+        (("error", (SleuthError, "rank 1: no such card")), SleuthError, "rank 1: no such card"),
+        (("stopped", ("saved at step 2; the same command goes on", signal.SIGINT)), Interrupted, "saved at step 2"),
+    ],
+)
+def test_what_ends_a_rank_ends_the_command(message, error, line):
+    messages: Any = FakeQueue([("stdout", "one\n"), message])
+    with redirect_stdout(io.StringIO()) as said, pytest.raises(error, match=line) as ended:
         ray_ranks._follow(lambda: time.sleep(0.1), messages)
     assert said.getvalue() == "one\n"
+    assert error is SleuthError or ended.value.status == 130
 
 
 def test_the_first_signal_is_passed_on_and_the_second_ends_the_command(tmp_path):
@@ -206,77 +214,63 @@ def test_the_first_signal_is_passed_on_and_the_second_ends_the_command(tmp_path)
     assert ended.value.status == 143
 
 
-def test_ranks_that_saved_their_step_end_the_command_as_interrupted():
-    messages: Any = FakeQueue([("stopped", ("saved at step 2; the same command goes on", signal.SIGINT))])
-    with pytest.raises(Interrupted, match="saved at step 2") as ended:
-        ray_ranks._follow(lambda: time.sleep(0.1), messages)
-    assert ended.value.status == 130
-
-
-class FakeQueue(SimpleQueue):
-    """As Ray's: it can tell that it is empty, and waits so long."""
-
-    def __init__(self, items: list[object]) -> None:
-        super().__init__()
-        for item in items:
-            self.put(item)
-
-
 # -- with Ray --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_run_by_ray_has_the_same_bytes_as_one_by_torchrun(recipes, under_torchrun, tmp_path):
+@pytest.fixture
+def start(recipes, tmp_path) -> Callable[..., Popen[str]]:
+    """Starts the recipe's run in the folder `run`, by Ray."""
     pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
-    folder = tmp_path / "run"
-    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+    return lambda *more: on_ray("train", str(recipes["grpo"]), "--run", str(tmp_path / "run"), *more)
+
+
+def after_two_steps(process: Popen[str], folder: Path) -> None:
+    while process.poll() is None and not list(folder.glob("checkpoints/step-000002")):
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_run_by_ray_has_the_same_bytes_as_one_by_torchrun(start, under_torchrun, tmp_path):
+    folder, process = tmp_path / "run", start()
     said = finish(process)
     assert process.returncode == 0, said
     assert said.count("grpo 4/4 reward") == 1
     assert said.endswith(f"the last checkpoint. Look at the run with `sleuth report {folder}`.\n")
     assert written(folder) == written(under_torchrun)
     assert bytes_of(folder) == bytes_of(under_torchrun)
-    assert figures_of(folder) == figures_of(under_torchrun)
+    assert figures(folder) == figures(under_torchrun)
 
 
 @pytest.mark.slow
-def test_the_first_ctrl_c_saves_the_step_and_the_same_command_goes_on(recipes, under_torchrun, tmp_path):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
-    folder = tmp_path / "run"
-    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
-    while process.poll() is None and not list(folder.glob("checkpoints/step-000002")):
-        time.sleep(0.02)
+def test_the_first_ctrl_c_saves_the_step_and_the_same_command_goes_on(start, under_torchrun, tmp_path):
+    process = start()
+    after_two_steps(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
     said = finish(process)
     assert process.returncode == 130, said
     assert said.endswith("; the same command goes on\n")
-    again = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
-    assert "continuing at step" in finish(again)
-    assert bytes_of(folder) == bytes_of(under_torchrun)
+    assert "continuing at step" in finish(start())
+    assert bytes_of(tmp_path / "run") == bytes_of(under_torchrun)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_is_started_again_by_ray(recipes, under_torchrun, tmp_path, killed):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
-    folder = tmp_path / "run"
-    process = on_ray("train", str(recipes["grpo"]), "--run", str(folder))
+def test_a_rank_that_is_killed_is_started_again_by_ray(start, under_torchrun, tmp_path, killed):
+    folder, process = tmp_path / "run", start()
     ranks = ranks_of(process, folder)
-    while process.poll() is None and not list(folder.glob("checkpoints/step-000002")):
-        time.sleep(0.02)
+    after_two_steps(process, folder)
     os.kill(ranks[killed], signal.SIGKILL)
     said = finish(process)
     assert process.returncode == 0, said
     assert f"rank {killed}: its process is gone" in said
     assert "the ranks are started again (1 of 3)" in said
     assert bytes_of(folder) == bytes_of(under_torchrun)
-    assert figures_of(folder) == figures_of(under_torchrun)
+    assert figures(folder) == figures(under_torchrun)
 
 
 @pytest.mark.slow
-def test_without_restarts_a_killed_rank_ends_the_run(recipes, tmp_path):
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "sleuth[ray]"')
-    process = on_ray("train", str(recipes["grpo"]), "--run", str(tmp_path / "run"), "--restarts", "0")
+def test_without_restarts_a_killed_rank_ends_the_run(start, tmp_path):
+    process = start("--restarts", "0")
     os.kill(ranks_of(process, tmp_path / "run")[1], signal.SIGKILL)
     said = finish(process)
     assert process.returncode == 1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from real_vllm import LARGEST_KL, RealVllm
-from runs_on_ranks import figures_of, groups_of, run_on
+from run_files import figures, groups
+from runs_on_ranks import run_on
 from test_stages_on_ranks import assert_same_run
 
 pytestmark = pytest.mark.servers
@@ -35,9 +36,9 @@ def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(recipes, 
     for ranks, folder in ((1, alone), (2, shared)):
         run_on(ranks, recipes["grpo"], folder, pool, f"stage.0.stop_after={STEPS}")
     require_every_sibling_once(shared)
-    for mine, other in zip(groups_of(shared), groups_of(alone), strict=True):
+    for mine, other in zip(groups(shared), groups(alone), strict=True):
         assert [one.trajectory.tokens for one in mine.episodes] == [one.trajectory.tokens for one in other.episodes]
-    rows, of_one = figures_of(shared), figures_of(alone)
+    rows, of_one = figures(shared), figures(alone)
     assert [row["step"] for row in rows if row["loss"]] == [1, 2], "something was learned in each step"
     assert max(abs(row["sampler_learner_kl"]) for row in rows) <= LARGEST_KL
     assert sum(row["servers_reloaded"] for row in rows) == 0
@@ -48,10 +49,10 @@ def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(recipes, 
 
 def require_every_sibling_once(folder: Path) -> None:
     """Fails unless each step has its groups, no question twice, with all their siblings by the weights of the step."""
-    groups = groups_of(folder)
-    assert len(groups) == STEPS * GROUPS
+    played = groups(folder)
+    assert len(played) == STEPS * GROUPS
     for step in range(STEPS):
-        of_step = groups[step * GROUPS : (step + 1) * GROUPS]
+        of_step = played[step * GROUPS : (step + 1) * GROUPS]
         assert len({group.task.id for group in of_step}) == GROUPS
         for group in of_step:
             assert [episode.sample for episode in group.episodes] == list(range(SIBLINGS))

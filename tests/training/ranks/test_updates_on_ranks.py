@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from runs_on_ranks import bytes_of, figures_of, groups_of, run_on
+from run_files import bytes_of, figures, groups
+from runs_on_ranks import run_on
 
 from sleuth.runs.checkpoints import load_state
 
@@ -19,9 +20,9 @@ def test_two_ranks_update_several_times_as_one_process_and_go_on_where_they_stop
     alone = run(recipe_file, tmp_path / "alone", *OVERRIDES)
     ranks = run_on(2, recipe_file, tmp_path / "ranks", *OVERRIDES)
     assert load_state(ranks)["asked"] == load_state(alone)["asked"]
-    names = [[group.task.id for group in groups_of(tmp_path / folder)] for folder in ("alone", "ranks")]
+    names = [[group.task.id for group in groups(tmp_path / folder)] for folder in ("alone", "ranks")]
     assert names[0] == names[1]
-    losses = [[row["loss"] for row in figures_of(tmp_path / folder)] for folder in ("alone", "ranks")]
+    losses = [[row["loss"] for row in figures(tmp_path / folder)] for folder in ("alone", "ranks")]
     assert losses[0] == [None if loss is None else pytest.approx(loss, rel=1e-4) for loss in losses[1]]
     run_on(2, recipe_file, tmp_path / "parts", *OVERRIDES, "stage.1.stop_after=2")
     run_on(2, recipe_file, tmp_path / "parts", *OVERRIDES)
