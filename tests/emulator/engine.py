@@ -24,7 +24,6 @@ from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.render import find_eos_ids
 from sleuth.serve.access import Limits
 from sleuth.serve.engine_thread import EngineThread
-from sleuth.serve.refused import Refused
 from sleuth.types import Completion, Sampling, SleuthError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
@@ -69,7 +68,7 @@ class EmulatedEngine:
         self._model = model
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
         self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
-        self._running: dict[str, asyncio.Future[Completion]] = {}
+        self._running: list[asyncio.Future[Completion]] = []
         self._ready = asyncio.Event()
         self._ready.set()
 
@@ -78,14 +77,12 @@ class EmulatedEngine:
         """The number of running completions."""
         return len(self._running)
 
-    async def write(self, name: str, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
-        """The completion of the request `name`, and the label of its weights. Raises `Aborted` and `Refused`."""
+    async def write(self, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
+        """The completion, and the label of its weights. Raises `Aborted`."""
         await self._ready.wait()
-        if name in self._running:
-            raise Refused(400, f"a request named {name[:100]!r} is already running")
         label = self.label
         work = asyncio.ensure_future(self._in_engine_thread(lambda: self._engine.complete(prompt, sampling)))
-        self._running[name] = work
+        self._running.append(work)
         try:
             return await work, label
         except asyncio.CancelledError:
@@ -95,7 +92,7 @@ class EmulatedEngine:
                 raise
             raise Aborted from None
         finally:
-            del self._running[name]
+            self._running.remove(work)
 
     async def raw_logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> tuple[float, ...]:
         """The model's log-probabilities, at temperature 1, of the tokens of `completion` after `prompt`."""
@@ -110,13 +107,6 @@ class EmulatedEngine:
         return await self._in_engine_thread(score) if completion else ()
 
     # -- control -----------------------------------------------------------------------------------------------------
-
-    def abort(self, names: Sequence[str] | None = None) -> int:
-        """Aborts the completions of these names, or all; returns their number."""
-        aborted = [work for name, work in self._running.items() if names is None or name in names]
-        for work in aborted:
-            work.cancel()
-        return len(aborted)
 
     async def pause(self, *, wait: bool = False) -> None:
         """Starts no more completions; running ones are aborted or, with `wait`, finish."""
@@ -211,9 +201,10 @@ class EmulatedEngine:
     async def _drain(self, *, abort: bool = False) -> None:
         """Waits until nothing is running."""
         if abort:
-            self.abort()
+            for work in self._running:
+                work.cancel()
         while self._running:
-            await asyncio.wait(list(self._running.values()))
+            await asyncio.wait(self._running)
             await asyncio.sleep(0)  # lets the callers remove themselves from `_running`
 
 
@@ -224,10 +215,8 @@ def load_published(model: PreTrainedModel, folder: Path) -> None:
     if not files:
         raise SleuthError(f"{folder}: holds no .safetensors file")
     state = {name: weight for file in files for name, weight in load_file(file).items()}
-    card = folder / CARD
-    if card.exists() and (claimed := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (
-        is_ := checksum(state)
-    ):
+    claimed = json.loads((folder / CARD).read_text())["sha256"]
+    if claimed != (is_ := checksum(state)):
         raise SleuthError(f"{folder}: the weights have checksum {is_}, and {CARD} says {claimed}")
     load_state(model, state, str(folder))
 

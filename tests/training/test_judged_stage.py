@@ -226,16 +226,16 @@ def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(
     server, sits_exam, tmp_path, table, kind, asked
 ):
     judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
-    judges, said = judges_in([table.model_validate({"kind": kind, "judge": judge})]), []
+    recipe, said = table.model_validate({"kind": kind, "judge": judge}), list[str]()
     sits_exam(*PAIRED, guesses=[asked])
     with (
         JudgePool(tmp_path / "barred" / "verdicts.sqlite") as judge_pool,
         pytest.raises(SleuthError, match=f"the judge of the {kind} reward.* of an exam's {asked} "),
     ):
-        require_accurate(judges, judge_pool, said.append)
+        require_accurate(judges_in([recipe]), judge_pool, said.append)
     sits_exam(*PAIRED, guesses=[skill for skill in PAIRED if skill != asked])
     with JudgePool(tmp_path / "passed" / "verdicts.sqlite") as judge_pool:
-        [card] = require_accurate(judges, judge_pool, said.append)
+        [card] = require_accurate(judges_in([recipe]), judge_pool, said.append)
     assert [*card["skills"]] == [asked]
     assert f"is right about 1.000 (0.758 to 1.000) of an exam's {asked} (n = 12)" in said[-1]
 

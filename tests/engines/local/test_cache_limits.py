@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
-from playing import gather, out_of_memory_above
+from playing import gather, out_of_memory_above, place_ragged_groups
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.slots import SlotTable
@@ -139,22 +138,12 @@ def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
 
 @pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (PAGE, 1.15), (256, 1.3)])
 def test_ragged_groups_hold_few_more_pages_than_their_distinct_tokens_fill(page_size, most):
-    """256 episodes of 400 to 3,900 tokens in 32 groups, all of whose tokens are cached at the same time."""
-    random = np.random.default_rng(0)
-    table, distinct = SlotTable(256, 4_096, page_size=page_size), 0
-    for group in range(32):
-        prompt = [group] * int(random.integers(250, 400))
-        distinct += len(prompt)
-        for sample in range(8):
-            own = [1_000 + sample] * (int(random.integers(400, 3_900)) - len(prompt))
-            distinct += len(own)
-            tokens = [*prompt, 5_000 + 8 * group + sample, *own[1:]]
-            placement = table.place(tokens)
-            assert placement is not None
-            assert placement.reused == (len(prompt) if sample else 0)
-            assert table.occupy(placement, tokens)
-            while table.cached[placement.slot] < len(tokens):
-                assert table.schedule(10_000)
-                table.cached[placement.slot] = len(tokens)
+    table = SlotTable(256, 4_096, page_size=page_size)
+
+    def read():
+        assert table.schedule(10_000)
+        table.cached[table.busy] = table.length[table.busy]
+
+    distinct = place_ragged_groups(table, read)
     held = (table.pages.total - table.pages.free) * page_size
     assert distinct < held <= most * distinct

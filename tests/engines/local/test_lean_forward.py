@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
 import pytest
 import torch
 from fake_card import Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_prefill_kernel
 from interpreted import interpreted
+from playing import gather, require_logprobs
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 from windowed_models import windowed_model
@@ -39,25 +39,14 @@ def lean_engine(tokenizer, monkeypatch):
 
 def play(engine, prompts):
     """Two siblings of each prompt, with 20 more tokens each."""
-
-    async def joint():
-        each = [(prompt, sibling) for prompt in prompts for sibling in range(2)]
-        samplings = [Sampling(max_tokens=20, temperature=0.7 * (n % 3), key=(0, n)) for n in range(len(each))]
-        asked = zip([prompt for prompt, _ in each], samplings, strict=True)
-        return await asyncio.wait_for(asyncio.gather(*(engine.complete(*one) for one in asked)), timeout=60)
-
-    return asyncio.run(joint())
+    each = [(prompt, sibling) for prompt in prompts for sibling in range(2)]
+    samplings = [Sampling(max_tokens=20, temperature=0.7 * (n % 3), key=(0, n)) for n in range(len(each))]
+    return gather(*(engine.complete(*one) for one in zip([prompt for prompt, _ in each], samplings, strict=True)))
 
 
 def assert_those_of_transformers(model, prompts, completions):
-    """Log-probabilities of fp32, whose sums are in another order: to 1e-4."""
     for number, completion in enumerate(completions):
-        tokens, temperature = [*prompts[number // 2], *completion.tokens], 0.7 * (number % 3) or 1
-        with torch.no_grad():
-            logprobs = (model(torch.tensor([tokens])).logits[0] / temperature).log_softmax(-1)
-        first = len(prompts[number // 2])
-        expected = logprobs[first - 1 : -1].gather(1, torch.tensor(tokens[first:])[:, None])[:, 0]
-        assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        require_logprobs(model, prompts[number // 2], completion, 0.7 * (number % 3))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "tied", "adapters", "qwen2 in windows"])

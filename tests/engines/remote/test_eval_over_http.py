@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from emulator.model_server import ModelServer, free_url
 from emulator.served import application
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
@@ -54,8 +54,7 @@ def ask(questions: Path, *more: object) -> tuple[Result, dict]:
     out = questions.parent / "out.json"
     out.unlink(missing_ok=True)
     passages = [] if "--retriever" in more else ["--index", questions.parent / "index"]
-    arguments = ["eval", BASE, "--questions", questions, *passages, "--out", out, *more]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = sleuth("eval", BASE, "--questions", questions, *passages, "--out", out, *more)
     return result, json.loads(out.read_text()) if out.exists() else {}
 
 
@@ -80,16 +79,6 @@ def test_passages_may_come_from_a_server_too(questions):
         result, there = ask(questions, "--retriever", url)
     assert result.exit_code == 0, result.output
     assert there == here
-
-
-def test_several_samples_differ_and_are_drawn_at_temperature_1(questions, server):
-    result, found = ask(questions, "--engine", server.url, "--samples", 3, "--limit", 2)
-    assert result.exit_code == 0, result.output
-    texts = [json.dumps(record["segments"]) for record in found["records"]]
-    assert len(texts) == 6
-    assert len(set(texts)) > 2
-    bodies = [body.get("sampling_params", body) for body in server.bodies[-6:]]
-    assert {body["temperature"] for body in bodies} == {1.0}
 
 
 @pytest.mark.parametrize(

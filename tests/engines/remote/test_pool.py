@@ -235,7 +235,7 @@ def meddling(server: EmulatedServer) -> Iterator[None]:
 
     def meddle() -> None:
         time.sleep(0.2)
-        httpx.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"})
+        server.engine.label = "theirs"
 
     meddler = threading.Thread(target=meddle)
     meddler.start()
@@ -263,7 +263,7 @@ def test_a_completion_by_unknown_weights_is_discarded(servers, pools):
 def test_a_server_that_loses_its_weights_again_and_again_ends_the_run(servers, pools, monkeypatch):
     [server] = servers("vllm")
     engine = pools.open([server])
-    httpx.post(f"{server.url}/update_weight_version", json={"new_version": "theirs"})
+    server.engine.label = "theirs"
 
     async def in_vain(*arguments: object) -> None:
         """Another run gives it its own at once."""

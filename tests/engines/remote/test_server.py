@@ -58,42 +58,35 @@ def test_local_folders_of_equal_last_name_are_distinguished(server, tmp_path):
 def test_a_model_under_another_name_is_taken_if_it_is_named(server):
     place, notes = find(server, "vLLM", checkpoint="mine", served_as="/models/step-000100")
     assert (place.model, notes) == ("/models/step-000100", [])
-    with pytest.raises(SleuthError, match="and nothing as 'policy'; give --served-as one of these names"):
-        find(server, "vLLM", checkpoint="mine", served_as="policy")
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked", "problem"),
+    [
+        ({}, {"served_as": "policy"}, "and nothing as 'policy'; give --served-as one of these names"),
+        ({"returns_ids": False}, {}, "no token ids; serve the model with SGLang or vLLM"),
+        ({"lacks": ["/v1/models"]}, {}, "neither SGLang's /model_info nor vLLM's /v1/models is there"),
+        ({"lacks": ["/v1/completions"]}, {}, "/v1/completions refused with 404: Not Found"),
+        ({"lacks": ["/tokenize"]}, {}, None),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_refused(server, changed, asked, problem):
+    for name, value in changed.items():
+        setattr(server, name, value)
+    if problem is None:
+        assert find(server, "vLLM")[0].kind == "vLLM"
+        return
+    with pytest.raises(SleuthError, match=problem):
+        find(server, "vLLM", **asked)
 
 
 def test_a_server_with_another_vocabulary_is_refused(server):
     words = Tokenizer(models.WordLevel({"?": 0, "answer": 1}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     other = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    with (
-        server.listening("vLLM"),
-        pytest.raises(SleuthError, match=r"its tokenizer is not the checkpoint's: .* is .* there and .* here"),
-    ):
+    expected = r"its tokenizer is not the checkpoint's: .* is .* there and .* here"
+    with server.listening("vLLM"), pytest.raises(SleuthError, match=expected):
         find_server(server.url, "step-000100", served_as=None, tokenizer=other, eos_ids=server.eos_ids)
-
-
-def test_a_server_without_tokenize_is_accepted(server):
-    server.lacks = ["/tokenize"]
-    assert find(server, "vLLM")[0].kind == "vLLM"
-
-
-def test_a_server_that_returns_text_alone_is_refused(server):
-    server.returns_ids = False
-    with pytest.raises(SleuthError, match="no token ids; serve the model with SGLang or vLLM"):
-        find(server, "vLLM")
-
-
-def test_a_server_that_is_not_an_engine_is_refused(server):
-    server.lacks = ["/v1/models"]
-    with pytest.raises(SleuthError, match=r"neither SGLang's /model_info nor vLLM's /v1/models is there"):
-        find(server, "vLLM")
-
-
-def test_a_servers_error_message_is_passed_on(server):
-    server.lacks = ["/v1/completions"]
-    with pytest.raises(SleuthError, match="/v1/completions refused with 404: Not Found"):
-        find(server, "vLLM")
 
 
 DEV_MODE = ("/weight_info", "/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
