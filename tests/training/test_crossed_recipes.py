@@ -19,8 +19,6 @@ from verb import sleuth
 from sleuth.runs.run_folder import RunFolder
 
 pytest.importorskip("peft")
-EVERY = sum(COUNTS.values())
-TENTH = range(0, EVERY, 10)
 NOT_ASKED = ("own", "tools", "tools_search", "thought", "thought_text", "thought_suffix")
 """Environments whose models `sleuth eval` refuses: it has no code of the user, and does not ask those that think."""
 BROKEN = [
@@ -150,29 +148,23 @@ def evaluates(recipe: Crossed, folder: Path, world: Path) -> None:
     assert line is None or recipe.kind != "grpo" or scene in NOT_ASKED, line
 
 
-def holds(number: int, world: Path, models: Path, place: Path) -> None:
+def briefly(number: int) -> Any:
+    """A tenth of them is asked without the slow tests."""
+    return pytest.param(number, marks=pytest.mark.slow if number % 10 else pytest.mark.sentinel)
+
+
+@pytest.mark.parametrize("number", map(briefly, range(sum(COUNTS.values()))))
+def test_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
     loaded, _ = drawn(world, models)
     if number >= len(loaded):
         pytest.skip("all pairs are in those before")
     recipe = loaded[number]
     try:
-        line = ask(recipe, place, world, number)
+        line = ask(recipe, tmp_path, world, number)
     except BaseException:
-        print((place / "crossed.toml").read_text())
+        print((tmp_path / "crossed.toml").read_text())
         raise
     print(f"outcome of {recipe.kind} {number}: {line or 'worked'}")
-
-
-@pytest.mark.sentinel
-@pytest.mark.parametrize("number", TENTH)
-def test_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
-    holds(number, world, models, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", sorted(set(range(EVERY)) - set(TENTH)))
-def test_all_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
-    holds(number, world, models, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "choices"), BROKEN)

@@ -13,10 +13,9 @@ from refusals import refused
 from run_files import evaluation, figures, groups, log, manifest, rows, weights
 from verb import sleuth
 
-from sleuth.episodes.function import code_differences, own_code_in
+from sleuth.episodes.function import code_differences
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.episodes.scripted import ScriptedEngine
-from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
 from sleuth.types import Sampling, SleuthError
 
@@ -210,16 +209,6 @@ def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run, recipe, 
     assert f"{words} ({digest('one')[:12]})" in str(caught.value)
 
 
-def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe, tmp_path):
-    words = tmp_path / "words.txt"
-    words.write_text("one")
-    given = [one[: -len(" }")] + f", files = ['{words}'] }}" for one in (PYTHON_ENV, OWN_LOSS)]
-    stage = load_recipe(recipe, given).stage[1]
-    before = own_code_in(stage)
-    words.write_text("two")
-    assert code_differences(before, own_code_in(stage)) == [str(words)]
-
-
 @pytest.mark.parametrize("override", [pytest.param(PYTHON_REWARD, marks=pytest.mark.slow), PYTHON_ENV])
 def test_stopped_and_continued_is_the_run_that_never_stopped(run, recipe, tmp_path, override):
     whole = run(recipe, tmp_path / "whole", override)
@@ -382,7 +371,6 @@ def test_changes_of_files_functions_and_parameters_are_each_named():
     before = {"env": OwnCode(functions=("a:E",), parameters={"n": 1}, sources={"a.py": "1"})}
     now = {"env": OwnCode(functions=("a:F",), parameters={"n": 2}, sources={"a.py": "2", "b.py": "3"})}
     assert code_differences(before, now) == ["a.py", "b.py", "the functions of env", "the parameters of env"]
-    assert code_differences(before, {}) == ["a.py", "the functions of env", "the parameters of env"]
     assert code_differences(now, now) == []
 
 

@@ -36,26 +36,20 @@ def test_a_recorded_step_is_computed_again_to_the_last_bit(folder):
     assert taught
 
 
-def test_the_padded_layout_gives_the_same_gradient(folder):
+def test_another_layout_loss_or_reward_says_what_it_would_have_changed(folder, monkeypatch):
     found = replayed(folder, 4, "--layout", "padded")
     assert found["changed_loss"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["cosine"] == pytest.approx(1, abs=1e-6)
-
-
-def test_another_loss_and_another_reward_say_what_they_would_have_changed(folder, monkeypatch):
     found = replayed(folder, 4, "--set", 'stage.1.loss.normalise="sequence"')
     assert found["changed_loss"] != found["loss"]
     assert 0 < found["cosine"] < 1
+    found = replayed(folder, 4, "--set", "stage.1.loss.beta=0.5")  # with a reference, which the run did without
+    assert found["loss"] == found["recorded_loss"]
+    assert found["changed_loss"] > found["loss"]  # a divergence is never negative, and three updates made one
     monkeypatch.setattr(answer, "exact_match", lambda *_: False)  # a scorer to whom nothing is right
     found = replayed(folder, 4)
     assert found["scores_changed"] > 0
     assert found["changed_loss"] is None
-
-
-def test_a_changed_loss_may_ask_for_the_reference_that_the_run_did_without(folder):
-    found = replayed(folder, 4, "--set", "stage.1.loss.beta=0.5")
-    assert found["loss"] == found["recorded_loss"]
-    assert found["changed_loss"] > found["loss"]  # a divergence is never negative, and three updates made one
 
 
 def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(run, recipe_file, tmp_path):

@@ -202,12 +202,6 @@ def test_a_closed_stream_or_a_cancelled_request_frees_its_slot_and_its_place(mod
     assert engine.tokens_sampled < 40
 
 
-def test_more_requests_than_slots_all_complete(model, tokenizer, words):
-    engine = engine_of(model, tokenizer, slots=3)
-    requests = [engine.complete(words(3 + p, seed=p // 2), Sampling(max_tokens=1 + p % 7, key=(p,))) for p in range(25)]
-    assert [len(completion.tokens) for completion in gather(*requests)] == [1 + p % 7 for p in range(25)]
-
-
 def test_requests_are_admitted_in_the_order_of_their_keys(model, tokenizer, words):
     engine = engine_of(model, tokenizer, slots=1)
     finished = []

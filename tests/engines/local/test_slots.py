@@ -75,15 +75,6 @@ def test_a_waiting_request_reuses_what_was_cached_when_its_source_ends():
     assert (place.slot, place.reused) == (sibling.slot, 7)
 
 
-def test_decoding_never_waits_for_prefill():
-    table = SlotTable(4, 64)
-    for slot, tokens in enumerate([[1, 2, 3, 4, 5], [6], [7, 8, 9]]):
-        table.occupy(SlotPlacement(slot=slot, source=slot, reused=0), tokens)
-    decoding, chunks = table.schedule(6)
-    assert decoding.tolist() == [1]
-    assert chunks == [PrefillChunk(slot=0, start=0, stop=5), PrefillChunk(slot=2, start=0, stop=1)]
-
-
 def test_nothing_is_placed_while_every_slot_is_busy():
     table = SlotTable(1, 64)
     table.occupy(SlotPlacement(slot=0, source=0, reused=0), [1])

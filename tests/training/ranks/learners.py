@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from tiny_models import FAMILIES, VOCABULARY
 from transformers import PreTrainedModel
 
-from sleuth.learn import shards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.master_weights import MasterWeights
@@ -134,14 +132,3 @@ def continued(
 
 def _weights(policy: Policy) -> dict[str, Any]:
     return {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}
-
-
-def offloaded(ranks: Ranks) -> list[list[Any]]:
-    """What FSDP was told, layer by layer, of where a policy's and its reference's shards are to lie: where they stay,
-    and where they are offloaded."""
-    told = []
-    for offload in (False, True):
-        with patch.object(shards, "fully_shard", wraps=shards.fully_shard) as asked:
-            policy_on(ranks, offload=offload)
-        told.append([call.kwargs["offload_policy"] for call in asked.call_args_list])
-    return told

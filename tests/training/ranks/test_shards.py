@@ -9,7 +9,6 @@ import learners
 import pytest
 import torch
 from processes import on_ranks
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from sleuth.ranks import Ranks
 
@@ -113,12 +112,6 @@ def test_sharded_adapters_train_as_in_one_process(dtype):
                 assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
 
 
-def test_all_shards_are_offloaded_or_none():
-    kept, moved = on_ranks(2, learners.offloaded)[0]
-    assert kept == [OffloadPolicy()] * len(kept)
-    assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
-
-
 @pytest.mark.parametrize(("dtype", "lora"), [(FP32, False), (BF16, False), (BF16, True)])
 def test_offloaded_shards_train_to_the_same_bytes(dtype, lora):
     """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
@@ -129,15 +122,6 @@ def test_offloaded_shards_train_to_the_same_bytes(dtype, lora):
     assert offloaded == figures
     for name, weight in weights.items():
         assert torch.equal(weight, twins[name]), name
-
-
-def test_two_runs_on_two_ranks_are_bit_equal():
-    (figures, weights), (others, twins) = trained_on_two(FP32, False)
-    again, weights_again = on_ranks(2, learners.trained, "update", "qwen3", FP32)[0]
-    assert figures == again == others
-    for name, weight in weights.items():
-        assert torch.equal(weight, weights_again[name])
-        assert torch.equal(weight, twins[name])
 
 
 @pytest.mark.parametrize(
