@@ -118,17 +118,20 @@ class EmulatedEngine:
         self._set_state(paused=False)
 
     async def load(self, folder: Path, label: str | None) -> None:
-        """Loads the weights of a folder once nothing is running, and sets the label if given. Raises SleuthError, with
-        nothing changed, if they do not fit."""
-        await self.change_weights(lambda: load_published(self._model, folder))
-        self.label = label or self.label
+        """Loads the weights of a folder; see `_change`."""
+        await self._change(lambda: load_published(self._model, folder), label)
 
     async def load_own(self) -> None:
         """Loads the weights that the server was started with."""
-        await self.change_weights(lambda: self._model.load_state_dict(self._initial_state))
+        await self._change(lambda: self._model.load_state_dict(self._initial_state))
 
-    async def change_weights(self, change: Callable[[], object]) -> None:
-        """Runs `change`, which may load weights into the model, once nothing is running."""
+    async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
+        """Loads these weights, whose `source` errors name; see `_change`."""
+        await self._change(lambda: load_state(self._model, state, source), label)
+
+    async def _change(self, change: Callable[[], object], label: str | None = None) -> None:
+        """Runs `change` once nothing is running, and sets the label if given. Raises SleuthError, with nothing changed,
+        if the weights do not fit."""
         was_paused = self.paused
         self._set_state(paused=True)
         try:
@@ -137,11 +140,6 @@ class EmulatedEngine:
                 await self._apply(change)
         finally:
             self._set_state(paused=was_paused)
-
-    async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
-        """Loads these weights once nothing is running, and sets the label if given. Raises SleuthError, which names
-        their `source`, with nothing changed, if they do not fit."""
-        await self.change_weights(lambda: load_state(self._model, state, source))
         self.label = label or self.label
 
     async def restart(self) -> None:
@@ -163,7 +161,7 @@ class EmulatedEngine:
         self._set_state(asleep=self.asleep | set(tags))
         await self._drain(abort=True)
         if WEIGHTS in tags and not keeps_weights:
-            await self._apply(lambda: _zero_weights(self._model))
+            await self._apply(lambda: [weight.data.zero_() for weight in self._model.parameters()])
 
     def wake(self, *tags: str) -> None:
         """Allocates these parts again, without restoring their content."""
@@ -172,10 +170,7 @@ class EmulatedEngine:
     def _set_state(self, *, paused: bool | None = None, asleep: frozenset[str] | None = None) -> None:
         self.paused = self.paused if paused is None else paused
         self.asleep = self.asleep if asleep is None else asleep
-        if self.paused or self.asleep:
-            self._ready.clear()
-        else:
-            self._ready.set()
+        (self._ready.clear if self.paused or self.asleep else self._ready.set)()
 
     # -- the engine's thread -----------------------------------------------------------------------------------------
 
@@ -235,12 +230,6 @@ def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source
     with torch.no_grad():
         for name, weight in state.items():
             ours[name].copy_(weight)
-
-
-def _zero_weights(model: PreTrainedModel) -> None:
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
 
 
 class EngineEmulator(ABC):

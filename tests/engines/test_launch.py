@@ -20,7 +20,7 @@ from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is
 from sleuth.types import SleuthError
 
 SERVER = """
-import os, socket, subprocess, sys
+import os, socket, subprocess, sys, threading, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -29,27 +29,20 @@ class Health(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-port = int(sys.argv[sys.argv.index("--port") + 1])
+here, port = Path(sys.argv[0]).parent, int(sys.argv[sys.argv.index("--port") + 1])
 worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # as an engine's worker, in a group of its own
-with Path(sys.argv[0]).with_name("pids").open("a") as pids:
+with (here / "pids").open("a") as pids:
     pids.write(f"{os.getpid()} {worker.pid}\\n")
-HTTPServer(("127.0.0.1", port), Health).serve_forever()
-"""
-DEAF = SERVER.replace(
-    'HTTPServer(("127.0.0.1", port), Health).serve_forever()',
-    """
-import threading, time
 server = HTTPServer(("127.0.0.1", port), Health)
 threading.Thread(target=server.serve_forever).start()
-while not Path(sys.argv[0]).with_name("engine-dies").exists():
+while not (here / "engine-dies").exists():
     time.sleep(0.02)
-Path(sys.argv[0]).with_name("engine-dies").unlink()
+(here / "engine-dies").unlink()
 server.shutdown()
 server.server_close()
 time.sleep(1000)
-""",
-)
-"""One that stops listening when its engine dies, and stays, as a vLLM does."""
+"""
+"""It stops listening when its engine dies, and stays, as a vLLM does."""
 TRAINER = """
 import sys, time
 from pathlib import Path
@@ -169,27 +162,26 @@ def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start, tmp_pat
     assert not is_alive(worker)
 
 
-def test_a_server_that_dies_is_started_again_at_the_same_address(start, tmp_path):
+@pytest.mark.parametrize(
+    ("dies", "said"),
+    [
+        (True, "supervisor: the server ended (status -9) and is started again"),
+        (False, "supervisor: the server has refused connections for 5 s and is started again"),
+    ],
+)
+def test_a_server_that_dies_or_listens_no_longer_is_started_again_at_the_same_address(start, tmp_path, dies, said):
     server = start()
     [[first, worker]] = pids(tmp_path)
     time.sleep(0.5)  # the supervisor has seen it listen
-    os.kill(first, signal.SIGKILL)
-    until(lambda: len(pids(tmp_path)) == 2)
-    until(server.answers)
-    assert not is_alive(worker)
-    assert "supervisor: the server ended (status -9) and is started again" in server.last_lines()
-
-
-def test_a_server_that_listens_no_longer_is_ended_and_started_again(start, tmp_path):
-    server = start(DEAF)
-    [[first, worker]] = pids(tmp_path)
-    time.sleep(0.5)  # the supervisor has seen it listen
-    (tmp_path / "engine-dies").touch()
+    if dies:
+        os.kill(first, signal.SIGKILL)
+    else:
+        (tmp_path / "engine-dies").touch()
     until(lambda: len(pids(tmp_path)) == 2, seconds=30)
     until(server.answers)
     assert not is_alive(first)
     assert not is_alive(worker)
-    assert "supervisor: the server has refused connections for 5 s and is started again" in server.last_lines()
+    assert said in server.last_lines()
 
 
 def test_a_server_that_hangs_is_left_to_answer_later(start, tmp_path):

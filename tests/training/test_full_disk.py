@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 import torch
 from run_files import figures, groups, log, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.host.atomic import PARTIAL
 from sleuth.host.disk import is_full
 from sleuth.runs import checkpoints
@@ -60,6 +61,13 @@ class Filler:
         self.file.unlink(missing_ok=True)
 
 
+@contextmanager
+def finds_no_room() -> Iterator[None]:
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+        yield
+    assert is_full(caught.value)
+
+
 @pytest.mark.parametrize("left", [0, 100_000, 2_000_000, 3_500_000], ids=["at once", "weights", "state", "late state"])
 def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(disk, left, monkeypatch):
     monkeypatch.setattr(checkpoints, "require_free", lambda *_: None)  # so that libraries run into the end of the disk
@@ -69,9 +77,8 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
     first, second = disk / "step-000001", disk / "step-000002"
     save_checkpoint(first, model, tokenizer, card="", state=state)
     Filler(disk).fill(left)
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         save_checkpoint(second, model, tokenizer, card="", state=state)
-    assert is_full(caught.value)
     assert sorted(place.name for place in disk.iterdir()) == ["filler", "step-000001"]
     assert load_state(first)["moments"].sum() == 500_000
     Filler(disk).empty()
@@ -88,11 +95,10 @@ def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large") as caught:
+        with finds_no_room():
             save_checkpoint(tmp_path / "step-000002", model, tokenizer, card="", state=state)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert is_full(caught.value)
     assert [place.name for place in tmp_path.iterdir()] == ["step-000001"]
 
 
@@ -100,9 +106,8 @@ def test_figures_that_find_no_room_leave_whole_rows(disk):
     metrics, long = MetricsFile(disk / "metrics.jsonl"), {"text": "x" * 5_000}
     metrics.append("grpo", 1, long)
     Filler(disk).fill()
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         metrics.append("grpo", 2, long)
-    assert is_full(caught.value)
     assert [row["step"] for row in metrics.rows()] == [1]
     assert metrics.path.read_bytes().endswith(b"}\n")
 
@@ -158,17 +163,15 @@ def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_
 def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished, disk):
     groups = read_rollouts(finished().parents[1] / "rollouts" / "step-000001.parquet")
     Filler(disk).fill()
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         write_rollouts(disk / "step-000001.parquet", groups, [[0.0] * len(group.episodes) for group in groups])
-    assert is_full(caught.value)
     assert [place.name for place in disk.iterdir()] == ["filler"]
 
 
-def test_a_report_that_finds_no_room_is_one_line(finished, disk, capsys):
+def test_a_report_that_finds_no_room_is_one_line(finished, disk):
     shutil.copytree(finished().parents[1], disk / "run")
     Filler(disk).fill()
-    with pytest.raises(SystemExit) as ended:
-        app(["report", str(disk / "run")])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device")
+    result = sleuth("report", disk / "run")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].endswith("No space left on device")
     assert not list((disk / "run").rglob(f"*{PARTIAL}"))

@@ -23,7 +23,7 @@ from sleuth.engines.launch import Launch
 from sleuth.engines.remote.http_client import HttpClient
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.recipe.grpo import PoolRecipe
-from sleuth.training.servers import cards_of, launches_of, program_of
+from sleuth.training.servers import cards_of, launches_of
 from sleuth.types import SleuthError
 
 EMULATED = """#!{python}
@@ -150,6 +150,7 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
         ("urls = ['http://a'], memory = '4GB'", "memory is for servers that the run starts"),
         ("launch = 'vllm', memory = 'much'", "write an amount such as 8GB"),
         ("launch = 'vllm', command = '/nowhere/vllm'", "engine.command = '/nowhere/vllm': no such program here"),
+        ("launch = 'vllm'", r"no vllm beside this Python or on the PATH; install it .*engine\.comm"),
         ("launch = 'sglang'", "this Python has no sglang; install it into an environment of its own"),
         ("launch = 'vllm', command = 'true', cards = [0]", "engine.cards names GPUs, and the servers run on the CPU"),
         (
@@ -158,16 +159,11 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
         ),
     ],
 )
-def test_what_cannot_be_started_is_one_line(run, recipe_file, tmp_path, keys, problem):
+def test_what_cannot_be_started_is_one_line(run, recipe_file, tmp_path, monkeypatch, keys, problem):
+    monkeypatch.setenv("PATH", f"/nowhere:{'/usr/bin:/bin' * ('true' in keys)}")
     with pytest.raises(SleuthError, match=problem) as caught:
         run(recipe_file, tmp_path / "run", f"stage.1.engine={{ {keys} }}")
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_vllm_is_one_line_with_how_to_install_it(monkeypatch):
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(SleuthError, match=r"no vllm beside this Python or on the PATH; install it .*engine\.comm"):
-        program_of(PoolRecipe(launch="vllm"))
 
 
 @pytest.mark.parametrize(("visible", "cards"), [(1, [0]), (4, [1, 2, 3])])

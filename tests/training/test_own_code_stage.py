@@ -275,29 +275,19 @@ def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what
 @pytest.mark.parametrize(
     ("file", "text", "override", "reason"),
     [
-        ("own_rewards.py", "def brevity(episode): return 'x'", "", "own_rewards.py:1: brevity: returned 'x'; exp"),
-        ("own_rewards.py", "def brevity(episode): return episode.trajectory.actions[3]", "",
-         "own_rewards.py:1: brevity: IndexError: tuple index out of range"),
-        ("own_env.py", "class Longer:\n    def __init__(self, task): 1 / 0", PYTHON_ENV,
+        ("own_rewards.py", "def brevity(episode, limit): return 'x'", PYTHON_REWARD,
+         "own_rewards.py:1: brevity: returned 'x'; exp"),
+        ("own_env.py", "class Longer:\n    def __init__(self, task, turns): 1 / 0", PYTHON_ENV,
          "own_env.py:2: Longer: ZeroDivisionError: division by zero"),
+        ("own_env.py", ENV.replace("max_tokens=6", "max_tokens=0", 1), PYTHON_ENV.replace("stage.1", "stage.0"),
+         "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens, or done"),
         ("own_losses.py", "def plain(logprobs, old_logprobs, advantages, weights): return 3", OWN_LOSS,
          "own_losses.py:1: plain: has no parameter factor; it has none"),
     ],
 )  # fmt: skip
-def test_a_check_calls_each_once_and_names_the_users_line(file, text, override, reason, recipe, tmp_path):
+def test_a_check_calls_each_once_and_names_the_users_line(recipe, tmp_path, file, text, override, reason):
     (tmp_path / file).write_text(text)
-    reward = PYTHON_REWARD.replace(", parameters = { limit = 30 }", "") if file == "own_rewards.py" else "seed=4"
-    override = override.replace(", parameters = { turns = 3 }", "")
-    assert reason in refused(recipe, reward, *([override] if override else []))
-
-
-def test_prints_of_the_user_do_not_break_json(recipe):
-    with recipe.open("a") as file:
-        file.write('\n[set]\n"grpo.reward" = [{ kind = "python", function = "own_rewards:brevity" }]\n')
-    found = sleuth("check", "recipe", recipe, "--json")
-    assert found.exit_code == 0, found.stderr
-    assert json.loads(found.stdout)["ok"] is True
-    assert "a print of the user" in found.stderr
+    assert reason in refused(recipe, override)
 
 
 TOOLS = """
@@ -388,10 +378,3 @@ def test_recorded_episodes_are_scored_and_replayed_with_functions(ended, recipe,
     found = json.loads(replayed.stdout)
     assert found["loss"] == pytest.approx(found["recorded_loss"], rel=1e-6)
     assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
-
-
-def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe, tmp_path):
-    (tmp_path / "own_env.py").write_text(ENV.replace("max_tokens=6", "max_tokens=0", 1))
-    text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
-    assert "stage.0 (base): " in text
-    assert "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens" in text

@@ -51,22 +51,20 @@ def told(folder: Path, tables: str) -> dict[str, Any]:
     return json.loads(result.stdout)["stages"][0]
 
 
-def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder):
+def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder, tmp_path):
     result = rescored(folder, "[[reward]]\nkind = 'answer'\nscorer = 'slime'\n")
     assert result.exit_code == 0
     assert "note: grpo: the scorer slime would pay a well-formed right answer 0, not 1" in result.stderr
     assert "the scorer" not in rescored(folder, "[[reward]]\nkind = 'answer'\nscorer = 'verl'\n").stderr
-    refused = rescored(folder, "[[reward]]\nkind = 'suffix'\njudge = { kind = 'ending' }\n")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert 'new.toml: reward.0.kind = "suffix" does not fit env.kind = "search"' in refused.stderr
-
-
-def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path):
-    (tmp_path / "run").mkdir()
-    shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "run" / "recipe.toml")
-    refused = rescored(tmp_path / "run", "[[reward]]\nkind = 'answer'\n")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert 'reward.0.kind = "answer" needs an env that searches; for env.kind = "refine" set' in refused.stderr
+    (tmp_path / "refiner").mkdir()
+    shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "refiner" / "recipe.toml")
+    for run, table, said in (
+        (folder, "kind = 'suffix'\njudge = { kind = 'ending' }", '"suffix" does not fit env.kind = "search"'),
+        (tmp_path / "refiner", "kind = 'answer'", '"answer" needs an env that searches; for env.kind = "refine" set'),
+    ):
+        refused = rescored(run, f"[[reward]]\n{table}\n")
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert f"reward.0.kind = {said}" in refused.stderr
 
 
 def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(folder, server, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sleuth.training.step_metrics import probe_lines, sampled_entropy, step_figures
 from sleuth.types import Action, Episode, Group, Score, Segment, Task, Trajectory
 
@@ -30,32 +32,33 @@ def test_a_step_of_nothing_but_failures_has_no_means():
     assert figures["dropped_groups"] == 1
 
 
-def test_the_probe_does_not_take_missing_scores_for_wrong_answers():
-    lines = probe_lines([group((SEARCHED, RIGHT), (FAILED, MISSING), (FAILED, MISSING))])
-    assert "too easy" in lines[-1]
-    assert probe_lines([group((FAILED, MISSING))]) == [
-        "probe of 1 questions: every score is missing (retriever failed)"
-    ]
+HALF = Score(value=0.5, parts={"correct": 1.0})  # a right answer of a reward whose weight is a half
+IDLE = Trajectory(segments=())
+
+
+@pytest.mark.parametrize(
+    ("played", "how", "last"),
+    [
+        ([(SEARCHED, RIGHT), (FAILED, MISSING), (FAILED, MISSING)], {}, "too easy"),  # missing is not wrong
+        ([(FAILED, MISSING)], {}, "probe of 1 questions: every score is missing (retriever failed)"),
+        ([(SEARCHED, HALF)] * 2, {"right": lambda score: score.parts["correct"]}, "too easy"),
+        ([(SEARCHED, HALF)] * 2, {}, "all wrong"),
+        (
+            [(IDLE, RIGHT), (IDLE, WRONG)],
+            {"searches": False},  # of a refiner
+            "100% of groups carry signal, 100% of episodes end with an answer",
+        ),
+    ],
+)
+def test_the_probe_says_what_there_is_to_learn(played, how, last):
+    assert last in probe_lines([group(*played)], **how)[-1]
 
 
 def test_the_probe_says_what_to_do_where_nothing_can_be_learned():
-    [figures, search, level] = probe_lines([group((Trajectory(segments=()), WRONG), (Trajectory(segments=()), WRONG))])
+    [figures, search, level] = probe_lines([group((IDLE, WRONG), (IDLE, WRONG))])
     assert "0% of groups carry signal, 0% of episodes search" in figures
     assert "worked example" in search
     assert "all wrong" in level
-
-
-def test_the_probe_takes_right_for_what_the_scorer_calls_right():
-    half = Score(value=0.5, parts={"correct": 1.0})  # a right answer of a reward whose weight is a half
-    played = group((SEARCHED, half), (SEARCHED, half))
-    assert "too easy" in probe_lines([played], right=lambda score: score.parts["correct"])[-1]
-    assert "all wrong" in probe_lines([played])[-1]
-
-
-def test_the_probe_of_a_refiner_asks_for_no_searches():
-    answered = Trajectory(segments=())
-    [line] = probe_lines([group((answered, RIGHT), (answered, WRONG))], searches=False)
-    assert line.endswith("100% of groups carry signal, 100% of episodes end with an answer")
 
 
 def test_groups_that_were_replaced_are_counted_and_count_in_what_was_played():

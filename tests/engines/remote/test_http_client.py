@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from emulator.model_server import free_url
@@ -43,21 +43,28 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
+@asynccontextmanager
+async def talking(*talks: Talk, seconds: float = 5.0) -> AsyncIterator[HttpClient]:
+    """A client of a server whose connections talk so, one after another, each once."""
+    waiting = iter(talks)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            await next(waiting)(writer)
+            await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=seconds)
+
+
 def asked(talk: Talk, seconds: float = 5.0) -> object:
     """What comes of a request to one who talks so."""
 
     async def ask() -> object:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            with suppress(ConnectionError):
-                await talk(writer)
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=seconds)
-        try:
+        async with talking(talk, seconds=seconds) as client:
             return await client.post("/generate", {})
-        finally:
-            server.close()
 
     return asyncio.run(ask())
 
@@ -83,23 +90,10 @@ def test_the_request_after_an_exception_of_the_server_gets_a_new_connection(size
     """Uvicorn closes the old one behind its answer."""
 
     async def ask() -> object:
-        connections = iter((answer(500, b"x" * size), answer(200, b"{}")))
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                await reader.readuntil(b"\r\n\r\n")
-                await next(connections)(writer)
-                await reader.readuntil(b"\r\n\r\n")
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        client = HttpClient(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seconds=5.0)
-        try:
+        async with talking(answer(500, b"x" * size), answer(200, b"{}")) as client:
             with pytest.raises(ServerFailedError):
                 await client.post("/fails")
             return await client.post("/is/fine")  # which no client sends again by itself
-        finally:
-            server.close()
 
     assert asyncio.run(ask()) == {}
 

@@ -50,6 +50,12 @@ credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 learning_rate = 1e-3
 lora = {{ rank = 4, alpha = 8.0 }}
 """,
+    "minibatches": SEARCHES
+    + """
+learning_rate = 1e-4
+updates_per_batch = 2
+prompts_per_update = 2
+""",
     "online_dpo": """
 kind = "online_dpo"
 steps = 4

@@ -80,6 +80,7 @@ def assert_same_bytes(folder: Path, other: Path) -> None:
         ("grpo", 2),
         pytest.param("grpo", 4, marks=pytest.mark.slow),
         ("lora", 2),
+        pytest.param("minibatches", 2, marks=pytest.mark.slow),
         ("online_dpo", 2),
     ],
 )
@@ -107,6 +108,7 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(recipes, whole, tmp_path):
         pytest.param("supervised", marks=pytest.mark.slow),
         "grpo",
         pytest.param("lora", marks=pytest.mark.slow),
+        pytest.param("minibatches", marks=pytest.mark.slow),
         "online_dpo",
     ],
 )
