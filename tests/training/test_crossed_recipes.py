@@ -21,11 +21,6 @@ from sleuth.runs.run_folder import RunFolder
 pytest.importorskip("peft")
 NOT_ASKED = ("own", "tools", "tools_search", "thought", "thought_text", "thought_suffix")
 """Environments whose models `sleuth eval` refuses: it has no code of the user, and does not ask those that think."""
-BROKEN = [
-    ("supervised", {"init": "yes", "dtype": "bfloat16", "saved": "last"}),
-    ("grpo", {"reward": "rubric"}),
-]
-"""Combinations that were found here and mended."""
 FAILED, INTERRUPTED = 1, 130
 
 
@@ -165,13 +160,6 @@ def test_crossed_features_work_together_or_are_refused(number, world, models, tm
         print((tmp_path / "crossed.toml").read_text())
         raise
     print(f"outcome of {recipe.kind} {number}: {line or 'worked'}")
-
-
-@pytest.mark.parametrize(("kind", "choices"), BROKEN)
-def test_what_once_broke_holds(kind, choices, world, models, tmp_path):
-    axes = AXES[kind](world, models)
-    plain = {axis: next(iter(choices)) for axis, choices in axes.items()}
-    assert ask(Crossed(kind=kind, choices=plain | choices, axes=axes), tmp_path, world, seed=0) is None
 
 
 def test_check_refuses_what_train_refuses(world, models, tmp_path):

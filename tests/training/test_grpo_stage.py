@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from played import make_group
 from run_files import evaluation, figures, groups, log, manifest, weights
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,7 +29,6 @@ from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.training.stage_context import StageContext
 from sleuth.types import (
     UNKNOWN_RETRIEVER,
-    Episode,
     Group,
     Passage,
     RetrievalFailed,
@@ -173,20 +173,6 @@ def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
     assert sorted(map(str, figures(tmp_path / "parts"))) == sorted(map(str, figures(tmp_path / "whole")))
 
 
-def test_a_finished_run_is_not_run_again(run, finished, recipe_file, tmp_path):
-    shutil.copytree(finished().parents[1], tmp_path / "run")
-    last = tmp_path / "run" / "checkpoints" / finished().name
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)
-    assert run(recipe_file, tmp_path / "run") == last
-    assert ((tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)) == before
-
-
-def test_another_seed_is_another_run(run, recipe_file, tmp_path):
-    run(recipe_file, tmp_path / "one", *BRIEF, "stage.1.stop_after=1")
-    run(recipe_file, tmp_path / "other", *BRIEF, "stage.1.stop_after=1", "seed=5")
-    assert figures(tmp_path / "one") != figures(tmp_path / "other")
-
-
 def test_groups_with_signal_move_the_weights(finished):
     rows = figures(finished().parents[1])
     moved = [row["changed_weights_fraction"] for row in rows if row["nonzero_advantage_fraction"] > 0]
@@ -242,15 +228,12 @@ class Broken:
         raise RetrievalFailed("the shelf is on fire")
 
 
-def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(recipe_file, tmp_path):
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as trainer:
+def test_what_fails_stops_the_run_with_the_reason_and_never_scores_zero(recipe_file, tmp_path):
+    with learning(recipe_file, tmp_path / "retriever", "stage.1.max_missing_fraction=0.0") as trainer:
         trainer.worker.setting = dataclasses.replace(trainer.worker.setting, retriever=Broken())
         with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed: the shelf is"):
             trainer.step(1)
-
-
-def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(recipe_file, tmp_path):
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
+    with learning(recipe_file, tmp_path / "judge", "stage.1.max_missing_fraction=1.0") as trainer:
         trainer.worker.reward = Missing()
         expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the 2 scores"
         with pytest.raises(SleuthError, match=expected):
@@ -340,12 +323,8 @@ def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(run
 
 
 def test_shuffled_scores_are_the_same_scores_on_other_episodes():
-    task = Task(id="q", question="?", golden_answers=("x",))
-    episodes = tuple(Episode(task=task, sample=i, trajectories=(Trajectory(segments=()),)) for i in range(4))
-    played = [
-        Group(task=task, episodes=episodes, scores=tuple(Score(value=float(4 * g + i)) for i in range(4)))
-        for g in range(8)
-    ]
+    text = Trajectory(segments=())
+    played = [make_group(*((text, Score(value=float(4 * g + i))) for i in range(4))) for g in range(8)]
     dealt = shuffled_scores(played, key=(0, 1, 2))
     before = [score.value for group in played for score in group.scores]
     after = [score.value for group in dealt for score in group.scores]

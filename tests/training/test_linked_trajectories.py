@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
+from played import written
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.learn.batch import Batch, batch_of_groups
@@ -23,35 +26,17 @@ ASKED = Action(kind="search", text="Ada")
 SAID = Action(kind="answer", text="Tarn")
 
 
-def segment(author: str, *tokens: int) -> Segment:
-    written = author == "policy"
-    return Segment(
-        author=author,  # type: ignore[arg-type]
-        tokens=tokens,
-        text=".",
-        logprobs=tuple(-0.5 for _ in tokens) if written else None,
-        policy_version=0 if written else None,
-    )
+def read(author: Literal["template", "env"], *tokens: int) -> Segment:
+    return Segment(author=author, tokens=tokens, text=".")
 
 
-LINKED = Episode(
-    task=TASK,
-    sample=0,
-    trajectories=(
-        Trajectory(
-            segments=(segment("template", 1, 2), segment("policy", 3, 4, 5, 6)), actions=(ASKED,), stop="rewritten"
-        ),
-        Trajectory(
-            segments=(segment("template", 1, 2), segment("env", 5, 6), segment("template", 7), segment("policy", 8, 9)),
-            actions=(FOUND, SAID),
-        ),
-    ),
+BEFORE = Trajectory(segments=(read("template", 1, 2), written(3, 4, 5, 6)), actions=(ASKED,), stop="rewritten")
+AFTER = Trajectory(
+    segments=(read("template", 1, 2), read("env", 5, 6), read("template", 7), written(8, 9)), actions=(FOUND, SAID)
 )
-WHOLE = Episode(
-    task=TASK,
-    sample=1,
-    trajectories=(Trajectory(segments=(segment("template", 1, 2), segment("policy", 9, 9, 3)), stop="turns"),),
-)
+SHORT = Trajectory(segments=(read("template", 1, 2), written(9, 9, 3)), stop="turns")
+LINKED = Episode(task=TASK, sample=0, trajectories=(BEFORE, AFTER))
+WHOLE = Episode(task=TASK, sample=1, trajectories=(SHORT,))
 GROUP = Group(task=TASK, episodes=(LINKED, WHOLE), scores=(Score(value=1.0), Score(value=0.0)))
 ADVANTAGES = [[0.75, -0.5]]
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from played import make_group, written
 from refusals import refused
 from run_files import figures, weights
 from tiny_models import in_float64
@@ -28,7 +29,7 @@ from sleuth.learn.token_budget import TokenBudget
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.recipe.loss import NAMED_LOSSES, LossRecipe, SamplingRecipe
 from sleuth.training.learning import batches_of_step, combined, policy_loss_of, update_on
-from sleuth.types import Episode, Group, Score, Segment, Task, Trajectory
+from sleuth.types import Score, Segment, Trajectory
 
 LETTERS = 24
 BOUNDS = {"low": 0.05, "high": 0.1}
@@ -149,18 +150,6 @@ def test_figures_of_several_updates():
         assert (both.changed_weights_fraction, both.tokens_computed, both.tokens_dense) == (0.75, 90, 170)
 
 
-def group(name: str, *values: float) -> Group:
-    task = Task(id=name, question="?", golden_answers=("x",))
-    segments = (
-        Segment(author="template", tokens=(1, 2), text="?"),
-        Segment(author="policy", tokens=(ord(name), 3), text="!", logprobs=(-1.0, -1.0)),
-    )
-    episodes = tuple(
-        Episode(task=task, sample=at, trajectories=(Trajectory(segments=segments),)) for at in range(len(values))
-    )
-    return Group(task=task, episodes=episodes, scores=tuple(Score(value=value, note="") for value in values))
-
-
 @pytest.mark.parametrize(
     ("size", "expected"),
     [(None, ["abcd"]), (4, ["abcd"]), (3, ["abc", "d"]), (2, ["ab", "cd"]), (1, ["a", "b", "d"])],
@@ -169,7 +158,9 @@ def test_minibatches_are_groups_in_their_order_and_one_without_a_gradient_is_lef
     stage = load_recipe(recipe_file).stage[1]
     assert isinstance(stage, GrpoRecipe)
     stage = stage.model_copy(update={"prompts_per_update": size})
-    groups = [group(name, 1.0, 0.0) for name in "abxcd"]
+    asked = Segment(author="template", tokens=(1, 2), text="?")
+    texts = {name: Trajectory(segments=(asked, written(ord(name), 3))) for name in "abxcd"}
+    groups = [make_group((text, Score(value=1.0)), (text, Score(value=0.0)), name=name) for name, text in texts.items()]
     advantages: list[list[float | None]] = [[1.0, -1.0], [1.0, -1.0], [None, None], [0.0, 0.0], [1.0, -1.0]]
     batches = batches_of_step(groups, advantages, stage)
     assert ["".join(map(chr, batch.tokens[::2, 2])) for batch in batches] == expected

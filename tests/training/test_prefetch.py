@@ -11,38 +11,35 @@ from pathlib import Path
 
 import pytest
 from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
+from played import make_group, written
 from run_files import groups, log, rows
 from verb import sleuth
 
 from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
-from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
+from sleuth.types import Group, Segment, SleuthError, Trajectory
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-TASK = Task(id="1", question="Where?", golden_answers=("Tarn",))
 
 
-def group(*versions: int | None) -> Group:
+def versions(*each: int | None) -> Group:
     """An episode for each version: as many tokens as it is above 0."""
-    episodes = []
-    for sample, version in enumerate(versions):
-        asked = Segment(author="env", tokens=(1,) * 9, text="?")
-        written = Segment(author="policy", tokens=(2,) * (version or 1), text="!", policy_version=version)
-        episodes.append(Episode(task=TASK, sample=sample, trajectories=(Trajectory(segments=(asked, written)),)))
-    return Group(task=TASK, episodes=tuple(episodes))
+    asked = Segment(author="env", tokens=(1,) * 9, text="?")
+    texts = [(asked, written(*(2,) * (version or 1), version=version)) for version in each]
+    return make_group(*((Trajectory(segments=segments), None) for segments in texts))
 
 
 def test_the_off_policy_share_counts_tokens_that_older_weights_wrote():
-    assert off_policy_fraction([group(4, 3), group(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
-    assert off_policy_fraction([group(4, 4)], newest=4, max_policy_lag=0) == 0
-    assert off_policy_fraction([group(None)], newest=4, max_policy_lag=0) is None
+    assert off_policy_fraction([versions(4, 3), versions(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
+    assert off_policy_fraction([versions(4, 4)], newest=4, max_policy_lag=0) == 0
+    assert off_policy_fraction([versions(None)], newest=4, max_policy_lag=0) is None
 
 
 @pytest.mark.parametrize(("oldest", "max_policy_lag"), [(3, 0), (2, 1)])
 def test_older_weights_than_the_bound_end_the_run(oldest, max_policy_lag):
     with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
-        off_policy_fraction([group(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
+        off_policy_fraction([versions(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
 
 
 def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for():
@@ -120,8 +117,8 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
     for step, version in ((1, 0), (2, 0), (3, 2), (4, 2)):
         played = groups(tmp_path / "run", step)
         asked += [group.task.id for group in played]
-        written = [s for g in played for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
-        assert {segment.policy_version for segment in written} == {version}
+        turns = [s for g in played for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+        assert {segment.policy_version for segment in turns} == {version}
     assert len(set(asked)) == 16  # no question was skipped or asked twice
     trained = [row for row in steps if row["loss"] is not None]
     assert max(row["sampler_learner_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7

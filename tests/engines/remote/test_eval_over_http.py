@@ -27,17 +27,14 @@ TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
 def questions(tmp_path_factory) -> Path:
     """Questions, and the index to search beside them."""
     folder = tmp_path_factory.mktemp("questions")
-    people = [f"Ada {town} Voss" for town in TOWNS]
-    with (folder / "corpus.jsonl").open("w") as lines:
-        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            contents = f'"The Painted Valley of {town}"\nThe Painted Valley of {town} was written by {person}.'
-            lines.write(json.dumps({"id": str(number), "contents": contents}) + "\n")
+    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "questions.jsonl").open("w") as questions:
+        for number, town in enumerate(TOWNS):
+            book, person = f"The Painted Valley of {town}", f"Ada {town} Voss"
+            row = {"id": str(number), "contents": f'"{book}"\n{book} was written by {person}.'}
+            corpus.write(json.dumps(row) + "\n")
+            question = f"{book} was written by whom?"  # the base looks up books
+            questions.write(json.dumps({"id": str(number), "question": question, "golden_answers": [person]}) + "\n")
     build_index(folder / "corpus.jsonl", folder / "index")
-    with (folder / "questions.jsonl").open("w") as lines:
-        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            question = f"The Painted Valley of {town} was written by whom?"  # the base looks up books
-            row = {"id": str(number), "question": question, "golden_answers": [person]}
-            lines.write(json.dumps(row) + "\n")
     return folder / "questions.jsonl"
 
 

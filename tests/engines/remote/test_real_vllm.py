@@ -93,12 +93,9 @@ def is_generating(metrics: str) -> bool:
     return any(float(line.rpartition(" ")[2]) > 0 for line in counts)
 
 
-def test_what_the_server_can_do_is_found(discovered):
+def test_what_the_server_can_do_is_found_and_what_training_cannot_use_is_refused(discovered):
     assert (discovered.kind, discovered.version, discovered.context) == ("vLLM", "0.32.0", CONTEXT)
     assert (discovered.logprobs, discovered.lacks) == ("before temperature", ())
-
-
-def test_what_training_cannot_use_is_refused(discovered):
     assert discovered.problems(context=CONTEXT, temperature=1.0) == []
     [problem] = discovered.problems(context=CONTEXT, temperature=0.7)
     assert "returns log-probabilities before temperature" in problem
