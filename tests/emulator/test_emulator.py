@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,34 +106,21 @@ def test_an_sglang_fills_all_but_a_few_tokens_of_its_context(server):
 def test_pausing_aborts_running_completions_and_new_ones_wait_for_resume(server):
     kind, server = server
     pause, go_on = ("/pause", "/resume") if kind == "vllm" else ("/pause_generation", "/continue_generation")
-    before = written(kind, server)
-    httpx.post(f"{server.url}{pause}").raise_for_status()
-    answers: list[dict[str, Any]] = []
-    waiting = threading.Thread(target=lambda: answers.append(written(kind, server)))
-    waiting.start()
-    waiting.join(0.5)
-    assert (waiting.is_alive(), answers) == (True, [])
-    httpx.post(f"{server.url}{go_on}").raise_for_status()
-    waiting.join(30)
-    assert answers == [before]
-
     long = {"max_tokens": 120} if kind == "vllm" else {"max_new_tokens": 120}
-    ended: list[dict[str, Any]] = []
-    writing = [
-        threading.Thread(target=lambda at=at: ended.append(written(kind, server, temperature=5.0, **long)))
-        for at in range(8)
-    ]
-    for thread in writing:
-        thread.start()
-    deadline = time.monotonic() + 20
-    while not server.engine.running and time.monotonic() < deadline:
-        time.sleep(0.001)
-    httpx.post(f"{server.url}{pause}").raise_for_status()
-    assert server.engine.running == 0
-    httpx.post(f"{server.url}{go_on}").raise_for_status()
-    for thread in writing:
-        thread.join(30)
-    assert "abort" in {answer["ended"] for answer in ended}
+    before = written(kind, server)
+    with ThreadPoolExecutor(9) as clients:
+        writing = [clients.submit(written, kind, server, temperature=5.0, **long) for _ in range(8)]
+        deadline = time.monotonic() + 20
+        while not server.engine.running and time.monotonic() < deadline:
+            time.sleep(0.001)
+        httpx.post(f"{server.url}{pause}").raise_for_status()
+        assert server.engine.running == 0
+        waiting = clients.submit(written, kind, server)
+        time.sleep(0.5)
+        assert not waiting.done()
+        httpx.post(f"{server.url}{go_on}").raise_for_status()
+        assert waiting.result(30) == before
+        assert "abort" in {one.result(30)["ended"] for one in writing}
 
 
 def test_a_sleeping_server_has_lost_its_weights_unless_it_keeps_them(server):

@@ -11,10 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-BRIEF = ("stage.0.data.limit=2", "stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")
-BRIEF += ("stage.1.env.turn_tokens=12", "stage.2.data.limit=2")
-"""Where it is all the same how much is played."""
-
 
 def one_bit(content: bytes) -> bytes:
     at = random.Random(0).randrange(len(content) // 4, len(content) // 2)

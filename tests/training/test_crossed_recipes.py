@@ -148,7 +148,7 @@ def briefly(number: int) -> Any:
     return pytest.param(number, marks=pytest.mark.slow if number % 10 else pytest.mark.sentinel)
 
 
-@pytest.mark.parametrize("number", map(briefly, range(sum(COUNTS.values()))))
+@pytest.mark.parametrize("number", [briefly(number) for number in range(sum(COUNTS.values()))])
 def test_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
     loaded, _ = drawn(world, models)
     if number >= len(loaded):

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damages import BRIEF, IN_PLACE, damage, no_longer_than, remove
+from damages import IN_PLACE, damage, no_longer_than, remove
 from run_files import evaluation, manifest, weights
+from small_stages import BRIEF, SECOND_STAGE
 from verb import sleuth
 
 from sleuth.episodes.protocol import ProtocolCard
@@ -30,15 +31,6 @@ from sleuth.types import SleuthError
 
 SECONDS = 20
 """Longer than reading a checkpoint of a tiny model takes anywhere, shorter than for ever."""
-SECOND_STAGE = """
-[[stage]]
-kind = "supervised"
-name = "after"
-steps = 2
-rows_per_step = 2
-learning_rate = 1e-4
-data = { kind = "world_text", people = 200, mix = { phrasing = 1.0 } }
-"""
 
 
 @pytest.fixture

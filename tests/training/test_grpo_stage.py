@@ -15,6 +15,7 @@ import torch
 from played import make_group
 from run_files import evaluation, figures, groups, log, manifest, weights
 from safetensors.torch import load_file
+from small_stages import SECOND_STAGE
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.dialect import DIALECTS
@@ -137,17 +138,6 @@ def test_a_step_that_is_played_again_finds_what_its_servers_found_before(run, re
     assert len(asked) - made < 4  # those of the one question that the evaluation asks again
 
 
-SECOND_STAGE = """
-[[stage]]
-kind = "supervised"
-name = "after"
-steps = 2
-rows_per_step = 2
-learning_rate = 1e-4
-data = {{ kind = "world_text", people = 200, mix = {{ phrasing = 1.0 }} }}
-"""
-
-
 def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(run, recipe_file, world, tmp_path):
     rows = (world / "qa_train.jsonl").read_text().splitlines(keepends=True)[:5]
     long = json.dumps(json.loads(rows[0]) | {"id": "long", "question": "Where was Ada born? " * 100}) + "\n"
@@ -164,7 +154,7 @@ def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(run, r
 
 def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(run, recipe_file, tmp_path):
     with recipe_file.open("a") as file:
-        file.write(SECOND_STAGE.format())
+        file.write(SECOND_STAGE)
     whole = run(recipe_file, tmp_path / "whole", *BRIEF)
     short = run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
     assert run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2") == short

@@ -132,12 +132,10 @@ def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back()
 
 def test_a_signal_that_the_process_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with StopRequest(print) as request:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert request.agreed(Ranks()) is None
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with StopRequest(print) as request:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.agreed(Ranks()) is None
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path):

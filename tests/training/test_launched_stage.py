@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from run_files import evaluation
+from small_stages import engine
 
 from benchmarks.tiny_run import episodes, rows
 from sleuth.engines.launch import Launch
@@ -44,11 +45,6 @@ def vllm(tmp_path) -> Path:
     command.write_text(EMULATED.format(python=sys.executable, pids=pids, emulator=emulator))
     command.chmod(0o755)
     return command
-
-
-def launched(command: Path, **more: object) -> str:
-    table = {"launch": "vllm", "command": str(command), **more}
-    return f"stage.1.engine={{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in table.items())} }}"
 
 
 def kill_in_second_step(folder: Path) -> None:
@@ -87,7 +83,7 @@ def test_a_run_starts_its_server_and_loses_nothing_when_it_dies(
     slept = as_if_on_one_card(monkeypatch)
     killing = threading.Thread(target=kill_in_second_step, args=(tmp_path,))
     killing.start()
-    run(recipe_file, tmp_path / "run", launched(vllm), "stage.1.steps=2")
+    run(recipe_file, tmp_path / "run", engine(launch="vllm", command=str(vllm)), "stage.1.steps=2")
     killing.join()
     folder = tmp_path / "run"
     assert (
@@ -132,7 +128,7 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
     recipe_file.write_text(recipe_file.read_text() + REASONS.format(problems=problems))
     monkeypatch.delattr("sleuth.evaluation.eval_session.LocalEngine")
     slept = as_if_on_one_card(monkeypatch)
-    run(recipe_file, tmp_path / "run", launched(vllm), "stage.1.steps=1")
+    run(recipe_file, tmp_path / "run", engine(launch="vllm", command=str(vllm)), "stage.1.steps=1")
     log = (tmp_path / "run" / "servers" / "vllm-0.log").read_text()
     first, second = map(int, re.findall(r"supervisor: .* --max-model-len (\d+)", log))
     assert first == 400 < 500 < second

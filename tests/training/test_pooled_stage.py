@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from emulator.served import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer
 from run_files import groups, manifest, rows
+from small_stages import engine, through
 
-from sleuth.learn.models import load_model
-from sleuth.learn.policy import Policy
 from sleuth.training import engines
 from sleuth.training.engines import retried
 from sleuth.types import SleuthError
 
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-
 
 @pytest.fixture
-def pair() -> Iterator[list[EmulatedServer]]:
-    """A vLLM and an SGLang of the tiny base model."""
-    (model, tokenizer), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(2))
-    with (
-        emulated_server("vllm", model, tokenizer, context=512) as one,
-        emulated_server("sglang", other, tokenizer, context=512) as two,
-    ):
-        yield [one, two]
-
-
-def through(pair: list[EmulatedServer], **more: object) -> str:
-    """The override that sends a stage to these servers."""
-    table = {"urls": [server.url for server in pair], **more}
-    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
-    return f"stage.1.engine={{ {inner} }}"
+def pair(servers) -> list[EmulatedServer]:
+    return servers("vllm", "sglang")
 
 
 SHORT = ("stage.0.data.limit=1", "stage.1.env.turn_tokens=10", "stage.2.data.limit=1")
@@ -112,33 +91,19 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
         retried(ask, 0.0, said.append)
 
 
-def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair, monkeypatch):
-    """And what torch keeps of freed tensors is returned before they wake."""
-    events: list[object] = []
-
-    def noted(owner: Any, name: str, event: object) -> None:
-        method = getattr(owner, name)
-
-        def call(*arguments: object, **how: object) -> Any:
-            events.append(event)
-            return method(*arguments, **how)
-
-        monkeypatch.setattr(owner, name, call)
-
+def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair):
+    slept: list[frozenset[str]] = []
     for server in pair:
-        noted(server.engine, "sleep", "sleep")
-        noted(server.engine, "wake", "wake")
-    noted(Policy, "update", "update")
-    noted(torch.cuda, "empty_cache", "release")
-    more = ("stage.1.stop_after=2", SHORT[0], SHORT[2])
-    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), *more)
-    steps = rows(tmp_path / "run")
-    assert events.count("sleep") == 4
-    assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in steps)
-    updates = [at for at, event in enumerate(events) if event == "update"]
-    assert len(updates) == sum(row["loss"] is not None for row in steps) > 0
-    for at in updates:
-        assert events[at + 1 : at + 3] == ["release", "wake"], events
+        lose = server.engine.sleep
+
+        async def watched(*parts: str, lose=lose, **how: bool) -> None:
+            slept.append(frozenset(parts))
+            await lose(*parts, **how)
+
+        server.engine.sleep = watched
+    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), "stage.1.stop_after=2", SHORT[0], SHORT[2])
+    assert slept == [frozenset({"weights", "kv_cache"})] * 4
+    assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -153,7 +118,7 @@ def test_a_run_goes_on_with_its_pool_or_without(run, recipe_file, tmp_path, pair
 def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(run, recipe_file, tmp_path, pair):
     started = time.monotonic()
     with pytest.raises(SleuthError, match=r"engine.urls: http://127.0.0.1:9: does not answer"):
-        run(recipe_file, tmp_path / "nobody", 'stage.1.engine={ urls = ["http://127.0.0.1:9"] }')
+        run(recipe_file, tmp_path / "nobody", engine(urls=["http://127.0.0.1:9"]))
     with pytest.raises(SleuthError, match=r"takes 512 tokens, and context = 600; start it with a longer context"):
         run(recipe_file, tmp_path / "short", through(pair), "stage.1.context=600")
     with pytest.raises(SleuthError, match=r"before temperature, and sampling.temperature = 0.7; start vLLM with"):

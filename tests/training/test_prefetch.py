@@ -6,21 +6,17 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
+from emulator.served import EmulatedServer, repeat_within_rounding
 from played import make_group, written
 from run_files import groups, log, rows
+from small_stages import engine, through
 from verb import sleuth
 
-from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
 from sleuth.types import Group, Segment, SleuthError, Trajectory
-
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 
 def versions(*each: int | None) -> Group:
@@ -80,37 +76,31 @@ def test_work_that_is_cancelled_ends_at_once_and_before_it_began_never_begins():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "problem"),
+    ("more", "loss", "problem"),
     [
-        (("stage.1.engine={ urls = ['http://a'], max_policy_lag = 2 }",), "less than or equal to 1"),
-        (
-            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1, sleeps = true }",),
-            "servers that sleep while the learner",
-        ),
-        (
-            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1 }", "stage.1.loss.old_logprobs=learner"),
-            "engine.max_policy_lag = 1 trains on samples of older weights",
-        ),
+        ({"max_policy_lag": 2}, "sampler", "less than or equal to 1"),
+        ({"max_policy_lag": 1, "sleeps": True}, "sampler", "servers that sleep while the learner"),
+        ({"max_policy_lag": 1}, "learner", "engine.max_policy_lag = 1 trains on samples of older weights"),
     ],
 )
-def test_what_cannot_be_honest_is_refused(recipe_file, overrides, problem):
+def test_what_cannot_be_honest_is_refused(recipe_file, more, loss, problem):
+    overrides = [engine(urls=["http://a"], **more), f"stage.1.loss.old_logprobs={loss}"]
     with pytest.raises(SleuthError, match=problem):
         load_recipe(recipe_file, overrides)
 
 
 @pytest.fixture
-def server() -> Iterator[EmulatedServer]:
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    with emulated_server("sglang", model, tokenizer, context=512) as server:
-        yield server
+def server(servers) -> EmulatedServer:
+    [server] = servers("sglang")
+    return server
 
 
 def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_it_stopped(
     run, recipe_file, tmp_path, server
 ):
-    engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}"
-    run(recipe_file, tmp_path / "run", engine, "stage.1.stop_after=2")
-    run(recipe_file, tmp_path / "run", engine)
+    ahead = through([server], max_policy_lag=1)
+    run(recipe_file, tmp_path / "run", ahead, "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", ahead)
     steps = rows(tmp_path / "run")
     assert [row["off_policy_fraction"] for row in steps] == [0, 1, 0, 1]  # each session plays its first step itself
     asked = []
@@ -126,7 +116,7 @@ def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_i
 
 
 def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, recipe_file, tmp_path, server):
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}")
+    run(recipe_file, tmp_path / "run", through([server], max_policy_lag=1))
     recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
     assert sum(loss is not None for loss in recorded.values()) > 1
     for step, loss in recorded.items():
@@ -138,10 +128,8 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, rec
 def test_the_order_in_which_turns_arrive_moves_nothing(run, recipe_file, tmp_path, server):
     repeat_within_rounding([server])
     for at_once in (64, 3):
-        engine = (
-            f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, max_policy_lag = 1 }}"
-        )
-        run(recipe_file, tmp_path / str(at_once), engine, "stage.1.steps=3")
+        pool = through([server], requests_at_once=at_once, max_policy_lag=1)
+        run(recipe_file, tmp_path / str(at_once), pool, "stage.1.steps=3")
     together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
     for one, other in zip(together, by_threes, strict=True):
         texts = [

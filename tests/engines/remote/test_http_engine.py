@@ -131,13 +131,6 @@ def test_a_refused_request_is_retried(model, tokenizer, words, kind):
     require_same_turns(through_http, written_here(model, tokenizer, greedy(words)))
 
 
-def test_a_server_that_is_gone_is_one_line(model, tokenizer, words):
-    with serving(model, tokenizer, "vLLM") as server:
-        place = found(server)
-    with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 5 times"):
-        asked(server, greedy(words)[:1], place=place)
-
-
 def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch):
     """It may have been given up because it was long: asked again, long turns would be rarer than they are."""
     monkeypatch.setattr(http_engine, "ANSWER_SECONDS", 0.2)

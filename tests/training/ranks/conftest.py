@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from launchers import finish, torchrun_forking
+from processes import finish, torchrun_forking
 
 from sleuth.think.world_texts import CarelessTexts
 

@@ -60,27 +60,20 @@ def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all():
         assert one["total"] == {"a": 3.0, "b": 1.5}
 
 
-def signalled(ranks: Ranks) -> list[int | None]:
+def signalled(ranks: Ranks, number: int, when: tuple[int | None, ...]) -> list[int | None]:
+    """What is agreed at each of three steps, at which a rank gets the signal when it is told."""
     agreed: list[int | None] = []
     with StopRequest(print) as request:
         for step in range(3):
-            if step == ranks.rank:  # rank 1 gets it a step later than rank 0
-                os.kill(os.getpid(), signal.SIGTERM)
+            if step == when[ranks.rank]:
+                os.kill(os.getpid(), number)
             agreed.append(request.agreed(ranks))
     return agreed
 
 
-def signalled_on_the_last(ranks: Ranks) -> list[int | None]:
-    with StopRequest(print) as request:
-        before = request.agreed(ranks)
-        if not ranks.first:
-            os.kill(os.getpid(), signal.SIGINT)
-        return [before, request.agreed(ranks)]
-
-
 def test_ranks_stop_at_the_same_step_whichever_got_the_signal():
-    assert on_ranks(2, signalled) == [[signal.SIGTERM] * 3] * 2
-    assert on_ranks(2, signalled_on_the_last) == [[None, signal.SIGINT]] * 2
+    assert on_ranks(2, signalled, signal.SIGTERM, (0, 1)) == [[signal.SIGTERM] * 3] * 2
+    assert on_ranks(2, signalled, signal.SIGINT, (None, 1)) == [[None, signal.SIGINT, signal.SIGINT]] * 2
 
 
 def test_a_world_of_one_returns_its_own_values():

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
-from launchers import finish, torchrun
-from processes import on_ranks
+from emulator.served import EmulatedServer, repeat_within_rounding
+from processes import finish, on_ranks, torchrun
 from run_files import figures, groups
 from runs_on_ranks import run_on
+from small_stages import through
 from test_stages_on_ranks import assert_same_run
 
 from benchmarks.pooled_ranks import gradients
@@ -37,35 +36,12 @@ BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
 
 
-@pytest.fixture
-def servers() -> Iterator[Callable[..., list[EmulatedServer]]]:
-    """`servers("vllm", "sglang")`, each with the tiny base model."""
-    from contextlib import ExitStack
-
-    with ExitStack() as open_:
-
-        def start(*kinds: str, **faults: Any) -> list[EmulatedServer]:
-            models = [load_model(str(BASE), dtype="float32", device="cpu") for _ in kinds]
-            return [
-                open_.enter_context(emulated_server(kind, *loaded, context=CONTEXT, **faults))
-                for kind, loaded in zip(kinds, models, strict=True)
-            ]
-
-        yield start
-
-
-def through(servers: list[EmulatedServer], **more: object) -> str:
-    """The override that sends the stage to these servers."""
-    table = {"urls": [server.url for server in servers], **more}
-    return f"stage.0.engine={{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in table.items())} }}"
-
-
 @pytest.mark.parametrize("lag", [0, 1])
 def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(recipes, servers, tmp_path, lag):
     """With `max_policy_lag = 1` too, where ranks gather episodes in one thread and gradients in another."""
     pair = servers("vllm", "sglang")
     repeat_within_rounding(pair)
-    pool = through(pair, max_policy_lag=lag)
+    pool = through(pair, stage=0, max_policy_lag=lag)
     for ranks in (1, 2):
         run_on(ranks, recipes["grpo"], tmp_path / str(ranks), pool, f"stage.0.stop_after={2 + lag}")
     alone, shared = (figures(tmp_path / str(ranks)) for ranks in (1, 2))
@@ -212,7 +188,7 @@ def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(server
 def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(recipes, servers, tmp_path):
     pair = servers("vllm", "sglang")
     folder = tmp_path / "run"
-    train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair), "--run", str(folder))
+    train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair, stage=0), "--run", str(folder))
     broken = train()
     ranks = ranks_of(broken, folder)
     while broken.poll() is None and not list(folder.glob("checkpoints/step-000002")):

@@ -15,7 +15,7 @@ from subprocess import Popen
 from typing import Any
 
 import pytest
-from launchers import finish, on_ray
+from processes import finish, on_ray
 from run_files import bytes_of, figures, written
 from verb import sleuth
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import finish, torchrun, torchrun_forking
+from processes import finish, torchrun, torchrun_forking
 from run_files import bytes_of, figures, groups, written
 from runs_on_ranks import run_on, run_short_of_memory
 

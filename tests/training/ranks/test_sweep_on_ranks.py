@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from launchers import finish, torchrun
+from processes import finish, torchrun
 
 pytestmark = pytest.mark.ranks
 
