@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_227,
     "data": 2_261,
     "dialect.py": 251,
-    "engines": 4_975,
+    "engines": 4_941,
     "episodes": 2_180,
     "evaluation": 1_891,
     "family.py": 256,

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from emulator.served import EmulatedServer, repeat_within_rounding
+from emulator.served import EmulatedServer
 from played import make_group, written
 from run_files import groups, log, rows
 from small_stages import engine, through
@@ -122,23 +122,3 @@ def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, rec
     for step, loss in recorded.items():
         found = json.loads(sleuth("replay", tmp_path / "run", step, "--json").stdout)
         assert found["loss"] == found["recorded_loss"] == loss
-
-
-@pytest.mark.slow
-def test_the_order_in_which_turns_arrive_moves_nothing(run, recipe_file, tmp_path, server):
-    repeat_within_rounding([server])
-    for at_once in (64, 3):
-        pool = through([server], requests_at_once=at_once, max_policy_lag=1)
-        run(recipe_file, tmp_path / str(at_once), pool, "stage.1.steps=3")
-    together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
-    for one, other in zip(together, by_threes, strict=True):
-        texts = [
-            [
-                (group.task.id, [[segment.tokens for segment in e.trajectory.segments] for e in group.episodes])
-                for group in groups(tmp_path / name, one["step"])
-            ]
-            for name in ("64", "3")
-        ]
-        assert texts[0] == texts[1]
-        assert (one["loss"] is None) == (other["loss"] is None)
-        assert one["loss"] is None or one["loss"] == pytest.approx(other["loss"], rel=1e-3)

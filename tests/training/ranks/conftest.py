@@ -81,12 +81,8 @@ def recipes(world, once) -> dict[str, Path]:
         with open(folder / "texts.jsonl", "w") as file:
             for number in range(12):
                 text = texts.text(number)
-                row = {
-                    "id": f"text-{number}",
-                    "text": text.text,
-                    "cut": len(text.beginning),
-                    "golden_answers": [text.answer],
-                }
+                row = {"id": f"text-{number}", "text": text.text, "cut": len(text.beginning)}
+                row |= {"golden_answers": [text.answer]}
                 file.write(json.dumps(row) + "\n")
         for kind, stage in STAGES.items():
             head = f'name = "{kind}"\nmodel = "{MODEL}"\nseed = 4\n\n[[stage]]'
