@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_files import rows
+from run_files import groups, rows
 from tiny_models import SHAPE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.data.documents import part_of, read_documents
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.splicing import break_offsets, insert_thoughts
 from sleuth.types import Document, Thought
 
@@ -123,9 +122,8 @@ def test_four_stages_run_on_real_text_without_a_malformed_row(documents, model, 
     assert all(row["missing_fraction"] == 0 for row in steps if "missing_fraction" in row)
     by_id = {document.id: document for document in documents}
     longest, read = {"self-improving": 48, "gain": 96}, 0
-    for file in sorted((tmp_path / "run" / "rollouts").glob("*.parquet")):
-        row = steps[int(file.stem.removeprefix("step-")) - 1]
-        for group in read_rollouts(file):
+    for step, row in enumerate(steps, start=1):
+        for group in groups(tmp_path / "run", step):
             told = group.task.continuation
             assert told is not None
             document = by_id[told.document]

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pools import Pools, asked, move, require_same_turns
-from real_vllm import RealVllm, require_every_episode_once
+from real_vllm import RealVllm, require_every_episode_once, running
 
 from sleuth.convert.merge import merge_shards
 from sleuth.engines.remote.http_client import HttpClient
@@ -32,15 +32,6 @@ BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 CONTEXT = 512
 UNSHARED = {"connection": "close"}  # a server that is short of cores may close an idle connection while it is used
 LIMITS = {"requests_at_once": 64, "seconds": 60.0, "unavailable_timeout": 300.0}
-
-
-def running(model: Path, folder: Path) -> Iterator[RealVllm]:
-    server = RealVllm(model, folder / "vllm.log", context=CONTEXT)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="module")

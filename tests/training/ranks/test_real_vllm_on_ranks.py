@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import LARGEST_KL, RealVllm
+from real_vllm import LARGEST_KL, RealVllm, running
 from run_files import figures, groups
 from runs_on_ranks import run_on
 from test_stages_on_ranks import assert_same_run
@@ -18,12 +18,7 @@ BASE = Path(__file__).parents[3] / "models" / "tiny-base"
 
 @pytest.fixture
 def vllm(tmp_path) -> Iterator[RealVllm]:
-    server = RealVllm(BASE, tmp_path / "vllm.log", context=512)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
+    yield from running(BASE, tmp_path)
 
 
 def test_two_ranks_with_a_real_vllm_are_the_run_of_one_process_with_it(recipes, vllm, tmp_path):

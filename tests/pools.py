@@ -20,6 +20,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_sync import EngineReplica
+from sleuth.ranks import ALONE, Ranks
 from sleuth.render import find_eos_ids
 from sleuth.types import Completion, Engine, Sampling
 
@@ -48,6 +49,7 @@ class Pools:
         folder: Path | None = None,
         temperature: float = 1.0,
         published: bool = True,
+        ranks: Ranks = ALONE,
         **limits: object,
     ) -> PoolEngine:
         """A pool that has published version 1 unless told otherwise."""
@@ -65,6 +67,7 @@ class Pools:
             ),
             shared=folder or self.folder,
             log=self.lines.append,
+            ranks=ranks,
         )
         if published:
             engine.publish(1)
