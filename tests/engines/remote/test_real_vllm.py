@@ -178,7 +178,7 @@ async def load_published(pool: PoolEngine) -> None:
 
 
 def test_an_aborted_turn_is_sampled_again_to_the_same_tokens(vllm, pool, pools):
-    requests = pools.sampled(max_tokens=400)
+    requests = pools.sampled(groups=16, siblings=1, max_tokens=400)
     undisturbed = asked(pool, requests)
 
     async def ask() -> list[Completion]:
