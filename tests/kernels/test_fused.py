@@ -267,12 +267,6 @@ class Recorded(nn.Module):
         return options
 
 
-@pytest.mark.parametrize("cache", [{}, {"past_key_values": None}, {"cache": None}])
-def test_attention_on_a_cpu_gets_the_options_of_its_caller_and_no_other(cache) -> None:
-    given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, "branches": 3} | cache
-    assert fused._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
-
-
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_attention_with_a_cache_is_not_fused(monkeypatch, name) -> None:
     monkeypatch.setattr(fused, "on_card", lambda *tensors: True)
@@ -288,14 +282,6 @@ def test_switched_off_a_card_has_the_paths_of_before(make_model, make_rows, on_c
     monkeypatch.setattr(fused._Switch, "on", True)
     with pytest.raises(AssertionError, match="fused"):
         token_logprobs(make_model(), part)
-
-
-def test_tensors_of_a_card_are_plain_ones() -> None:
-    class OnCard(torch.Tensor):
-        is_cuda = True
-
-    assert not fused.on_card(torch.ones(3, 2))
-    assert not fused.on_card(torch.ones(3, 2).as_subclass(OnCard))
 
 
 def refuse(*arguments, **options):
