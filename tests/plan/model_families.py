@@ -274,6 +274,11 @@ DROPS = ("history", "warning", "at the second question the template drops the th
 OPENS = ("thinking", "ok", "every prompt opens a thought")
 READ = ("tool calls", "ok", "which chat, tools and verl read")
 NO_TOOLS = ("tool calls", "warning", "chat, tools and verl cannot be used: the chat template does not render tools")
+CANNOT_CALL = (
+    "tool calls",
+    "warning",
+    "cannot be used: the chat template cannot render messages of user, assistant, tool",
+)
 DATE = ("template", "warning", "it writes today's date into the prompt")
 
 FAMILIES: dict[str, Family] = {
@@ -363,13 +368,7 @@ FAMILIES: dict[str, Family] = {
         eos="</s>",
         bos="<s>",
         stops=("</s>",),
-        finds=(
-            (
-                "tool calls",
-                "warning",
-                "cannot be used: the chat template cannot render messages of user, assistant, tool",
-            )
-        ),
+        finds=(CANNOT_CALL,),
     ),
     "DeepSeek distils": Family(
         template=DEEPSEEK_DISTIL,
@@ -386,11 +385,7 @@ FAMILIES: dict[str, Family] = {
         stops=("<|return|>", "<|call|>"),
         finds=(
             DATE,
-            (
-                "tool calls",
-                "warning",
-                "cannot be used: the chat template cannot render messages of user, assistant, tool",
-            ),
+            CANNOT_CALL,
             ("thinking", "ok", 'reasoning_effort = "low": the prompt ends with'),
         ),
     ),

@@ -109,7 +109,8 @@ CLOSED = 'stage.0.env={ kind = "search", dialect = "chat", prompt = "plain", pro
 )
 def test_a_word_that_names_nothing_is_told_with_its_key(recipe: Path, override: str, problem: str) -> None:
     [told] = problems(recipe, override)
-    assert f"--set {override}: stage.{override[6]}.env.{problem}" in told
+    assert told.startswith(f"--set {override}: stage.")
+    assert problem in told
 
 
 @pytest.mark.parametrize(

@@ -55,3 +55,8 @@ def test_a_model_that_leaves_no_room_is_one_line_with_the_remedies(recipe: Recip
         server_memory(recipe, pool_of(recipe), None, 24 * GB, CONTEXT)
     with pytest.raises(SleuthError, match=r"is too large for a server with 5\.0 GB"):
         server_memory(recipe, pool_of(recipe), 5 * GB, 80 * GB, CONTEXT)
+
+
+def test_a_server_on_the_cpu_gets_a_cache_for_its_requests(recipe: Recipe) -> None:
+    assert server_memory(recipe, pool_of(recipe), None, None, CONTEXT) == 8 * GB
+    assert server_memory(recipe, pool_of(recipe), 3 * GB, None, CONTEXT) == 3 * GB
