@@ -14,17 +14,9 @@ from benchmarks.padded_peer import Padded
 from benchmarks.shapes import SHAPES, distinct_positions, draw_rows, scored_tokens
 from benchmarks.sides import Terms, relative_error
 
-CONFIG = Qwen3Config(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    initializer_range=0.2,
-    tie_word_embeddings=True,
-)
+SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+CONFIG = Qwen3Config(**SIZES, **HEADS, initializer_range=0.2, tie_word_embeddings=True)
 
 
 @pytest.fixture

@@ -224,14 +224,6 @@ def no_compiler(on_card, monkeypatch) -> Iterator[None]:
 LINE = "fused functions are off, which makes updates slower: RuntimeError: no triton here\n"
 
 
-def test_without_a_compiler_functions_run_as_written_after_one_line(no_compiler, capsys) -> None:
-    twice = Fused(lambda rows: 2 * rows)
-    for _ in range(2):
-        assert torch.equal(twice(torch.ones(3, 2)), torch.full((3, 2), 2.0))
-    assert capsys.readouterr().err == LINE
-    assert not fused.is_on()
-
-
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_an_update_goes_on_without_a_compiler(make_model, make_rows, request, capsys, checkpointed) -> None:
     def gradient():

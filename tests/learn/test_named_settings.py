@@ -43,9 +43,8 @@ def policy_loss_of(recipe: LossRecipe) -> PolicyLoss:
 
 def ours(recipe: dict[str, Any], advantages: list[float], empty: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, gradient (B, T) and clip fraction of a `[stage.loss]` on the frozen batch; `empty` rows train nothing."""
-    starts = NAMED_LOSSES.get(recipe.get("setting", ""), {}).get(
-        "old_logprobs", "learner"
-    )  # on policy, unless said otherwise
+    named = NAMED_LOSSES.get(recipe.get("setting", ""), {})
+    starts = named.get("old_logprobs", "learner")  # on policy, unless said otherwise
     loss = LossRecipe.model_validate({"old_logprobs": starts} | recipe)
     trained = tensor(BATCH["mask"]).bool()
     trained[list(empty)] = False
@@ -336,12 +335,7 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
             {"ratio": "sequence", "old_logprobs": "learner"},
             'ratio = "sequence" has no effect with old_logprobs = "learner"',
         ),
-        (
-            {"policy_loss": "cispo", "old_logprobs": "learner"},
-            'policy_loss = "cispo" has no effect with old_logprobs = "learner"',
-        ),
         ({"tis_cap": 2.0, "old_logprobs": "sampler"}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
-        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
     ],
 )
 def test_a_loss_that_would_not_be_what_it_says_is_refused(keys, expected):

@@ -10,14 +10,7 @@ import torch
 import transformers
 from padded import group_rows, padded_logprobs, whole
 from tiny_models import VOCABULARY
-from transformers import (
-    CohereConfig,
-    Gemma2Config,
-    Lfm2Config,
-    Llama4TextConfig,
-    Qwen2MoeConfig,
-    Qwen3NextConfig,
-)
+from transformers import CohereConfig, Gemma2Config, Lfm2Config, Llama4TextConfig, Qwen2MoeConfig, Qwen3NextConfig
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
 from sleuth.learn.batch import collate

@@ -15,16 +15,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.optim import Optimisation, Optimiser
 
-CONFIG = Qwen3Config(
-    vocab_size=151_936,
-    hidden_size=1_024,
-    intermediate_size=3_072,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    tie_word_embeddings=True,
-)
+SIZES = {"vocab_size": 151_936, "hidden_size": 1_024, "intermediate_size": 3_072, "num_hidden_layers": 28}
+HEADS = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
+CONFIG = Qwen3Config(**SIZES, **HEADS, tie_word_embeddings=True)
 WITHOUT_LAUNCH = {"empty", "empty_like", "detach", "device", "split_with_sizes"}
 
 

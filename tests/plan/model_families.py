@@ -383,10 +383,6 @@ FAMILIES: dict[str, Family] = {
         controls=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
         eos="<|return|>",
         stops=("<|return|>", "<|call|>"),
-        finds=(
-            DATE,
-            CANNOT_CALL,
-            ("thinking", "ok", 'reasoning_effort = "low": the prompt ends with'),
-        ),
+        finds=(DATE, CANNOT_CALL, ("thinking", "ok", 'reasoning_effort = "low": the prompt ends with')),
     ),
 }

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
+from chat_tokenizers import KEEPS, chat_tokenizer
 
 from sleuth.episodes.calls import CallRecord, EpisodeCalls
 from sleuth.episodes.scripted import ScriptedEngine
@@ -27,7 +27,6 @@ from sleuth.types import (
     Passage,
     Reply,
     RetrievalFailed,
-    SleuthError,
     Task,
     Trajectory,
 )
@@ -189,10 +188,7 @@ def test_odd_results_are_read_by_the_policy_and_long_ones_cut_before_they_are_en
         (call("fails"), "error: fails: ValueError: no way"),
         (call("hangs"), "error: hangs: did not return within 0.3 seconds"),
         ("<tool_call>add 2 and 4</tool_call>", NO_CALL),
-        (
-            '<tool_call>{"name": "add", "arguments": 3}</tool_call>',
-            NO_CALL,
-        ),
+        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', NO_CALL),
     ],
 )
 def test_whatever_is_wrong_with_a_call_is_its_result_and_the_episode_goes_on(
@@ -386,8 +382,3 @@ def test_all_calls_of_a_message_are_made_in_their_order_as_far_as_the_limit_allo
         "6", "2", "6", "2", "error: this call was not made: none is left", None
     ]  # fmt: skip
     assert "none is left" in read.trajectory.text
-
-
-def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
-    with pytest.raises(SleuthError, match="the chat template does not render tools"):
-        chat_episode(NO_TOOLS, tmp_path)
