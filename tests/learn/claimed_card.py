@@ -51,9 +51,7 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "overloadpacket", func).__name__
-        if name not in VIEWS and not name.startswith(
-            ("empty", "new_empty", "split", "alias", "detach")
-        ):
+        if name not in VIEWS and not name.startswith(("empty", "new_empty", "split", "alias", "detach")):
             self.names[name] += 1
         if name.startswith("index_add") and len(args[2].unique()) < len(args[2]):
             self.repeated_sums += 1

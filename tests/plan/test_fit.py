@@ -213,6 +213,19 @@ def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> N
     assert need.typical < need.at_limit
 
 
+def test_a_change_that_the_recipe_does_not_allow_is_not_proposed(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", 'stage.1.engine={urls=["http://127.0.0.1:1"]}')
+    planned = plan_for_cards(recipe, read_cards("24GB"))
+    assert planned.change is None or not any("lora" in key for key in planned.change.keys)
+
+
+def test_a_closed_book_is_one_turn_without_results(make_recipe) -> None:
+    closed = "stage.0.env={ kind = 'search', dialect = 'sleuth', prompt = 'plain', closed_book = true }"
+    recipe = make_recipe("Qwen3-4B", closed)
+    lengths = recipe.stage[0].lengths(recipe, 0)
+    assert (lengths.prompt, lengths.response, lengths.sampled) == (300, 64, 64)
+
+
 def test_a_plan_names_the_keys_that_it_tried(make_recipe) -> None:
     plan = plan_for_cards(make_recipe("Qwen3-4B"), read_cards("h100-80"))
     assert not plan.fits
