@@ -17,7 +17,6 @@ from sleuth.learn.losses import (
     out_of_bounds,
     sampler_learner_kl,
     sequence_old_logprobs,
-    supervised_loss,
     token_weights,
     truncated_importance_weights,
 )
@@ -155,21 +154,6 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed):
     assert kl_penalty(p, ref, "k3").min() >= 0
 
 
-def test_the_expected_gradient_of_k2_is_the_gradient_of_the_kl_and_that_of_k1_is_zero():
-    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
-    ref = torch.tensor([0.1, 0.2, -0.5], dtype=torch.float64).log_softmax(dim=0)
-
-    def expected_gradient(value_of):
-        p = logits.log_softmax(dim=0)
-        return torch.autograd.grad(value_of(p), logits)[0]
-
-    exact = expected_gradient(lambda p: (p.exp() * (p - ref)).sum())
-    sampled = {kind: expected_gradient(lambda p, kind=kind: (p.exp().detach() * kl_penalty(p, ref, kind)).sum())
-               for kind in ("k1", "k2")}  # fmt: skip
-    torch.testing.assert_close(sampled["k2"], exact)
-    torch.testing.assert_close(sampled["k1"], torch.zeros(3, dtype=torch.float64))
-
-
 def test_mismatch_kl_is_the_expected_kl_from_sampler_to_learner():
     sampler = torch.tensor([[0.7, 0.2, 0.1]]).log()
     learner = torch.tensor([[0.5, 0.3, 0.2]]).log()
@@ -185,13 +169,6 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
     weights = truncated_importance_weights(learner, sampler, cap=2.0)
     torch.testing.assert_close(weights, one_row(2.0, 1.5, 0.5))
     assert not weights.requires_grad
-
-
-def test_supervised_loss_is_cross_entropy():
-    # -(log 1/2 + log 1/8) / 2 = 2 log 2; the third token is not trained
-    logprobs = one_row(LOG(1 / 2), LOG(1 / 8), LOG(1 / 100))
-    weights = token_weights(torch.tensor([[True, True, False]]), "token")
-    assert supervised_loss(logprobs, weights).item() == pytest.approx(2 * LOG(2))
 
 
 # -- advantages --------------------------------------------------------------------------------------------------------
