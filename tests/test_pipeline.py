@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from tokenizers import Tokenizer, models
 from verb import write_rows
 
 from sleuth import family
+from sleuth.cli import pipeline
 from sleuth.cli.pipeline import require_inputs, run_recipe
+from sleuth.host.hardware import CARDS, card_with
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.models import load_model, random_model, require_teacher
 from sleuth.learn.optim import Optimisation
@@ -76,6 +79,27 @@ def complaint(given: Recipe) -> str:
         require_inputs(given)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("card", [[], ['card="1 x 24GB"']])
+def test_a_run_on_a_card_begins_with_its_plan(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch, card: list[str]
+) -> None:
+    monkeypatch.setattr(pipeline, "pick_device", lambda device: "cuda")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: SimpleNamespace(total_memory=85_000_000_000))
+    planned = pipeline._planned(load_recipe(recipe_file, card), 1)
+    assert planned["grpo"]["seconds"]
+    assert planned["grpo"]["memory_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "like"),
+    [(85_000_000_000, "a100-80"), (150_000_000_000, "h200-141"), (25_400_000_000, "l4"), (8_000_000_000, "l4")],
+)
+def test_a_card_without_a_name_has_the_figures_of_the_list(memory: int, like: str) -> None:
+    found = card_with(memory)
+    assert (found.memory, found.flops, found.bandwidth) == (memory, CARDS[like].flops, CARDS[like].bandwidth)
 
 
 def test_every_kind_of_stage_names_what_runs_it() -> None:

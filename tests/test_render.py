@@ -60,6 +60,13 @@ def test_a_character_is_returned_with_its_last_byte():
     assert (first[0], set(first[1:]), octopus, last) == ("a", {""}, "🐙", "b")
 
 
+def test_invalid_bytes_are_not_held_back_for_ever():
+    continuation = encode(TOKENIZER, "🐙")[-1]
+    decoder = IncrementalDecoder(TOKENIZER)
+    shown = "".join(decoder.push(continuation) for _ in range(60))
+    assert len(shown) >= 56
+
+
 def test_text_that_continues_a_text_keeps_its_leading_space():
     tokenizer = space_dropping_tokenizer()
     decoder = IncrementalDecoder(tokenizer, context=[1])
@@ -148,6 +155,12 @@ def test_a_control_token_is_one_in_the_template_and_letters_in_the_question():
     segments = Renderer(TOKENIZER).render_all(pieces)
     assert [(s.author, s.text) for s in segments] == [(piece.author, piece.text) for piece in pieces]
     assert [s.tokens.count(TOKENIZER.eos_token_id) for s in segments] == [2, 0, 1]
+
+
+def test_a_control_token_that_a_template_and_a_question_only_spell_together_is_letters():
+    segments = Renderer(TOKENIZER).render_all(prompt("<|en", "d|", ">"))
+    assert TOKENIZER.eos_token_id not in [token for segment in segments for token in segment.tokens]
+    assert "".join(segment.text for segment in segments) == TOKENIZER.eos_token
 
 
 def test_what_follows_a_prompt_is_encoded_by_itself():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.recipe import dump_toml, load_recipe
+from sleuth.recipe import Recipe, dump_toml, load_recipe
 from sleuth.recipe.load import load_rewards
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import SleuthError
@@ -49,6 +49,14 @@ def test_a_resolved_recipe_keeps_its_files_wherever_it_is_stored(demo: Path, wri
     assert resolved.stage[1].reward[0].parameters == {"limit": 3}
 
 
+def test_a_recipe_that_is_validated_in_python_is_the_one_that_is_stored(demo: Path, write: Write) -> None:
+    write("current/own_names.py", "def f(episode, limit): ...")
+    tables = load_recipe(demo, [REWARD.format("elsewhere:f")]).model_dump(exclude={"resolved_from"})
+    tables["stage"][1]["reward"][0]["function"] = "own_names:f"
+    made = Recipe.model_validate(tables)
+    assert load_recipe(write("runs/x/recipe.toml", dump_toml(made))).stage == made.stage
+
+
 def test_a_file_that_a_function_reads_and_is_missing_is_one_line(demo: Path, write: Write) -> None:
     write("current/own_names.py", "def f(episode, limit): ...")
     text = REWARD.format("own_names:f").replace(" }]", ", files = ['words.txt'] }]")
@@ -63,6 +71,12 @@ def test_a_file_that_a_function_reads_and_is_missing_is_one_line(demo: Path, wri
     assert line.endswith("""stage.1.reward.0.files = ["words.txt"]: words.txt: no such file""")
     write("current/words.txt", "one")
     assert not missing()
+
+
+def test_parameters_are_no_names_of_functions(demo: Path, write: Write) -> None:
+    write("current/own_names.py", "")
+    text = "stage.1.reward=[{ kind = 'python', function = 'json:loads', parameters = { function = 'own_names:f' } }]"
+    assert load_recipe(demo, [text]).stage[1].reward[0].parameters == {"function": "own_names:f"}
 
 
 def test_a_file_of_rewards_looks_beside_itself(write: Write, tmp_path: Path) -> None:

@@ -365,6 +365,11 @@ def test_settings_that_do_not_fit_a_refiner_are_refused(refiner: Path, override:
     assert expected in message(refiner, override)
 
 
+def test_a_padding_penalty_with_a_published_sum_is_refused(refiner: Path) -> None:
+    text = message(refiner, "stage.1.reward.0.sum=additive", "stage.1.reward.0.padding_penalty=0.5")
+    assert 'stage.1.reward.0.padding_penalty = 0.5 has no effect with sum = "additive"' in text
+
+
 def test_a_warm_start_before_a_refining_stage_is_refused(refiner: Path, write: Write) -> None:
     begin = 'kind = "grpo"'
     warm = (
