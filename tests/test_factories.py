@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Literal, get_args
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from verb import write_rows
 
 from sleuth.answers.factory import scorer_warnings
 from sleuth.answers.scorers import SCORERS
@@ -34,18 +34,12 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BASE, tmp_path / "model"))
 
 
-def complaint(folder: Path) -> str:
-    with pytest.raises(SleuthError) as caught:
-        load_model(str(folder), dtype="float32", device="cpu")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_weights_that_lack_a_parameter_are_refused_not_filled_with_random_numbers(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "lack 1 of the model's parameters, such as model.norm.weight" in complaint(folder)
+    with pytest.raises(SleuthError, match=r"lack 1 of the model's parameters, such as model\.norm\.weight"):
+        load_model(str(folder), dtype="float32", device="cpu")
 
 
 @pytest.mark.parametrize("has_generation_config", [True, False])
@@ -60,17 +54,6 @@ def test_the_outline_of_a_model_is_that_of_its_weights(folder: Path, has_generat
     (folder / "config.json").unlink()
     with pytest.raises(SleuthError, match="no model's config could be read from this folder or hub id"):
         load_outline(str(folder))
-
-
-def test_unreadable_weights_are_refused_in_one_line(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"no weights at all")
-    assert str(folder) in complaint(folder)
-
-
-def test_weights_of_another_shape_are_refused_in_one_line(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
-    assert str(folder) in complaint(folder)
 
 
 def test_a_recipe_can_name_every_scorer() -> None:
@@ -120,7 +103,7 @@ def shown_to(setting: Setting, task: Task) -> list[str]:
 
 def test_the_gold_arm_shows_the_passages_that_the_row_names(tmp_path: Path) -> None:
     passages = [{"id": f"p{at}", "contents": f'"Town {at}"\nIts mayor is Ada.'} for at in range(5)]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(passage) + "\n" for passage in passages))
+    write_rows(tmp_path / "corpus.jsonl", passages)
     build_index(tmp_path / "corpus.jsonl", tmp_path / "index")
     env = SearchEnvRecipe(kind="search", dialect="sleuth", prompt="plain", retriever="gold", index=tmp_path / "index")
     tasks = gold_tasks(["p2"], ["p4", "p0"], ["p4", "p3", "p2", "p1"], ["p0", "elsewhere", "p0"])
@@ -137,6 +120,7 @@ def test_the_gold_arm_shows_the_passages_that_the_row_names(tmp_path: Path) -> N
 
 def test_an_added_token_is_one_token_and_its_embedding_is_distributed_as_the_others(folder: Path) -> None:
     model, tokenizer = load_model(str(folder), dtype="float32", device="cpu")
+    other, _ = load_model(str(folder), dtype="float32", device="cpu")
     words, before = len(tokenizer), model.get_input_embeddings().weight.detach().clone()
     tags = [f"<tag{number}>" for number in range(200)]
     assert add_tokens(model, tokenizer, [*tags, " wrote"]) == tags
@@ -148,14 +132,9 @@ def test_an_added_token_is_one_token_and_its_embedding_is_distributed_as_the_oth
     assert model.config.vocab_size == words + 200
     torch.testing.assert_close(after[words:].mean(dim=0), before.mean(dim=0), atol=0.05, rtol=0)
     assert after[words:].std().item() == pytest.approx(before.std().item(), rel=0.05)
-
-
-def test_added_tokens_start_with_the_same_embeddings_every_time(folder: Path) -> None:
-    one, other = (load_model(str(folder), dtype="float32", device="cpu") for _ in range(2))
-    for model, tokenizer in (one, other):
-        torch.manual_seed(id(model) % 1000)
-        add_tokens(model, tokenizer, ["<snippet id=", "</snippet>"])
-    assert torch.equal(one[0].get_input_embeddings().weight, other[0].get_input_embeddings().weight)
+    torch.manual_seed(7)
+    add_tokens(other, load_tokenizer(str(folder)), [*tags, " wrote"])
+    assert torch.equal(other.get_input_embeddings().weight, after)  # the same every time
 
 
 def test_a_model_with_spare_rows_in_its_vocabulary_keeps_its_size(folder: Path) -> None:

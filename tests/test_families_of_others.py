@@ -179,11 +179,6 @@ def test_a_family_that_cannot_be_used_is_one_line_with_its_place(
     assert problem(recipe).startswith(f'{recipe}: families.0 = "verses.py:POETRY": {line}')
 
 
-def test_a_family_that_is_not_there_is_one_line(recipe: Path) -> None:
-    assert 'families.0 = "prose:POETRY": there is no module prose' in problem(recipe, 'families=["prose:POETRY"]')
-    assert problem(recipe, 'families=["verses:POEMS"]').endswith("verses.py has no POEMS; the nearest is POETRY")
-
-
 @pytest.fixture
 def installed(recipe: Path, tmp_path: Path) -> Path:
     """A folder of packages in which this family is installed, and one whose module is missing."""

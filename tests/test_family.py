@@ -20,8 +20,9 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_kind_names_a_table_that_is_chosen_by_it(part: Part) -> None:
-    assert family.kinds(part)
+def test_every_kind_is_of_one_family_and_names_a_table_that_is_chosen_by_it(part: Part) -> None:
+    named = [kind for one in OURS for kind in getattr(one, part)]
+    assert sorted(named) == sorted(family.kinds(part)), "two families have one of a name"
     for kind in family.kinds(part):
         table = family.table(part, kind)
         if part == "dialects":
@@ -31,17 +32,6 @@ def test_every_kind_names_a_table_that_is_chosen_by_it(part: Part) -> None:
         else:
             assert issubclass(table, KindTable)
             assert table.own_kind() == kind
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_no_two_families_have_a_kind_of_one_name(part: Part) -> None:
-    named = [kind for one in OURS for kind in getattr(one, part)]
-    assert sorted(named) == sorted(family.kinds(part))
-
-
-def test_a_family_says_in_a_sentence_what_it_is_for() -> None:
-    assert [one.name for one in OURS] == ["core", "search", "think", "cite", "read"]
-    assert all(one.about.endswith(".") for one in OURS)
 
 
 def test_a_place_takes_the_kinds_that_fit_it_and_no_other() -> None:

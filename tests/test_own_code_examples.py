@@ -65,13 +65,9 @@ def played(recipe: Path, question: str, golden: str, turns: list[str]) -> Group:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_each_example_can_run(recipe: Path, checkout: Path) -> None:
-    found = sleuth("check", "recipe", recipe.relative_to(ROOT))
-    assert found.exit_code == 0, found.stderr
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_each_example_trains_a_step(recipe: Path, checkout: Path) -> None:
+def test_each_example_is_checked_and_trains_a_step(recipe: Path, checkout: Path) -> None:
+    checked = sleuth("check", "recipe", recipe.relative_to(ROOT))
+    assert checked.exit_code == 0, checked.stderr
     stages = load_recipe(recipe.relative_to(ROOT)).stage
     small = ["stop_after=1", "prompts_per_step=2", "samples_per_prompt=4", "probe_prompts=2"]
     overrides = [f"grpo.{value}" for value in small]
@@ -119,17 +115,6 @@ def test_a_length_is_converted_by_a_server_of_tools(checkout: Path) -> None:
         result = group.episodes[0].trajectory.actions[0].result
         assert float(result) == float(row["golden_answers"][0])
         assert group.scores[0].value == 1.0
-
-
-def test_a_wrong_expression_is_an_error_that_the_policy_reads(checkout: Path) -> None:
-    turns = [
-        '<tool_call>{"name": "calculator", "arguments": {"expression": "__import__(1)"}}</tool_call>',
-        "<answer>I do not know</answer>",
-    ]
-    group = played(Path("examples/own_code/calculator.toml"), "What is it?", "1", turns)
-    result = group.episodes[0].trajectory.actions[0].result
-    assert result == "error: calculator: ValueError: cannot compute __import__(1)"
-    assert group.scores[0].value == 0.0
 
 
 def test_the_agent_asks_the_sqlite_file_and_cannot_change_it(checkout: Path) -> None:

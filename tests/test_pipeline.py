@@ -14,6 +14,8 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from verb import write_rows
 
 from sleuth import family
 from sleuth.cli import pipeline
@@ -105,10 +107,6 @@ def test_every_kind_of_stage_names_what_runs_it() -> None:
         runner = import_module(stage.runner)
         assert callable(runner.require_inputs)
         assert callable(stage.run if "run" in vars(stage) else runner.run)
-
-
-def test_a_recipe_with_all_its_inputs_passes(folder: Path) -> None:
-    require_inputs(recipe(folder))
 
 
 SIZES = {
@@ -220,30 +218,10 @@ def test_an_input_that_is_not_there_or_does_not_fit_is_named(folder: Path, overr
     assert said.replace("index:", f"{folder}/index:") in complaint(recipe(folder, override))
 
 
-def test_a_question_without_answers_names_its_line(folder: Path) -> None:
-    with (folder / "questions.jsonl").open("a") as file:
-        file.write(json.dumps({"id": "2", "question": "Where?", "golden_answers": []}) + "\n")
-    assert "questions.jsonl:2" in complaint(recipe(folder))
-
-
-def test_a_model_folder_without_a_tokenizer_is_named(folder: Path) -> None:
-    for file in (folder / "model").iterdir():
-        file.unlink()
-    assert "tokenizer.json" in complaint(recipe(folder))
-
-
 def test_a_tokenizer_that_cannot_write_a_tag_is_refused(folder: Path) -> None:
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
     poor = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
-    PreTrainedTokenizerFast(tokenizer_object=poor, unk_token="?").save_pretrained(folder / "model")
+    transformers.PreTrainedTokenizerFast(tokenizer_object=poor, unk_token="?").save_pretrained(folder / "model")
     assert "<think>" in complaint(recipe(folder))
-
-
-def test_a_prompt_that_asks_no_question_is_refused(folder: Path) -> None:
-    (folder / "prompt.txt").write_text("Answer!")
-    assert "{question}" in complaint(recipe(folder))
 
 
 RANDOM_FIRST = """
@@ -273,35 +251,25 @@ def test_a_context_beyond_the_positions_of_random_weights_is_refused_too(folder:
     assert complaint(given) == "stage.1 (grpo): context = 128 is more than the 64 positions of the model"
 
 
-def test_a_question_whose_prompt_leaves_no_room_for_a_turn_is_named(folder: Path) -> None:
-    with (folder / "questions.jsonl").open("a") as file:
-        for name, words in (("long", 90), ("short", 3)):
-            question = {"id": name, "question": "1 " * words, "golden_answers": ["x"]}
-            file.write(json.dumps(question) + "\n")
-    said = complaint(recipe(folder))
-    assert said == (
-        "stage.0 (grpo): row 2 ('long') of 3: a prompt of 183 tokens and turn_tokens = 64 do not fit in context = 128; "
+def test_rows_too_long_for_a_turn_are_counted_and_named_or_skipped(folder: Path) -> None:
+    asked = [{"id": "1", "question": "Where?", "golden_answers": ["here"]}]
+    for number in range(2, 302):  # more than are counted first
+        words = 3 if number in (2, 5) else 40
+        asked.append({"id": f"q{number}", "question": "1 " * words, "golden_answers": ["x"]})
+    write_rows(folder / "questions.jsonl", asked)
+    assert complaint(recipe(folder)) == (
+        "stage.0 (grpo): row 3 ('q3'), row 4 ('q4'), row 6 ('q6'), row 7 ('q7'), row 8 ('q8') and 293 more of 301: "
+        "a prompt of 83 tokens and turn_tokens = 64 do not fit in context = 128; "
         'raise context, lower env.turn_tokens, or set data.too_long = "skip"'
     )
-    with pytest.raises(SleuthError, match="a prompt of 5 tokens and turn_tokens = 124 "):
-        require_inputs(recipe(folder, "stage.0.env.turn_tokens=124", "stage.0.data.limit=1"))
-    require_inputs(recipe(folder, "stage.0.env.turn_tokens=123", "stage.0.data.limit=1"))
-
-
-def test_all_rows_that_are_too_long_are_counted_and_the_first_five_named(folder: Path) -> None:
-    with (folder / "questions.jsonl").open("a") as file:
-        for number in range(2, 302):  # more than are counted first
-            words = 3 if number in (2, 5) else 40
-            file.write(json.dumps({"id": f"q{number}", "question": "1 " * words, "golden_answers": ["x"]}) + "\n")
-    said = complaint(recipe(folder))
-    named = "row 3 ('q3'), row 4 ('q4'), row 6 ('q6'), row 7 ('q7'), row 8 ('q8') and 293 more of 301"
-    assert said.startswith(f"stage.0 (grpo): {named}: a prompt of 83 tokens and turn_tokens = 64 do not fit")
     kept = require_inputs(recipe(folder, 'stage.0.data.too_long="skip"'))[0]
     assert [task.id for task in kept] == ["1", "q2", "q5"]
-
-
-def test_a_stage_that_would_skip_every_row_is_refused(folder: Path) -> None:
-    said = complaint(recipe(folder, 'stage.0.data.too_long="skip"', "stage.0.env.turn_tokens=126"))
+    first = "stage.0.data.limit=1"
+    assert "a prompt of 5 tokens and turn_tokens = 124 " in complaint(
+        recipe(folder, "stage.0.env.turn_tokens=124", first)
+    )
+    require_inputs(recipe(folder, "stage.0.env.turn_tokens=123", first))
+    said = complaint(recipe(folder, 'stage.0.data.too_long="skip"', "stage.0.env.turn_tokens=126", first))
     assert said == 'stage.0 (grpo): all 1 rows are too long for context = 128, and data.too_long = "skip"'
 
 
@@ -347,9 +315,8 @@ def test_questions_both_trained_and_evaluated_are_reported_before_the_run_and_re
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = [{"id": str(at), "question": f"Where is {at}?", "golden_answers": ["here"]} for at in range(4)]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions[:3]))
-    asked = [questions[2] | {"id": "x", "question": "where is 2"}, questions[3]]
-    (folder / "asked.jsonl").write_text("".join(json.dumps(question) + "\n" for question in asked))
+    write_rows(folder / "questions.jsonl", questions[:3])
+    write_rows(folder / "asked.jsonl", [questions[2] | {"id": "x", "question": "where is 2"}, questions[3]])
     with (folder / "recipe.toml").open("a") as file:
         file.write(f'[[stage]]\nkind = "evaluate"\nname = "after"\ndata = {{ questions = "{folder}/asked.jsonl" }}\n')
     given = recipe(folder)

@@ -41,19 +41,16 @@ def test_every_package_has_quick_tests() -> None:
     assert [package for package in PACKAGES if quick[package] < LEAST] == []
 
 
-def test_a_test_of_two_seconds_is_long_with_any_parameter() -> None:
-    costs = Costs()
-    costs.tests = {"tests/a/test_b.py::test_c": 2.0, "tests/a/test_b.py::test_d": 1.9}
-    assert costs.is_long("tests/a/test_b.py::test_c[one]")
-    assert not costs.is_long("tests/a/test_b.py::test_d")
-    assert not costs.is_long("tests/a/test_b.py::test_e")
-
-
 def test_a_test_is_as_costly_as_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = Costs()
-    costs.tests, costs.fixtures = {"tests/a/test_b.py::test_c": 0.5}, {"tests/a::built": 3.0}
+    costs.tests = {"tests/a/test_b.py::test_c": 0.5, "tests/a/test_b.py::test_e": 2.0}
+    costs.fixtures = {"tests/a::built": 3.0}
     assert not costs.is_quick("tests/a/test_b.py::test_c[one]", [])
     assert not costs.is_quick("tests/a/test_b.py::test_d", ["tmp_path", "built"])
     assert costs.is_quick("tests/z/test_b.py::test_d", ["built"])  # another fixture of that name
     assert not costs.is_quick("tests/z/test_b.py::test_d", ["finished"])
     assert costs.is_quick("tests/a/test_b.py::test_d", ["tmp_path"])
+    assert [costs.is_long(name) for name in ("tests/a/test_b.py::test_c", "tests/a/test_b.py::test_e[one]")] == [
+        False,
+        True,
+    ]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.render import IncrementalDecoder, Renderer, check_writable, decode, encode, load_tokenizer
+from sleuth.render import IncrementalDecoder, Renderer, check_writable, encode, load_tokenizer
 from sleuth.types import Piece, SleuthError
 from sleuth.world.tokens import make_tokenizer
 
@@ -75,18 +75,12 @@ def test_text_that_continues_a_text_keeps_its_leading_space():
     assert [alone.push(2), alone.push(1)] == ["Voss", " Ada"]
 
 
-def test_a_piece_within_its_budget_keeps_its_text():
-    segment = Renderer(TOKENIZER).render(Piece(text=" Ada Voss?", author="template"))
-    assert segment.text == " Ada Voss?" == decode(TOKENIZER, segment.tokens)
-    assert (segment.author, segment.cut, segment.logprobs) == ("template", 0, None)
-
-
-@pytest.mark.parametrize("budget", [0, 5])
-def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text(budget: int):
+@pytest.mark.parametrize("budget", [0, 5, None])
+def test_text_over_the_budget_is_cut_counted_and_missing_from_the_text(budget: int | None):
     whole = encode(TOKENIZER, "Ada Voss was born in Tarn")
     segment = Renderer(TOKENIZER).render(Piece(text="Ada Voss was born in Tarn", budget=budget))
     assert segment.tokens == tuple(whole[:budget])
-    assert segment.cut == len(whole) - budget > 0
+    assert segment.cut == (0 if budget is None else len(whole) - budget)
     assert segment.text == TOKENIZER.decode(whole[:budget])
 
 
@@ -95,11 +89,6 @@ def test_a_tag_that_the_tokenizer_cannot_write_or_reads_otherwise_is_named(tag: 
     check_writable(TOKENIZER, ["<search>", "</search>", "\n\n", "<|end|>"])
     with pytest.raises(SleuthError, match=said):
         check_writable(space_dropping_tokenizer(), [tag])
-
-
-def test_a_saved_tokenizer_is_loaded_and_encodes_alike(tmp_path):
-    TOKENIZER.save_pretrained(tmp_path)
-    assert encode(load_tokenizer(str(tmp_path)), WORDS) == encode(TOKENIZER, WORDS)
 
 
 @pytest.mark.parametrize(
@@ -127,19 +116,6 @@ def test_a_run_folder_given_as_a_model_is_refused_with_its_last_checkpoint(tmp_p
         load_tokenizer(str(run))
     last = run / "checkpoints" / "step-000100"
     assert str(raised.value) == f"{run}: a run folder, not a model; give one of its checkpoints; the last is {last}"
-
-
-def test_a_control_token_in_retrieved_text_is_only_letters() -> None:
-    tokenizer = make_tokenizer(200)
-    end = tokenizer.eos_token
-    renderer = Renderer(tokenizer)
-    shown = renderer.render(Piece(text=f"Tarn {end} is a town", author="env"))
-    assert tokenizer.eos_token_id not in shown.tokens
-    assert decode(tokenizer, shown.tokens) == shown.text == f"Tarn {end} is a town"
-    assert tokenizer.eos_token_id in renderer.render(Piece(text=f"Tarn{end}", author="template")).tokens
-
-
-# -- a prompt and the question in it -----------------------------------------------------------------------------------
 
 
 def prompt(before: str, question: str, after: str) -> list[Piece]:
@@ -201,9 +177,3 @@ def test_a_tokenizer_without_control_tokens_renders_a_prompt_too():
     assert not tokenizer.added_tokens_decoder
     segments = Renderer(tokenizer).render_all(prompt("Ada ", "Voss", ""))
     assert [(s.author, s.tokens) for s in segments] == [("template", (0,)), ("env", (1,))]
-
-
-def test_the_end_of_text_in_a_prompt_that_is_only_a_question_is_letters():
-    [segment] = Renderer(TOKENIZER).render_all(prompt("", TOKENIZER.eos_token, ""))
-    assert (segment.author, segment.text) == ("env", TOKENIZER.eos_token)
-    assert TOKENIZER.eos_token_id not in segment.tokens

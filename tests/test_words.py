@@ -5,12 +5,9 @@ from __future__ import annotations
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import typer
 from pydantic import BaseModel
 
-from sleuth.cli.app import app
 from sleuth.recipe import Recipe
 from sleuth.recipe.renamed import FIGURES, KEYS
 from sleuth.recipe.strict import models_in
@@ -28,12 +25,6 @@ NAMES = """
     ArmsRecipe load_arms
 """
 """Identifiers. The other old names are ordinary words, which mean other things by right: line, place, cut, story."""
-FILES = """
-    abilities accept ahead asked_setting bench build charges courier crediting cut dealing drafts emphasis examination
-    front limb_loss limbs line members misfits patience place pull pupil reach retelling seats speak spoken stage_run
-    stages stretches taken_over told_apart turns weighing witness writers
-"""
-OPTIONS = ("accept", "speak")
 
 
 def python_files() -> Iterator[Path]:
@@ -54,21 +45,9 @@ def keys_of(model: type[BaseModel]) -> Iterator[str]:
             yield from keys_of(inner)
 
 
-def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """A command and, of a group, every command in it."""
-    yield name, command
-    for verb, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, f"{name} {verb}")
-
-
 def test_no_identifier_has_a_name_that_was_replaced() -> None:
     found = {str(file.relative_to(ROOT)): sorted(names_in(file) & set(NAMES.split())) for file in python_files()}
     assert {file: names for file, names in found.items() if names} == {}
-
-
-def test_no_file_has_a_name_that_was_replaced() -> None:
-    parts = {part.removesuffix(".py").removeprefix("test_") for file in python_files() for part in file.parts}
-    assert parts & set(FILES.split()) == set()
 
 
 def test_no_recipe_key_has_a_name_that_was_replaced() -> None:
@@ -80,9 +59,3 @@ def test_no_recipe_key_has_a_name_that_was_replaced() -> None:
 def test_no_figure_has_a_name_that_was_replaced() -> None:
     written = {name for file in python_files() for name in names_in(file)}
     assert written.isdisjoint(FIGURES)
-
-
-def test_no_verb_and_no_option_has_a_name_that_was_replaced() -> None:
-    for name, command in commands(typer.main.get_command(app), "sleuth"):
-        assert not name.endswith(" arms")
-        assert {parameter.name for parameter in command.params}.isdisjoint(OPTIONS), name

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from verb import sleuth
+from verb import printed_json, refusal, sleuth
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
@@ -44,14 +43,6 @@ reward = [{{ kind = "answer" }}]
 """
 
 
-def complaint(*arguments: object) -> str:
-    result = sleuth("check", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Checkpoints `a`, `same` and `b`, a recipe, and a file that is neither."""
@@ -67,86 +58,45 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_differences_of_two_protocols_are_printed_one_per_line(folder: Path) -> None:
-    result = sleuth("check", "protocols", folder / "a", folder / "b")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
-        f"A is {folder / 'a'}",
-        f"B is {folder / 'b'}",
-        "context: A 200, B 512",
-        "scorer: A `strict`, B `loose`",
-    ]
+    a, same, b = (folder / name for name in ("a", "same", "b"))
+    result = sleuth("check", "protocols", a, b)
+    differences = ["context: A 200, B 512", "scorer: A `strict`, B `loose`"]
+    assert result.stdout.splitlines() == [f"A is {a}", f"B is {b}", *differences]
+    assert len(printed_json("check", "protocols", a, b)["differences"]) == 2
+    assert sleuth("check", "protocols", a, same).stdout == "the protocols are the same\n"
+    assert printed_json("check", "protocols", a, same) == {"same": True, "differences": []}
 
 
-def test_equal_protocols_are_reported_as_equal(folder: Path) -> None:
-    result = sleuth("check", "protocols", folder / "a", folder / "same")
-    assert (result.exit_code, result.stdout) == (0, "the protocols are the same\n")
-
-
-def test_json_is_one_object_and_nothing_else(folder: Path) -> None:
-    assert json.loads(sleuth("check", "protocols", folder / "a", folder / "same", "--json").stdout) == {
-        "same": True,
-        "differences": [],
-    }
-    result = sleuth("check", "protocols", folder / "a", folder / "b", "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert (found["same"], len(found["differences"])) == (False, 2)
-    assert json.loads(sleuth("check", "recipe", folder / "recipe.toml", "--json").stdout) == {
-        "ok": True,
-        "stages": 2,
-        "steps": 1100,
-    }
-
-
-def test_a_folder_without_a_protocol_is_refused_with_an_example_of_one(folder: Path) -> None:
+def test_what_is_no_checkpoint_with_a_protocol_is_refused_with_one_that_is(folder: Path) -> None:
     for wrong in ("model", "q.jsonl", "nowhere"):
         for pair in ((folder / "a", folder / wrong), (folder / wrong, folder / "a")):
-            said = complaint("protocols", *pair)
+            said = refusal("check", "protocols", *pair)
             assert f"{folder / wrong}: not a checkpoint with a protocol: it has no protocol.json" in said
             assert "RUN/checkpoints/step-000100" in said
-
-
-def test_a_run_instead_of_a_checkpoint_is_refused_with_its_last_one(folder: Path) -> None:
     last = folder / "run" / "checkpoints" / "step-000020"
     last.mkdir(parents=True)
     last.with_name("step-000010").mkdir()
-    assert complaint("protocols", folder / "run", folder / "a").endswith(f"this run's last one is {last}\n")
-
-
-def test_a_broken_protocol_file_is_named(folder: Path) -> None:
+    assert refusal("check", "protocols", folder / "run", folder / "a").endswith(f"this run's last one is {last}")
     (folder / "a" / "protocol.json").write_text("{")
-    assert "protocol.json: " in complaint("protocols", folder / "a", folder / "b")
+    assert "protocol.json: " in refusal("check", "protocols", folder / "a", folder / "b")
 
 
-def test_one_checkpoint_alone_asks_for_another(folder: Path) -> None:
-    assert "missing argument 'B'" in complaint("protocols", folder / "a")
-
-
-def test_a_missing_file_and_a_sweep_are_not_recipes(folder: Path) -> None:
-    assert "nowhere.toml: no such recipe" in complaint("recipe", folder / "nowhere.toml")
-    (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')
-    assert "has arms, which are several runs" in complaint("recipe", folder / "sweep.toml")
-
-
-def test_a_complete_recipe_is_ok_with_its_number_of_steps(folder: Path) -> None:
+def test_a_recipe_that_can_run_is_ok_with_its_number_of_steps(folder: Path) -> None:
     result = sleuth("check", "recipe", folder / "recipe.toml")
     assert (result.exit_code, result.stdout) == (0, "ok: 2 stages, 1,100 steps\n")
-
-
-def test_a_scorer_that_no_right_answer_satisfies_is_a_warning(folder: Path) -> None:
-    (folder / "recipe.toml").write_text(
-        RECIPE.format(folder=folder).replace('"answer" }', '"answer", scorer = "slime" }')
-    )
-    result = sleuth("check", "recipe", folder / "recipe.toml")
-    assert result.exit_code == 0
-    assert "warning: stage.1 (grpo): the scorer slime would pay a well-formed right answer 0, not 1" in result.stdout
-    told = json.loads(sleuth("check", "recipe", folder / "recipe.toml", "--json").stdout)
-    assert told["warnings"][0].startswith("stage.1 (grpo): the scorer slime")
+    found = printed_json("check", "recipe", folder / "recipe.toml")
+    assert found == {"ok": True, "stages": 2, "steps": 1100}
 
 
 def test_a_recipe_that_cannot_run_is_refused_with_the_key(folder: Path) -> None:
     (folder / "prompt.txt").write_text("Question:\n")
-    assert "stage.1.env.prompt = " in complaint("recipe", folder / "recipe.toml")
-    (folder / "prompt.txt").write_text("Question: {question}\n")
-    (folder / "recipe.toml").write_text(RECIPE.format(folder=folder).replace("steps = 1200", "stpes = 1200"))
-    assert "stage.1.stpes is no key here" in complaint("recipe", folder / "recipe.toml")
+    assert "stage.1.env.prompt = " in refusal("check", "recipe", folder / "recipe.toml")
+    (folder / "sweep.toml").write_text('name = "s"\n[[arm]]\nname = "a"\nstages = ["recipe.toml:grpo"]\n')
+    assert "has arms, which are several runs" in refusal("check", "recipe", folder / "sweep.toml")
+
+
+def test_a_scorer_that_no_right_answer_satisfies_is_a_warning(folder: Path) -> None:
+    check = ("check", "recipe", folder / "recipe.toml", "--set", "grpo.reward.0.scorer=slime")
+    said = "stage.1 (grpo): the scorer slime would pay a well-formed right answer 0, not 1"
+    assert f"warning: {said}" in sleuth(*check).stdout
+    assert printed_json(*check)["warnings"][0].startswith(said)

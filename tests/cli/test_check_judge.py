@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from answer_key import AnswerKey
 from chat_server import MODEL, Answer, ChatServer, part, preferred, says, scored
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth
 
 from sleuth import family
-from sleuth.cli.app import app
 from sleuth.evaluation.judge_exam import exam_paper
 
 PEOPLE = 8
@@ -39,6 +39,13 @@ def a_coin_for_pairs(body: dict[str, Any]) -> tuple[int, object]:
     return says(preferred(("first", "second")[coin])) if "<first-" in body["messages"][1]["content"] else honest(body)
 
 
+def mixing_up_claims(body: dict[str, Any]) -> tuple[int, object]:
+    if not (claims := part(body, "claims").splitlines()):
+        return honest(body)
+    entries = [{"claim": n, "reason": "all alike", "score": 2} for n, _ in enumerate(claims, start=1)]
+    return says(json.dumps({"verdicts": entries}))
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
     monkeypatch.setattr("sleuth.evaluation.judge_exam.PEOPLE", PEOPLE)
@@ -49,7 +56,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
 def check(server: ChatServer, tmp_path: Path, *arguments: str, more: str = "") -> Result:
     file = tmp_path / "judge.toml"
     file.write_text(f'[judge]\nkind = "http"\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n{more}')
-    return CliRunner().invoke(app, ["check", "judge", str(file), *arguments])
+    return sleuth("check", "judge", file, *arguments)
 
 
 def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServer, tmp_path: Path) -> None:
@@ -57,8 +64,7 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
     card = json.loads(result.stdout)
     assert (result.exit_code, card["passed"], card["faults"], card["weak"]) == (0, True, [], [])
     assert card["skills"].keys() == family.kinds("skills").keys()
-    assert {mark["accuracy"]["value"] for mark in card["skills"].values()} == {1.0}
-    assert {mark["accuracy"]["n"] for mark in card["skills"].values()} == {PEOPLE}
+    assert {(mark["accuracy"]["value"], mark["accuracy"]["n"]) for mark in card["skills"].values()} == {(1.0, PEOPLE)}
     assert card["questions"] == len(KEY.paper)
     assert card["calls"] == len(server.asked) > len([question for question in KEY.paper if not question.on_sheet])
     assert card["position"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": PEOPLE}
@@ -66,45 +72,27 @@ def test_an_honest_judge_passes_and_its_card_says_what_it_cost(server: ChatServe
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "more", "said"),
     [
-        (obedient, "this judge obeys instructions inside the answer"),
-        (in_love_with_the_first, "this judge favours the answer that comes first"),
+        (obedient, "", r"obeys instructions inside the answer(.|\n)*its verdicts should not be paid for"),
+        (in_love_with_the_first, "", r"favours the answer that comes first(.|\n)*its verdicts should not be paid for"),
+        (mixing_up_claims, "", r"claims +1\.00 .* 8 *\n"),
+        (mixing_up_claims, "", r"claims on sheets +0\.50 .* 8 +\w[\w ]+: 0\.00"),
+        (mixing_up_claims, "", r"failed: its verdicts on claims on sheets should not be paid for"),
+        (
+            a_coin_for_pairs,
+            "least_accuracy = 0.8",
+            r"below least_accuracy = 0\.8: no recipe is trained by its verdicts",
+        ),
     ],
 )
 def test_a_judge_that_fails_is_reported_with_its_fault(
-    server: ChatServer, tmp_path: Path, answer: Answer, said: str
+    server: ChatServer, tmp_path: Path, answer: Answer, more: str, said: str
 ) -> None:
     server.answer = answer
-    result = check(server, tmp_path)
+    result = check(server, tmp_path, more=more)
     assert result.exit_code == 1
-    assert said in result.stdout
-    assert "failed: its verdicts should not be paid for" in result.stdout
-
-
-def test_a_judge_that_mixes_up_the_claims_of_a_sheet_fails(server: ChatServer, tmp_path: Path) -> None:
-    def mixed_up(body: dict[str, Any]) -> tuple[int, object]:
-        if not (claims := part(body, "claims").splitlines()):
-            return honest(body)
-        entries = [{"claim": n, "reason": "all alike", "score": 2} for n, _ in enumerate(claims, start=1)]
-        return says(json.dumps({"verdicts": entries}))
-
-    server.answer = mixed_up
-    result = check(server, tmp_path)
-    assert result.exit_code == 1
-    assert re.search(r"claims +1\.00 .* 8 *\n", result.stdout)
-    assert re.search(r"claims on sheets +0\.50 .* 8 +\w[\w ]+: 0\.00", result.stdout)
-    assert "negation (claims on sheets)" in " ".join(result.stdout.split())
-    assert "failed: its verdicts on claims on sheets should not be paid for" in result.stdout
-
-
-def test_a_judge_right_about_claims_that_tosses_coins_about_pairs_is_below_its_bar(
-    server: ChatServer, tmp_path: Path
-) -> None:
-    server.answer = a_coin_for_pairs
-    result = check(server, tmp_path, more="least_accuracy = 0.8")
-    assert result.exit_code == 1
-    assert "below least_accuracy = 0.8: no recipe is trained by its verdicts on continuations\n" in result.stdout
+    assert re.search(said, result.stdout), result.stdout
 
 
 def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: Path) -> None:
@@ -117,5 +105,3 @@ def test_a_judge_that_cannot_be_asked_is_one_line(server: ChatServer, tmp_path: 
         assert said in result.stderr
     server.models = (200, {"data": [{"id": "judge-70b"}]})
     assert "it serves judge-70b" in check(server, tmp_path).stderr
-    nothing = CliRunner().invoke(app, ["check", "judge"])
-    assert (nothing.exit_code, "missing argument 'JUDGE.toml'" in nothing.stderr) == (2, True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from verb import sleuth
+from verb import refusal, sleuth, write_rows
 
 from sleuth.answers.scorers import SCORERS
 
@@ -18,14 +18,8 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def cases(tmp_path: Path) -> Path:
-    file = tmp_path / "cases.jsonl"
-    file.write_text("".join(json.dumps(case) + "\n" for case in CASES))
-    return file
-
-
-def test_json_is_one_line_a_case_with_every_scorer_and_nothing_else(cases: Path) -> None:
+def test_every_scorer_scores_every_case_and_the_table_shows_where_they_disagree(tmp_path: Path) -> None:
+    cases = write_rows(tmp_path / "cases.jsonl", CASES)
     lines = [json.loads(line) for line in sleuth("check", "scorer", cases, "--json").stdout.splitlines()]
     assert [line["id"] for line in lines] == ["silent", 2, "3"]
     assert all(list(line) == ["id", "scores"] and list(line["scores"]) == list(SCORERS) for line in lines)
@@ -35,17 +29,10 @@ def test_json_is_one_line_a_case_with_every_scorer_and_nothing_else(cases: Path)
     }  # fmt: skip
     assert lines[1]["scores"]["strict"] == 1.0
     assert lines[2]["scores"]["research"] is None
-
-
-def test_the_table_shows_one_case_of_each_kind_of_disagreement(cases: Path) -> None:
-    result = sleuth("check", "scorer", cases)
-    assert result.exit_code == 0
+    shown = sleuth("check", "scorer", cases).stdout
     for said in ("the policy's last turn", "silent: strict 0, search_r1 1,", "[Paris]"):
-        assert said in result.stdout
-
-
-def test_cases_on_which_all_scorers_agree_are_reported(cases: Path) -> None:
-    cases.write_text(json.dumps(CASES[0] | {"response": "Answer: Rome", "golden_answers": ["Paris"], "prompt": ""}))
+        assert said in shown
+    write_rows(cases, [CASES[0] | {"response": "Answer: Rome", "golden_answers": ["Paris"], "prompt": ""}])
     assert "all scorers agree on all 1 cases" in sleuth("check", "scorer", cases).stdout
 
 
@@ -56,20 +43,13 @@ def test_cases_on_which_all_scorers_agree_are_reported(cases: Path) -> None:
         ({"golden_answers": []}, "cases.jsonl:1: `golden_answers` should be a list of strings"),
         ({"golden_answers": [3]}, "cases.jsonl:1: `golden_answers` should be a string, found int"),
         ({"id": None}, "cases.jsonl:1: `id` should be a string or a whole number"),
+        (None, "no cases in this file"),
     ],
 )
-def test_a_malformed_case_is_one_line_with_its_place_and_nothing_is_scored(
-    cases: Path, change: dict, said: str
+def test_malformed_cases_are_one_line_with_their_place_and_nothing_is_scored(
+    tmp_path: Path, change: dict | None, said: str
 ) -> None:
-    cases.write_text(json.dumps(CASES[0] | change))
-    for options in ([], ["--json"]):
-        result = sleuth("check", "scorer", cases, *options)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert said in result.stderr
-
-
-def test_a_file_without_cases_is_one_line(cases: Path) -> None:
-    assert "name either a file of cases, CASES.jsonl" in sleuth("check", "scorer").stderr
-    assert "nowhere.jsonl: no such file" in sleuth("check", "scorer", cases.parent / "nowhere.jsonl").stderr
-    cases.write_text("")
-    assert "no cases in this file" in sleuth("check", "scorer", cases).stderr
+    cases = write_rows(tmp_path / "cases.jsonl", [] if change is None else [CASES[0] | change])
+    assert said in refusal("check", "scorer", cases)
+    assert said in refusal("check", "scorer", cases, "--json")
+    assert "name either a file of cases, CASES.jsonl" in refusal("check", "scorer")

@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from sleuth.cli.app import app
+from verb import printed_json, refusal, sleuth, write_rows
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-
-
-def sleuth(*arguments: object, columns: int = 100) -> Result:
-    written = [str(argument) for argument in arguments]
-    return CliRunner().invoke(app, written, prog_name="sleuth", env={"COLUMNS": str(columns)})
 
 
 def answered(number: int, *, right: bool) -> dict[str, Any]:
@@ -44,7 +37,7 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def test_two_sides_are_one_table_that_fits_a_terminal(files: list[Path]) -> None:
-    result = sleuth("compare", *files[:2])
+    result = sleuth("compare", *files[:2], COLUMNS="100")
     assert result.exit_code == 0
     table = [line for line in result.stdout.splitlines() if line.startswith(" ")]
     [row] = [line.split() for line in table if line.startswith(" em ")]
@@ -54,22 +47,15 @@ def test_two_sides_are_one_table_that_fits_a_terminal(files: list[Path]) -> None
         assert said in result.stdout
 
 
-def test_files_are_found_by_their_names_alone(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(files[0].parent)
-    result = sleuth("compare", *(file.name for file in files[:2]))
-    assert result.exit_code == 0
-    assert "b: b.json" in result.stdout
-
-
 def test_more_sides_have_a_table_for_each_pair(files: list[Path]) -> None:
-    told = sleuth("compare", *files).stdout
+    told = sleuth("compare", *files, COLUMNS="100").stdout
     for title in ("b minus a", "c minus a", "c minus b"):
         assert title in told
     last = [line.split() for line in told.splitlines() if line.startswith(" em ")][-1]
     assert last[-2:] == ["1.000", "30"]  # McNemar of one gained question, none lost
 
 
-def test_files_of_the_current_folder_are_looked_for_in_the_run_above_it(
+def test_a_comparison_of_files_of_one_run_without_its_chain_has_a_note(
     files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder := tmp_path / "run" / "eval").mkdir(parents=True)
@@ -81,40 +67,32 @@ def test_files_of_the_current_folder_are_looked_for_in_the_run_above_it(
 
 
 def test_a_narrow_terminal_gives_intervals_lines_of_their_own(files: list[Path]) -> None:
-    told = sleuth("compare", f"[bold]={files[0]}", files[1], columns=80).stdout
+    told = sleuth("compare", f"[bold]={files[0]}", files[1], COLUMNS="80").stdout
     assert max(len(line) for line in told.splitlines() if line.startswith(" ")) <= 80
     assert "[+0.63, +0.93]" in told  # whole: no line breaks within
     assert " [bold] " in told
 
 
-def test_json_is_one_object_and_nothing_else(files: list[Path], tmp_path: Path) -> None:
-    result = sleuth("compare", *files[:2], "--json", "--out", tmp_path / "page.html")
-    assert result.stdout.count("\n") == 1
-    assert json.loads(result.stdout)["modes"]["a"]["never_searches"] == 27
+def test_json_and_the_page_have_the_same_comparison(files: list[Path], tmp_path: Path) -> None:
+    found = printed_json("compare", *files[:2], "--out", tmp_path / "page.html")
+    assert found["modes"]["a"]["never_searches"] == 27
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
-def test_mistakes_end_with_status_2_and_one_line(files: list[Path], tmp_path: Path) -> None:
-    for arguments, message in [
-        ((tmp_path / "none", files[0]), "no such run, checkpoint or evaluation file"),
-        ((*files[:2], "--out", tmp_path / "page.txt"), "should be FILE.html"),
-    ]:
-        result = sleuth("compare", *arguments)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("error: ")
-        assert message in result.stderr
-        assert result.stderr.count("\n") == 1
+def test_mistakes_are_one_line(files: list[Path], tmp_path: Path) -> None:
+    assert "no such run, checkpoint or evaluation file" in refusal("compare", tmp_path / "none", files[0])
+    assert "should be FILE.html" in refusal("compare", *files[:2], "--out", tmp_path / "page.txt")
 
 
 def test_one_model_under_two_dialects_is_one_table_with_a_note(tmp_path: Path) -> None:
     rows = [{"id": str(i), "question": "Where was Ada born?", "golden_answers": ["Tarn"]} for i in range(3)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "q.jsonl", rows)
     files = []
     for dialect in ("sleuth", "search_r1"):
         files.append(tmp_path / f"{dialect}.json")
         asked = ("--questions", tmp_path / "q.jsonl", "--context", 160, "--dialect", dialect, "--out", files[-1])
         assert sleuth("eval", BASE, *asked).exit_code == 0
-    told = json.loads(sleuth("compare", *files, "--json").stdout)
+    told = printed_json("compare", *files)
     assert list(told["arms"]) == ["sleuth", "search_r1"]
     assert told["questions"] == 3
     assert "dialect.name: sleuth `sleuth`, search_r1 `search_r1`" in told["protocol_differences"]

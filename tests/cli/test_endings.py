@@ -87,9 +87,9 @@ def test_help_of_no_verb_imports_anything_heavy(tmp_path: Path) -> None:
     script = """
 for verb in ("", *Commands(), "prompts import", "annotate rubrics", "annotate thoughts", "check recipe", "check data"):
     assert run(*verb.split(), "--help").exit_code == 0
-print(loaded(*HEAVY, "sleuth.recipe"))
+print(run("--version").stdout, loaded(*HEAVY, "sleuth.recipe"))
 """
-    assert output_of(tmp_path, script) == "[]\n"
+    assert output_of(tmp_path, script) == f"sleuth {__version__}\n []\n"
 
 
 def test_heavy_imports_run_without_the_garbage_collector(tmp_path: Path) -> None:
@@ -123,10 +123,6 @@ places = [place for verbs in sections().values() for verb in verbs.values() for 
 print(loaded(*{place.partition(":")[0] for place in places}))
 """
     assert output_of(tmp_path, script) == "['sleuth.cli.shipped']\n"
-
-
-def test_the_version_is_printed_and_imports_nothing(tmp_path: Path) -> None:
-    assert output_of(tmp_path, "print(run('--version').stdout, loaded(*HEAVY))") == f"sleuth {__version__}\n []\n"
 
 
 @pytest.mark.parametrize(("words", "found"), [("sleuth tra", ["train"]), ("sleuth train --qu", ["--quiet"])])
@@ -203,16 +199,12 @@ for line, message in {mistakes}.items():
     assert output_of(tmp_path, script) == ""
 
 
-def test_quick_work_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_work_alone_shows_plain_lines_on_stderr_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with progress_bar("quick") as progress:
         progress(1, 2)
         progress(2, 2)
-    assert capsys.readouterr().err == ""
-
-
-def test_slow_work_shows_plain_lines_on_stderr_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     with progress_bar("slow") as progress:
         later = time.monotonic() + 5
         monkeypatch.setattr("time.monotonic", lambda: later)

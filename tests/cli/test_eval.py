@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth, write_rows
 
 from sleuth.cite.dialect import REFINERS
-from sleuth.cli.app import app
 from sleuth.dialect import DIALECTS
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.protocol import OwnCode, ProtocolCard, text_sha256
@@ -42,7 +42,7 @@ def checkpoint(tmp_path: Path) -> Path:
     folder = Path(shutil.copytree(BASE, tmp_path / "checkpoint"))
     CARD.write(folder)
     rows = [{"id": str(i), "question": "Where was Ada born?", "golden_answers": ["Tarn"]} for i in range(3)]
-    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(tmp_path / "q.jsonl", rows)
     (tmp_path / "other.txt").write_text("Question: {question}\n")
     return folder
 
@@ -54,8 +54,7 @@ def notes_in(said: str) -> list[str]:
 def ask(checkpoint: Path, *more: object) -> tuple[Result, dict]:
     out = checkpoint.parent / "out.json"
     write_checksums(checkpoint)  # as a save does
-    arguments = ["eval", checkpoint, "--questions", checkpoint.parent / "q.jsonl", "--out", out, *more]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = sleuth("eval", checkpoint, "--questions", checkpoint.parent / "q.jsonl", "--out", out, *more)
     return result, json.loads(out.read_text()) if out.exists() else {}
 
 
@@ -70,6 +69,9 @@ def test_a_checkpoint_is_asked_under_its_own_protocol(checkpoint: Path) -> None:
         shown = "".join(segment["text"] for segment in record["segments"])
         assert shown.startswith("Asked: Where was Ada born?\n")
     assert max(segment["tokens"] for segment in segments if segment["author"] == "policy") <= 5
+    shown, _ = ask(checkpoint)
+    for said in ("em", "searched", "missing", "outcomes: "):
+        assert said in shown.stdout
 
 
 def test_a_card_that_names_a_server_of_tools_and_a_module_starts_and_imports_neither(checkpoint: Path) -> None:
@@ -79,25 +81,45 @@ def test_a_card_that_names_a_server_of_tools_and_a_module_starts_and_imports_nei
     code = OwnCode(functions=(f"{sys.executable} {server}", f"{server}:convert"), parameters={}, sources={})
     CARD.model_copy(update={"env": code}).write(checkpoint)
     for verb in (["eval", checkpoint, "--questions", checkpoint.parent / "q.jsonl"], ["serve", checkpoint]):
-        refused = CliRunner().invoke(app, list(map(str, verb)))
+        refused = sleuth(*verb)
         assert refused.exit_code == 2
         assert "code of your own that its card does not start" in refused.stderr.replace("\n", " ")
     assert not started.exists()
 
 
-def test_no_search_is_said_to_find_nothing_where_there_is_an_index_or_none_is_made(
-    checkpoint: Path, world: Path
+@pytest.mark.parametrize(
+    ("card", "options", "note", "asked"),
+    [
+        ({}, "--limit 1", "", {"context": 200}),
+        ({}, "--closed-book", "a closed book is not what the checkpoint was trained with", {"closed_book": True}),
+        ({}, "--prompt other.txt", "the prompt is not what the checkpoint was trained with", {"prompt": "other"}),
+        (
+            {},
+            "--prompt other.txt --dialect search_r1",
+            "was trained in the dialect 'sleuth': asked in the dialect 'search_r1'",
+            {"prompt": "other"},
+        ),
+        ({}, "--context 300", "the context of 300 tokens is not the 200 that the checkpoint was", {"context": 300}),
+        ({"forced_search": True}, "--limit 1", "", {"forced_search": True}),
+        (
+            {"forced_search": True},
+            "--no-forced-search",
+            "a forced search is not what the checkpoint was trained with",
+            {"forced_search": False},
+        ),
+    ],
+)
+def test_a_checkpoint_is_asked_as_it_was_trained_and_another_way_is_noted(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, card: dict, options: str, note: str, asked: dict
 ) -> None:
-    for options in (["--index", world / "index"], ["--closed-book"]):
-        result, _ = ask(checkpoint, *options)
-        assert result.exit_code == 0
-        assert NOTHING_FOUND not in result.stderr
-
-
-def test_another_prompt_is_noted_and_keeps_the_budgets(checkpoint: Path) -> None:
-    result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt")
-    assert "note: the prompt is not what the checkpoint was trained with" in result.stderr
-    assert (found["protocol"]["prompt"], found["protocol"]["dialect"]["turn_tokens"]) == ("other", 5)
+    monkeypatch.chdir(checkpoint.parent)
+    CARD.model_copy(update=card).write(checkpoint)
+    result, found = ask(checkpoint, *options.split())
+    told = [line for line in notes_in(result.stderr) if line != NOTHING_FOUND]
+    assert note in "".join(told)
+    assert bool(told) == bool(note)
+    assert found["protocol"].items() >= asked.items()
+    assert found["protocol"]["dialect"]["turn_tokens"] == (500 if "search_r1" in options else 5)
 
 
 def test_a_checkpoint_is_asked_with_what_it_was_trained_with_by_default(checkpoint: Path) -> None:
@@ -119,23 +141,11 @@ def test_a_checkpoint_is_asked_with_what_it_was_trained_with_by_default(checkpoi
     assert "what is asked with it is not what the checkpoint was trained with" in said
 
 
-def test_another_dialect_is_noted(checkpoint: Path) -> None:
-    result, found = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--dialect", "search_r1", "--limit", 1)
-    assert "was trained in the dialect 'sleuth': asked in the dialect 'search_r1'" in result.stderr
-    assert found["protocol"]["dialect"]["turn_tokens"] == 500
-
-
-def test_the_table_has_every_figure_and_the_outcomes(checkpoint: Path) -> None:
-    result, _ = ask(checkpoint)
-    assert result.exit_code == 0
-    for shown in ("em", "searched", "missing", "outcomes: "):
-        assert shown in result.stdout
-
-
-def test_a_model_without_a_protocol_is_noted(checkpoint: Path) -> None:
+def test_a_model_without_a_protocol_is_noted(checkpoint: Path, world: Path) -> None:
     (checkpoint / "protocol.json").unlink()
-    result, _ = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--limit", 1)
+    result, _ = ask(checkpoint, "--prompt", checkpoint.parent / "other.txt", "--limit", 1, "--index", world / "index")
     assert "carries no protocol: asked in the dialect 'sleuth'" in result.stderr
+    assert NOTHING_FOUND not in result.stderr
 
 
 def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(checkpoint: Path) -> None:
@@ -149,18 +159,6 @@ def test_the_dialect_stored_with_a_checkpoint_is_used_even_if_ours_has_changed(c
     assert "\nMORE\n" in [segment["text"] for segment in found["records"][0]["segments"]]
 
 
-def test_a_checkpoint_is_asked_in_the_context_it_was_trained_with(checkpoint: Path) -> None:
-    result, found = ask(checkpoint, "--limit", 1)
-    assert found["protocol"]["context"] == 200
-    assert notes_in(result.stderr) == [NOTHING_FOUND]
-
-
-def test_another_context_is_noted(checkpoint: Path) -> None:
-    result, found = ask(checkpoint, "--limit", 1, "--context", 300)
-    assert found["protocol"]["context"] == 300
-    assert "note: the context of 300 tokens is not the 200 that the checkpoint was trained with" in result.stderr
-
-
 def test_a_context_beyond_the_models_positions_is_shortened_and_noted(checkpoint: Path) -> None:
     CARD.model_copy(update={"context": 5000}).write(checkpoint)
     result, found = ask(checkpoint, "--limit", 1)
@@ -168,22 +166,11 @@ def test_a_context_beyond_the_models_positions_is_shortened_and_noted(checkpoint
     assert "note: the model holds 1024 tokens, not the context of 5000 that it was trained with" in result.stderr
 
 
-def test_a_checkpoint_trained_with_a_forced_search_is_asked_with_one(checkpoint: Path) -> None:
-    CARD.model_copy(update={"forced_search": True}).write(checkpoint)
-    result, found = ask(checkpoint, "--limit", 1)
-    assert found["protocol"]["forced_search"] is True
-    assert notes_in(result.stderr) == [NOTHING_FOUND]
-    result, found = ask(checkpoint, "--limit", 1, "--no-forced-search")
-    assert found["protocol"]["forced_search"] is False
-    assert "note: a forced search is not what the checkpoint was trained with" in result.stderr
-
-
 def test_a_closed_book_is_a_control_arm_whose_answers_are_read_and_recorded(checkpoint: Path) -> None:
     CARD.model_copy(update={"forced_search": True}).write(checkpoint)
     result, found = ask(checkpoint, "--closed-book")
     assert result.exit_code == 0
     assert (found["protocol"]["closed_book"], found["protocol"]["forced_search"]) == (True, False)
-    assert "note: a closed book is not what the checkpoint was trained with" in result.stderr
     assert found["protocol"]["hash"] != CARD.hash
     for record in found["records"]:
         *_, opening, turn = record["segments"]

@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-from verb import sleuth
+from typer.testing import Result
+from verb import refusal, sleuth, write_rows
 
 from sleuth.answers.suites import load_suite
-from sleuth.cli.app import app
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 FIGURES = ("em", "sub_match", "f1", "searches_mean", "response_tokens_mean")
@@ -20,16 +19,13 @@ FIGURES = ("em", "sub_match", "f1", "searches_mean", "response_tokens_mean")
 @pytest.fixture
 def sets(tmp_path: Path) -> Path:
     for name, file, size in (("nq", "test.jsonl", 6), ("hotpotqa", "dev.jsonl", 4)):
-        path = tmp_path / "sets" / name / file
-        path.parent.mkdir(parents=True)
         rows = [{"id": f"q_{i}", "question": f"Where was {i} born?", "golden_answers": ["Tarn"]} for i in range(size)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(tmp_path / "sets" / name / file, rows)
     return tmp_path / "sets"
 
 
 def ask(sets: Path, *more: object) -> Result:
-    fixed = ["eval-suite", BASE, sets, "--context", 100]
-    return CliRunner().invoke(app, list(map(str, [*fixed, *more])))
+    return sleuth("eval-suite", BASE, sets, "--context", 100, *more)
 
 
 def test_every_set_has_its_file_and_the_suite_the_mean_of_them(sets: Path) -> None:
@@ -72,16 +68,11 @@ def test_a_published_scorers_score_stands_beside_exact_match(sets: Path) -> None
     heading = next(line for line in result.stdout.splitlines() if " EM " in line)
     assert heading.split() == ["set", "n", "EM", "slime", "F1", "searches", "tokens"]
     assert max(map(len, result.stdout.splitlines())) <= 80
+    noted, _, _ = result.stderr.partition("evaluate ")
+    assert "note: the scorer slime would pay a well-formed right answer 0, not 1" in noted
     suite = json.loads(out.read_text())
     assert suite["sets"]["nq"]["score_slime"]["n"] == 1
     assert suite["score_slime"]["n"] == 2
-
-
-def test_a_scorer_that_no_right_answer_satisfies_is_said_to_be_before_the_work(sets: Path) -> None:
-    result = ask(sets, "--per-set", 1, "--scorer", "slime")
-    assert result.exit_code == 0
-    noted, _, _ = result.stderr.partition("evaluate ")
-    assert "note: the scorer slime would pay a well-formed right answer 0, not 1" in noted
 
 
 def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Path) -> None:
@@ -97,42 +88,15 @@ def test_the_order_of_a_file_does_not_change_a_subset_nor_what_is_drawn(sets: Pa
     assert any(record["segments"] != other["segments"] for record, other in zip(first[::2], first[1::2], strict=True))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["eval-suite", BASE, "nowhere"], "nowhere: holds no test sets"),
-        (["eval-suite", BASE], "sleuth eval-suite: missing argument 'FOLDER'"),
-        (["eval-suite", BASE, "sets", "--limit", 9], "sleuth eval-suite: no such option: --limit"),
-        (["eval-suite", BASE, "sets", "--rows", "r.jsonl"], "sleuth eval-suite: no such option: --rows"),
-        (["eval", BASE], "sleuth eval: missing option '--questions'"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(arguments: list[object], message: str) -> None:
-    result = sleuth(*arguments)
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {message}")
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_row_can_be_asked_with_its_own_message(sets: Path) -> None:
-    message = [{"role": "user", "content": "Where, in one word, was 0 born?"}]
-    row = json.loads((sets / "nq" / "test.jsonl").read_text().splitlines()[0])
-    (sets.parent / "q.jsonl").write_text(json.dumps(row | {"prompt": message}) + "\n")
-    out = sets.parent / "out.json"
-    fixed = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 200, "--out", out, "--prompt", "bare"]
-    for ask_with, shown in (("prompt", message[0]["content"]), ("question", row["question"])):
-        result = CliRunner().invoke(app, list(map(str, [*fixed, "--ask-with", ask_with])))
-        assert result.exit_code == 0, result.stderr
-        [record] = json.loads(out.read_text())["records"]
-        assert "".join(part["text"] for part in record["segments"] if part["author"] != "policy").startswith(shown)
-        assert record["question"] == row["question"]
+def test_a_folder_without_sets_is_one_line() -> None:
+    assert refusal("eval-suite", BASE, "nowhere").startswith("nowhere: holds no test sets")
 
 
 def test_the_keys_of_an_evaluation_file_are_frozen(sets: Path) -> None:
     shutil.copy(sets / "nq" / "test.jsonl", sets.parent / "q.jsonl")
     out = sets.parent / "out.json"
-    arguments = ["eval", BASE, "--questions", sets.parent / "q.jsonl", "--context", 100, "--out", out]
-    assert CliRunner().invoke(app, list(map(str, arguments))).exit_code == 0
+    questions = sets.parent / "q.jsonl"
+    assert sleuth("eval", BASE, "--questions", questions, "--context", 100, "--out", out).exit_code == 0
     keys = ["name", "model", "model_sha256", "em", "searched", "searches_mean", "results_tokens_mean"]
     keys += ["well_formed", "response_tokens_mean", "missing", "outcomes"]
     assert list(json.loads(out.read_text())) == [*keys, "temperature", "protocol", "records"]

@@ -7,13 +7,10 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-import typer
 import yaml
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from typer.testing import CliRunner, Result
+from verb import printed_json, refusal, sleuth
 
-from sleuth.cli.app import Verbs
-from sleuth.cli.convert import merge
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import EvalOverrides
 from sleuth.host import cards
@@ -34,13 +31,6 @@ CONFIG = Qwen3Config(
 )
 
 
-def sleuth(*arguments: object) -> Result:
-    app = typer.Typer(cls=Verbs)
-    app.command("merge")(merge)
-    app.command("other")(lambda: None)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="sleuth")
-
-
 @pytest.fixture
 def actor(tmp_path: Path) -> Path:
     folder = tmp_path / "actor"
@@ -56,35 +46,21 @@ def test_merge_prints_what_it_wrote_and_the_next_command(actor: Path, tmp_path: 
         f"{out}: 13 tensors, 9,120 parameters, float32, 36.5 kB in 1 file\nNext: sleuth eval {out} --questions FILE\n"
     )
     assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.float32
-
-
-def test_json_is_one_object_and_nothing_else(actor: Path, tmp_path: Path) -> None:
-    result = sleuth("merge", actor, tmp_path / "out", "--dtype", "bfloat16", "--max-shard-size", "8KB", "--json")
-    assert json.loads(result.stdout) == {
-        "folder": str(tmp_path / "out"),
-        "ranks": 1,
-        "tensors": 13,
-        "parameters": 9120,
-        "dtype": "bfloat16",
-        "bytes": 18240,
-        "files": 3,
-    }
-    assert result.stdout.count("\n") == 1
+    small = printed_json("merge", actor, tmp_path / "small", "--dtype", "bfloat16", "--max-shard-size", "8KB")
+    counts = {"ranks": 1, "tensors": 13, "parameters": 9120, "bytes": 18240, "files": 3}
+    assert small == counts | {"folder": str(tmp_path / "small"), "dtype": "bfloat16"}
 
 
 def test_an_untied_copy_has_one_tensor_more(actor: Path, tmp_path: Path) -> None:
     result = sleuth("merge", actor, tmp_path / "out", "--untie")
     assert result.stdout.startswith(f"{tmp_path / 'out'}: 14 tensors, 10,432 parameters, float32")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
-    again = sleuth("merge", tmp_path / "out", tmp_path / "again", "--untie")
-    assert (again.exit_code, again.stdout, again.stderr.count("\n")) == (2, "", 1)
+    assert refusal("merge", tmp_path / "out", tmp_path / "again", "--untie")
 
 
 def test_a_config_in_another_folder_can_be_named(actor: Path, tmp_path: Path) -> None:
     (actor / "huggingface").rename(tmp_path / "base")
-    refused = sleuth("merge", actor, tmp_path / "out")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--config DIR" in refused.stderr
+    assert "--config DIR" in refusal("merge", actor, tmp_path / "out")
     assert sleuth("merge", actor, tmp_path / "out", "--config", tmp_path / "base").exit_code == 0
 
 
@@ -163,10 +139,10 @@ def test_a_protocol_may_be_named_by_its_parts(
     actor_with_tokenizer: Path, tmp_path: Path, dialect: str, prompt: str, budget: int
 ) -> None:
     named = ("--dialect", dialect, "--prompt", prompt, "--prompt-role", "user", "--context", 40)
-    result = sleuth("merge", actor_with_tokenizer, tmp_path / "out", *named, "--json")
+    merged = printed_json("merge", actor_with_tokenizer, tmp_path / "out", *named)
     protocol = ProtocolCard.read(tmp_path / "out")
     assert protocol is not None
-    assert json.loads(result.stdout)["protocol"] == protocol.hash
+    assert merged["protocol"] == protocol.hash
     assert (protocol.dialect.name, protocol.dialect.turn_tokens, protocol.context) == (dialect, budget, 40)
     assert "by the names of its dialect and prompt" in (tmp_path / "out" / "README.md").read_text()
 
@@ -181,7 +157,6 @@ def test_a_protocol_may_be_named_by_its_parts(
         (("--context", "9"), "--context: a protocol needs --dialect and --prompt too, or --like RECIPE"),
         (("--prompt", "plain", "--scorer", "verl"), "--prompt, --scorer: a protocol needs --dialect too"),
         (("--dialect", "greek", "--prompt", "plain"), "sleuth, search_r1"),
-        (("--dialect", "refine", "--prompt", "plain"), "chat, reading, refine_answer_only, refine_thinking"),
         (("--dialect", "sleuth", "--prompt", "gone"), "--prompt gone: no such file"),
         (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "--scorer best: unknown"),
         (("--dialect", "sleuth", "--prompt", "plain", "--context", "99999999"), "the model holds"),
@@ -196,9 +171,7 @@ def test_a_protocol_that_cannot_be_written_is_one_line_before_any_work(
 ) -> None:
     (tmp_path / "theirs.toml").write_text(RECIPE.replace("mine.txt", "plain"))
     monkeypatch.chdir(tmp_path)
-    result = sleuth("merge", actor_with_tokenizer, "out", *arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert complaint in result.stderr
+    assert complaint in refusal("merge", actor_with_tokenizer, "out", *arguments)
     assert not (tmp_path / "out").exists()
 
 
@@ -223,7 +196,5 @@ def test_a_mistake_is_one_line_and_status_2(
     actor: Path, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = sleuth("merge", *arguments)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("error: ")
+    assert refusal("merge", *arguments)
     assert not (tmp_path / "out").exists()

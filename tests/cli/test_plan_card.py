@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from verb import sleuth
+from verb import printed_json, refusal, sleuth
 
 from sleuth.plan.shapes import PUBLISHED
 
@@ -46,13 +46,6 @@ def recipe(tmp_path: Path) -> Path:
     return tmp_path / "recipe.toml"
 
 
-def complaint(*arguments: object) -> str:
-    result = sleuth(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("error: ").strip()
-
-
 def test_a_plan_for_a_card_is_a_table_of_eighty_columns_and_a_verdict(recipe: Path) -> None:
     result = sleuth("plan", recipe, "--card", "8 x h100-80", "--set", "dtype=bfloat16")
     assert result.exit_code == 0, result.stderr
@@ -74,29 +67,22 @@ def test_what_does_not_fit_names_keys_that_were_tried(recipe: Path) -> None:
     assert again.stdout.splitlines()[-1].startswith("fits 1 x h100-80")
 
 
-def test_the_ranks_of_an_option_win(recipe: Path) -> None:
-    printed = json.loads(sleuth("plan", recipe, "--card", "8 x h100-80", "--ranks", 2, "--json").stdout)
+def test_the_plan_as_json_is_for_the_card_and_ranks_or_for_this_machine(recipe: Path) -> None:
+    printed = printed_json("plan", recipe, "--card", "8 x h100-80", "--ranks", 2)
     assert printed["ranks"] == 2
-    assert {"fits", "peak_memory_bytes", "phases", "steps", "tokens", "peak_disk_bytes", "judge_calls", "seconds"} <= (
-        printed.keys()
-    )
+    assert {"fits", "peak_memory_bytes", "tokens", "peak_disk_bytes", "judge_calls"} <= printed.keys()
     assert all({"name", "bytes"} <= phase.keys() for phase in printed["phases"])
-
-
-def test_a_cpu_has_the_memory_of_this_machine(recipe: Path) -> None:
-    printed = json.loads(sleuth("plan", recipe, "--json").stdout)
-    assert (printed["card"], printed["ranks"], printed["seconds"]) == ("cpu", 1, None)
-    assert printed["memory_bytes"] > 10**9
-    assert (printed["steps"], printed["episodes"]) == (20, 20 * 8 * 4 + 2 * 10)
-    assert complaint("plan", recipe, "--ranks", 2) == (
-        "--card cpu is for one process: leave --ranks 2 out, or name a card"
-    )
+    here = printed_json("plan", recipe)
+    assert (here["card"], here["ranks"], here["seconds"]) == ("cpu", 1, None)
+    assert here["memory_bytes"] > 10**9
+    assert (here["steps"], here["episodes"]) == (20, 20 * 8 * 4 + 2 * 10)
 
 
 def test_bad_input_is_one_line(recipe: Path) -> None:
-    assert complaint("plan", recipe, "--card", "h10").startswith("--card h10: no card is called 'h10'; the nearest is ")
+    assert refusal("plan", recipe, "--ranks", 2) == "--card cpu is for one process: leave --ranks 2 out, or name a card"
+    assert refusal("plan", recipe, "--card", "h10").startswith("--card h10: no card is called 'h10'; the nearest is ")
     (recipe.parent / "model" / "config.json").unlink()
-    assert complaint("plan", recipe, "--card", "l4").endswith(
+    assert refusal("plan", recipe, "--card", "l4").endswith(
         "config.json: cannot be read: No such file or directory; the plan needs the model's config"
     )
 
@@ -110,7 +96,7 @@ def test_check_says_whether_a_recipe_fits_the_card_it_names(recipe: Path) -> Non
     result = sleuth("check", "recipe", recipe)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.splitlines()[1].startswith("ok: fits 1 x 24 GB by the plan: ")
-    printed = json.loads(sleuth("check", "recipe", recipe, "--json").stdout)
+    printed = printed_json("check", "recipe", recipe)
     assert (printed["ok"], printed["card"], printed["fits"]) == (True, "1 x 24 GB", True)
     recipe.write_text(recipe.read_text().replace("1 x 24 GB", "1 x 900 MB"))
     warned = sleuth("check", "recipe", recipe)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sleuth.answers.failures import MODES
-from sleuth.answers.scorers import SCORERS
-from sleuth.cli import check, check_scorer, replay, report, shipped, sweep
+from sleuth.cli import report
 from sleuth.cli.plan import print_card_plan
-from sleuth.episodes.library import list_prompts
-from sleuth.evaluation.exam_card import ExamCard, SkillMark
 from sleuth.evaluation.figures import figures as table_of_figures
 from sleuth.evaluation.intervals import Measured
 from sleuth.host.hardware import read_cards
 from sleuth.plan.fit import plan_for_cards
 from sleuth.recipe import load_recipe
-from sleuth.report.arm_table import ArmRow
 from sleuth.search import verbs as search
 from sleuth.terminal import tables
 from sleuth.terminal.tables import Column, print_columns
@@ -32,20 +27,6 @@ MEASURED = Measured(value=-1234.567, low=-2345.678, high=1098.764, n=BIG)
 CELL = {"value": 0.458, "low": 0.44, "high": 0.47}
 Shown = tuple[Callable[[], object], list[str]]
 """What prints a table, and the numbers that must be whole in it."""
-
-
-def exam() -> Shown:
-    kinds = {f"kind_{at}_of_a_question_with_a_long_name": MEASURED for at in range(3)}
-    effects = dict.fromkeys(("position", "length", "obedience", "changed", "silent"), MEASURED)
-    skills = {f"skill_{at}_of_a_judge_with_a_long_name": SkillMark(accuracy=MEASURED, kinds=kinds) for at in range(3)}
-    card = ExamCard(judge="judge", questions=BIG, calls=BIG, seconds=1.0, skills=skills, **effects)
-    return lambda: check._print_exam(card), ["-1234.57 (-2345.68 to 1098.76)"]
-
-
-def scorers() -> Shown:
-    scores = [dict.fromkeys(SCORERS, at % 2 / 1) for at in range(4)]
-    case: Any = SimpleNamespace(id="c", golden_answers=["x"], response="y")
-    return lambda: check_scorer._print_tables([case] * 4, scores), ["0.500", " 4"]
 
 
 def comparison(*names: str) -> Shown:
@@ -88,33 +69,6 @@ def probes() -> Shown:
     ]
 
 
-def rescored() -> Shown:
-    scoring = SimpleNamespace(mean=-1234.567, missing=BIG, signal=MEASURED, why="")
-    found: Any = SimpleNamespace(stage="grpo", episodes=1, groups=1, steps=1, before=scoring, after=scoring)
-    found.within = found.same_best = MEASURED
-    found.overall, found.judge = 0.5, {}
-    shown = ["-1234.567", "123,456,789", "-1234.57 (-2345.68 to 1098.76)"]
-    return lambda: replay._print_rescored(found, Path("a/folder/with_a_long_name/REWARD.toml")), shown
-
-
-def arms() -> Shown:
-    names = [f"figure_{at}" for at in range(7)]
-    row = ArmRow(
-        name=LONG,
-        seeds=(0, 1),
-        figures=dict.fromkeys(names, MEASURED),
-        tokens_trained=BIG * 100,
-        over=SimpleNamespace(measured=MEASURED),  # type: ignore[arg-type]
-        needed=None,
-        certified=1,
-        stopped={},
-        shorter={},
-    )
-    table = SimpleNamespace(figures=names, against="base", evaluation="e")
-    recipe: Any = SimpleNamespace(table=table, name="s", arm=[])
-    return lambda: sweep._print(recipe, [row, row]), ["-1234.57", "-2345.68 to 1098.76", "12,345,678,900", "1 of 2"]
-
-
 def card() -> Shown:
     found = plan_for_cards(load_recipe("thinking_0.6b"), read_cards("1 x 141 GB"))
     heads = {f"{sum(phase.bytes.values()) / 1e9:.1f}" for phase in found.phases}
@@ -122,9 +76,6 @@ def card() -> Shown:
 
 
 TABLES: dict[str, Callable[[], Shown]] = {
-    "exam": exam,
-    "scorers": scorers,
-    "compare two": lambda: comparison("base", LONG),
     "compare four": lambda: comparison("base", LONG, "other", "another"),
     "plan of a card": card,
     "figures": lambda: (
@@ -133,36 +84,25 @@ TABLES: dict[str, Callable[[], Shown]] = {
     ),
     "sets": sets,
     "probe": probes,
-    "rescore": rescored,
-    "sweep": arms,
-    "prompts": lambda: (lambda: shipped._print_table(list_prompts()), ["268941fc60ba"]),
 }
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [None, 120])
 @pytest.mark.parametrize("name", TABLES)
 def test_no_number_of_a_table_is_cut(
-    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+    if columns is None:  # a pipe has 80
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
     show, numbers = TABLES[name]()
     show()
     printed = capsys.readouterr().out
     assert [number for number in numbers if number not in printed] == []
     table = [line for line in printed.splitlines() if not re.search(r"[a-z] [a-z]+ [a-z]+ |, |: ", line)]  # no prose
     assert table
-    assert [line for line in table if len(line.rstrip()) > columns or "…" in line] == []
-
-
-def test_a_pipe_without_a_width_has_80_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    show, numbers = probes()
-    show()
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= 80
-    assert all(number in printed for number in numbers)
+    assert [line for line in table if len(line.rstrip()) > (columns or 80) or "…" in line] == []
 
 
 def test_columns_that_do_not_fit_follow_below_under_the_same_labels(

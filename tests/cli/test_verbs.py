@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from verb import sleuth
+from verb import refusal, sleuth, write_rows
 
 from sleuth.cli import index
 from sleuth.cli.app import app, sections
@@ -23,12 +23,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert sleuth("world", folder, "--people", 200).exit_code == 0
     assert sleuth("index", folder / "corpus.jsonl", folder / "index").exit_code == 0
     return folder
-
-
-def test_world_prints_what_it_wrote_and_the_next_command(tmp_path: Path) -> None:
-    result = sleuth("world", tmp_path / "w", "--people", 200)
-    assert f"{tmp_path / 'w' / 'qa_test.jsonl'}: 100 rows" in result.stdout
-    assert f"Next: sleuth index {tmp_path / 'w' / 'corpus.jsonl'} {tmp_path / 'w' / 'index'}" in result.stdout
 
 
 def test_json_is_one_object_and_nothing_else(folder: Path, tmp_path: Path) -> None:
@@ -61,7 +55,8 @@ def test_vectors_are_quantised_by_default_unless_there_are_few(tmp_path: Path, m
 
 def test_printed_commands_can_be_pasted_where_names_have_spaces(tmp_path: Path) -> None:
     folder = tmp_path / "my world"
-    line = sleuth("world", folder, "--people", "200").stdout.splitlines()[-1]
+    *written, line = sleuth("world", folder, "--people", "200").stdout.splitlines()
+    assert f"{folder / 'qa_test.jsonl'}: 100 rows" in written
     assert shlex.split(line) == ["Next:", "sleuth", "index", str(folder / "corpus.jsonl"), str(folder / "index")]
 
 
@@ -72,9 +67,6 @@ def test_search_shows_the_best_passages_first(folder: Path) -> None:
     assert result.stdout.startswith(f"[1] {title.strip(chr(34))}  (id ")
     assert f"\n    {text}\n[2] " in result.stdout
     assert "[3]" not in result.stdout
-
-
-def test_search_that_finds_nothing_says_so(folder: Path) -> None:
     assert sleuth("search", folder / "index", "qqqq").stdout == "nothing found\n"
 
 
@@ -99,13 +91,6 @@ def test_passages_are_added_and_removed_by_the_verb_that_builds(tmp_path: Path) 
     assert result.stdout.startswith(f"{tmp_path / 'i'}: 4 passages, bm25")
 
 
-def test_search_shows_hostile_passages_as_they_are(tmp_path: Path) -> None:
-    hostile = "[bold]words[/nope] \\[x] :smile:"
-    (tmp_path / "c.jsonl").write_text(json.dumps({"id": "1", "contents": f'"T [red]"\n{hostile}'}) + "\n")
-    sleuth("index", tmp_path / "c.jsonl", tmp_path / "index")
-    assert hostile in sleuth("search", tmp_path / "index", "words").stdout
-
-
 def test_recall_is_measured_for_all_questions_and_for_each_kind(folder: Path) -> None:
     questions = ("search", folder / "index", "--questions", folder / "qa_test.jsonl")
     recall = json.loads(sleuth(*questions, "--json").stdout)["recall"]
@@ -113,13 +98,6 @@ def test_recall_is_measured_for_all_questions_and_for_each_kind(folder: Path) ->
     assert recall["all"]["low"] <= recall["all"]["value"] <= recall["all"]["high"]
     lines = sleuth(*questions).stdout.split("\n")
     assert any(line.split()[:2] == ["all", f"{recall['all']['value']:.3f}"] for line in lines)
-
-
-def test_recall_of_one_kind_has_no_rows_by_kind(folder: Path, tmp_path: Path) -> None:
-    rows = [line for line in (folder / "qa_test.jsonl").open() if '"two_hop"' in line]
-    (tmp_path / "q.jsonl").write_text("".join(rows))
-    result = sleuth("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--json")
-    assert list(json.loads(result.stdout)["recall"]) == ["all"]
 
 
 def test_a_trec_run_has_what_a_search_finds_for_each_question(folder: Path, tmp_path: Path) -> None:
@@ -139,20 +117,15 @@ def test_a_trec_run_has_what_a_search_finds_for_each_question(folder: Path, tmp_
     assert len(hits) / len(rows) == json.loads(result.stdout)["recall"]["all"]["value"]
 
 
-def test_a_trec_run_needs_no_gold_passages(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text('{"id": "1", "question": "which town?", "golden_answers": ["I"]}\n')
-    result = sleuth("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--trec", tmp_path / "run.txt")
-    assert result.stdout == f"{tmp_path / 'run.txt'}: what was found, as a TREC run\n"
-    assert (tmp_path / "run.txt").read_text().count("1 Q0 ") == 3
-
-
-def test_a_run_that_cannot_be_written_leaves_no_file(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text('{"id": "a b", "question": "which town?", "golden_answers": ["I"]}\n')
-    asked = ("search", folder / "index", "--questions", tmp_path / "q.jsonl", "--trec")
-    result = sleuth(*asked, tmp_path / "run.txt")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "white space in an id" in result.stderr
+def test_a_trec_run_needs_no_gold_passages_and_ids_without_spaces(folder: Path, tmp_path: Path) -> None:
+    row = {"id": "1", "question": "which town?", "golden_answers": ["I"]}
+    questions = write_rows(tmp_path / "q.jsonl", [row | {"id": "a b"}])
+    asked = ("search", folder / "index", "--questions", questions, "--trec", tmp_path / "run.txt")
+    assert "white space in an id" in refusal(*asked)
     assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
+    write_rows(questions, [row])
+    assert sleuth(*asked).stdout == f"{tmp_path / 'run.txt'}: what was found, as a TREC run\n"
+    assert (tmp_path / "run.txt").read_text().count("1 Q0 ") == 3
 
 
 def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path, tmp_path: Path) -> None:
@@ -160,12 +133,9 @@ def test_a_folder_of_beir_is_indexed_and_its_queries_measure_recall(folder: Path
     (beir / "qrels").mkdir(parents=True)
     passages = [json.loads(line) for line in (folder / "corpus.jsonl").open()]
     questions = [json.loads(line) for line in (folder / "qa_test.jsonl").open()]
-    with (beir / "corpus.jsonl").open("w") as rows:
-        for passage in passages:
-            title, text = passage["contents"].split("\n", 1)
-            rows.write(json.dumps({"_id": passage["id"], "title": title[1:-1], "text": text, "metadata": {}}) + "\n")
-    with (beir / "queries.jsonl").open("w") as rows:
-        rows.writelines(json.dumps({"_id": row["id"], "text": row["question"]}) + "\n" for row in questions)
+    split = [(passage["id"], *passage["contents"].split("\n", 1)) for passage in passages]
+    write_rows(beir / "corpus.jsonl", ({"_id": key, "title": title[1:-1], "text": text} for key, title, text in split))
+    write_rows(beir / "queries.jsonl", ({"_id": row["id"], "text": row["question"]} for row in questions))
     judged = [f"{row['id']}\t{gold}\t1\n" for row in questions for gold in row["gold_ids"]]
     (beir / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(judged))
 
@@ -206,23 +176,20 @@ def test_a_wrong_command_line_is_one_line_with_status_2_and_minus_h_is_help(name
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("typed", "line"),
     [
-        (("nonsense",), "sleuth: no such command 'nonsense'; see sleuth -h"),
-        (("index",), "sleuth index: missing argument 'CORPUS'; see sleuth index -h"),
+        ("nonsense", "sleuth: no such command 'nonsense'; see sleuth -h"),
+        ("index", "sleuth index: missing argument 'CORPUS'; see sleuth index -h"),
+        ("eval m", "sleuth eval: missing option '--questions'; see sleuth eval -h"),
         (
-            ("eval", "m", "--questions", "q.jsonl", "--min-citation-f1", "3"),
-            "sleuth eval: --min-citation-f1: should be less than or equal to 1; see sleuth eval -h",
-        ),
-        (
-            ("index", "c.jsonl", "i", "--kind", "3"),
+            "index c i --kind 3",
             "sleuth index: --kind: '3' is not one of 'bm25', 'dense', 'hybrid'; see sleuth index -h",
         ),
-        (("search", "-k"), "Option '-k' requires an argument"),
+        ("search -k", "Option '-k' requires an argument"),
     ],
 )
-def test_what_is_wrong_with_a_command_line_is_named(arguments: tuple[str, ...], line: str) -> None:
-    assert sleuth(*arguments).stderr == f"error: {line}\n"
+def test_what_is_wrong_with_a_command_line_is_named(typed: str, line: str) -> None:
+    assert refusal(*typed.split()) == line
 
 
 def test_every_verb_is_listed_in_its_section_with_a_whole_sentence() -> None:

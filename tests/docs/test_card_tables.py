@@ -96,11 +96,7 @@ def test_planned_times_stand_beside_measured_ones(
     assert float(ratio) == pytest.approx(seconds / 1.5, rel=0.02)
 
 
-def test_without_files_the_page_says_so(tmp_path: Path) -> None:
-    assert draw_cards.drawn(draw_cards.read_files(tmp_path)).startswith("No file of a card is kept")
-
-
-@pytest.mark.parametrize("text", ["{", "[1]", '{"card": {"name": "Z"}, "scale": "real", "checks": [1]}'])
+@pytest.mark.parametrize("text", ["{", '{"card": {"name": "Z"}, "scale": "real", "checks": [1]}'])
 def test_a_file_of_something_else_is_one_line_and_the_page_stays(
     tmp_path: Path, monkeypatch, capsys, text: str
 ) -> None:

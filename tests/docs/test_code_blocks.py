@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools import code_blocks
-from tools.code_blocks import ROOT, blocks, pages, problems
+from tools.code_blocks import ROOT, pages, problems
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -32,14 +32,11 @@ def told(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("sleuth report runs/demo --style=dark", "sleuth report: No such option: --style"),
         ("sleuth plan recipes/demo.toml --ranks many", "sleuth plan: Invalid value for '--ranks'"),
         ("FOO=1 .venv/bin/sleuth train", "sleuth train: Missing argument"),
-        ("torchrun -m -- sleuth train recipes/demo.toml --runs x", "sleuth train: No such option: --runs"),
         (
             "sleuth train recipes/demo.toml \\\n  --set 'stage.2.engine={ urls = [\"http://a:1\"] }'",
             '--set stage.2.engine={ urls = ["http://a:1"] }: stage.2.engine is no key here',
         ),
         ("sleuth train mine.toml --set stage.1.stpes=3", "--set stage.1.stpes=3: stage.stpes is no key of"),
-        ("sleuth train mine.toml --set stage.1.steps=few", "--set stage.1.steps=few: stage.steps: Input should be"),
-        ("sleuth annotate poems", "sleuth annotate has no poems"),
         ("make deom", "make deom: the Makefile has no such target"),
         ("python -m benchmarks.nothing", "benchmarks.nothing: there is no such module"),
         ("cp recipes/dmeo.toml mine.toml", "recipes/dmeo.toml: there is no such file"),
@@ -56,7 +53,6 @@ def test_a_command_that_would_not_run_is_found(
     ("text", "problem"),
     [
         ('[[stage]]\nkind = "grpo"\nstpes = 3', "stage.stpes is no key of GrpoRecipe"),
-        ('[stage.env]\nretriever = "remote"\nurl = ["http://a:1"]', "stage.env.url is no key of SearchEnvRecipe"),
         ('[stage.loss]\nclip_low = "much"', "stage.loss.clip_low: Input should be a valid number"),
         ('[stage.credit]\nkind = "search_gain"\nmargin = 1.0', "stage.credit: Value error"),
         ('[judge]\nkind = "http"\nmodle = "x"', "judge.modle is no key of HttpJudgeRecipe"),
@@ -76,10 +72,7 @@ def test_a_part_of_a_recipe_that_could_not_be_read_is_found(
     [
         ("Try `sleuth trian X`.", "sleuth has no trian"),
         ("Try `sleuth train RECIPE [--stes N]`.", "sleuth train has no option --stes"),
-        ("See `recipes/dmeo.toml`.", "recipes/dmeo.toml: there is no such file"),
         ("See `sleuth.typos.Task`.", "sleuth.typos.Task: there is no such module, and nothing of that name in one"),
-        ("See `sleuth.types.Tusk`.", "sleuth.types.Tusk: there is no such module, and nothing of that name in one"),
-        ("Run `make deom`.", "make deom: the Makefile has no such target"),
         ("<!-- needs: luck -->\n```sh\nls\n```", "needs: luck: should be one of card, cluster, hub, network, server"),
         ("```\nsleuth train x.toml\n```", "has a command and is not fenced as sh"),
     ],
@@ -96,21 +89,3 @@ def test_a_table_of_keys_names_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = "| figure | meaning |\n|---|---|\n| `mragin` | |\n"
     found = told(f"{ours}\n{keys}\n{other}", tmp_path, monkeypatch)
     assert found == ["loss.stpes = 3 is no key of any recipe", "mragin is no key of any recipe"]
-
-
-def test_what_is_right_is_not_complained_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (
-        "`sleuth eval-suite MODEL FOLDER [--per-set 200]`, `sleuth.types.Task`, `make demo`, `recipes/demo.toml`.\n\n"
-        "```sh\nsleuth train recipes/demo.toml --set stage.1.steps=30 > log.txt &\n```\n\n"
-        '```toml\n[[stage]]\nkind = "grpo"\n...\n[stage.env]\nretriever = "remote"\n```\n'
-    )
-    assert told(text, tmp_path, monkeypatch) == []
-
-
-def test_a_block_knows_its_line_and_its_mark() -> None:
-    marked = [block for page in pages() for block in blocks(page) if block.needs]
-    assert marked, "no block says what it needs"
-    for block in marked:
-        lines = block.file.read_text().splitlines()
-        assert lines[block.line - 1].startswith("```sh")
-        assert lines[block.line - 2] == f"<!-- needs: {block.needs} -->"

@@ -46,11 +46,6 @@ def test_every_figure_of_the_glossary_is_one_that_the_code_writes() -> None:
     assert named - written - computed == set()
 
 
-def test_no_figure_is_explained_twice() -> None:
-    names = [row.name for row in step_figures()]
-    assert len(names) == len(set(names))
-
-
 def test_a_figure_whose_name_is_put_together_has_a_meaning() -> None:
     assert meaning_of("score_search_r1") == meaning_of("score_slime")
     assert meaning_of("score_brevity/step") not in (None, meaning_of("score_brevity"), meaning_of("step"))

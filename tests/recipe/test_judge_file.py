@@ -16,20 +16,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "judge.toml"
 
 
-def test_an_http_judge_needs_its_servers_and_its_model(file: Path) -> None:
+def test_a_judge_is_a_table_or_a_name(file: Path) -> None:
     file.write_text(HTTP + "budget = 500\n[judge.request.chat_template_kwargs]\nenable_thinking = false\n")
     judge = load_judge(file)
     assert isinstance(judge, HttpJudgeRecipe)
     assert (judge.urls, judge.model, judge.budget) == (("http://127.0.0.1:8000",), "Qwen/Qwen3-8B", 500)
     assert judge.request == {"chat_template_kwargs": {"enable_thinking": False}}
-
-
-def test_a_judge_file_that_is_not_there_is_no_missing_recipe(file: Path) -> None:
-    with pytest.raises(SleuthError, match=r"judge\.toml: no such file$"):
-        load_judge(file)
-
-
-def test_the_lexical_judge_may_be_given_by_name_alone(file: Path) -> None:
     file.write_text('judge = "lexical"\n')
     assert load_judge(file) == LexicalJudgeRecipe()
 
@@ -45,11 +37,8 @@ def test_the_lexical_judge_may_be_given_by_name_alone(file: Path) -> None:
             'judge.kind = "nli" was deleted: serve a judge and set kind = "http", or',
         ),
         (HTTP + "second = 3\n", "judge.toml: judge.second is no key here; the nearest is judge.seconds"),
-        (HTTP.replace('["http://127.0.0.1:8000"]', "[]"), "judge.urls is empty"),
         (HTTP.replace("http://", ""), "judge.urls holds '127.0.0.1:8000': expected http://HOST:PORT"),
-        (HTTP + "budget = 0\n", "judge.budget = 0: should be greater than 0"),
         (HTTP + "[judge.request]\ntemperature = 1\n", "judge.request.temperature cannot be set here"),
-        ("[judge\n", "judge.toml:1: is no TOML"),
     ],
 )
 def test_an_error_in_a_judge_file_is_one_line_that_names_the_key(file: Path, text: str, expected: str) -> None:

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from sleuth.judges.tables import HttpJudgeRecipe, LexicalJudgeRecipe
-from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, SupervisedRecipe, dump_toml, load_recipe
+from sleuth.recipe import GrpoRecipe, Recipe, dump_toml, load_recipe
 from sleuth.recipe.load import read_draft
 from sleuth.types import SleuthError
 
@@ -27,29 +24,6 @@ def message(path: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_reading_a_recipe_never_imports_torch(demo: Path) -> None:
-    program = f"import sys, sleuth.recipe as r; r.load_recipe({str(demo)!r}); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_each_kind_of_stage_becomes_its_model(demo: Path, pretraining: Path) -> None:
-    assert [type(stage) for stage in load_recipe(demo).stage] == [EvaluateRecipe, GrpoRecipe]
-    assert [type(stage) for stage in load_recipe(pretraining).stage] == [SupervisedRecipe]
-
-
-def test_a_recipe_cannot_be_changed_after_reading(demo: Path) -> None:
-    recipe = load_recipe(demo)
-    with pytest.raises(ValidationError):
-        recipe.seed = 3  # type: ignore[misc]
-
-
-def test_an_integer_is_accepted_as_a_float(demo: Path) -> None:
-    rate = grpo(load_recipe(demo, ["stage.1.learning_rate=1"])).learning_rate
-    assert rate == 1.0
-    assert isinstance(rate, float)
-
-
 def test_an_evaluation_without_env_takes_that_of_the_nearest_grpo_stage(demo: Path, write: Write) -> None:
     *_, training = demo.read_text().partition('[[stage]]\nkind = "grpo"')
     after = '\n[[stage]]\nkind = "evaluate"\nname = "after"\ncontext = 300\ndata = { questions = "q.jsonl" }\n'
@@ -64,21 +38,12 @@ def test_an_evaluation_without_env_takes_that_of_the_nearest_grpo_stage(demo: Pa
     assert first.env != second.env
 
 
-# -- extends and [set] -------------------------------------------------------------------------------------------------
-
-
-def test_a_child_inherits_the_keys_it_does_not_set(demo: Path, write: Write) -> None:
-    child = load_recipe(write("child.toml", 'extends = "demo.toml"\nseed = 7\n'))
-    assert child.seed == 7
-    assert child.model == "models/tiny"
-    assert child.stage == load_recipe(demo).stage
-
-
 def test_extends_is_relative_to_its_file_and_may_be_a_chain(demo: Path, write: Write) -> None:
     write("arms/long.toml", 'extends = "../demo.toml"\nseed = 1\n[set]\n"stage.1.steps" = 200\n')
     last = load_recipe(write("arms/deep/longer.toml", 'extends = "../long.toml"\n[set]\n"stage.1.steps" = 300\n'))
-    assert last.seed == 1
+    assert (last.seed, last.model) == (1, "models/tiny")
     assert grpo(last).steps == 300
+    assert last.stage[0] == load_recipe(demo).stage[0]
     assert [Path(file).name for file in last.resolved_from.files] == ["demo.toml", "long.toml", "longer.toml"]
 
 
@@ -86,13 +51,6 @@ def test_a_childs_stages_replace_the_parents_stages_as_a_whole(demo: Path, write
     text = 'extends = "demo.toml"\n[[stage]]\nkind = "evaluate"\nname = "only"\ncontext = 64\n'
     text += 'data = { questions = "q.jsonl" }\nenv = { kind = "search", dialect = "d", prompt = "p", index = "i" }\n'
     assert [stage.name for stage in load_recipe(write("child.toml", text)).stage] == ["only"]
-
-
-@pytest.mark.parametrize("key", ['"stage.1.loss.beta"', "stage.1.loss.beta", '"stage.-1.loss.beta"'])
-def test_a_set_table_changes_one_value_of_the_parent(demo: Path, write: Write, key: str) -> None:
-    child = load_recipe(write("child.toml", f'extends = "demo.toml"\n[set]\n{key} = 0.5\n'))
-    assert grpo(child).loss.beta == 0.5
-    assert grpo(child).steps == 100
 
 
 LOSS = "[stage.loss]\nbeta = 0.5\nclip_high = 0.3\n"
@@ -166,16 +124,12 @@ def test_a_name_of_no_stage_or_of_several_is_refused_in_one_line(demo: Path, wri
     assert message(child) == f"{child}: [set]: no stage is named trained; there are base, grpo"
 
 
-def test_an_override_of_the_command_line_wins_over_every_file(demo: Path, write: Write) -> None:
-    child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
-    assert grpo(load_recipe(child, ["stage.1.steps=300"])).steps == 300
-
-
 def test_files_and_overrides_are_recorded_in_the_order_of_their_use(demo: Path, write: Write) -> None:
     child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 200\n')
-    past = load_recipe(child, ["device=cpu"]).resolved_from
-    assert past.files == (str(demo), str(child))
-    assert past.set == ("stage.1.steps=200", 'device="cpu"')
+    recipe = load_recipe(child, ["device=cpu", "grpo.steps=300"])
+    assert grpo(recipe).steps == 300
+    assert recipe.resolved_from.files == (str(demo), str(child))
+    assert recipe.resolved_from.set == ("stage.1.steps=200", 'device="cpu"', "stage.1.steps=300")
 
 
 @pytest.mark.parametrize(
@@ -192,9 +146,6 @@ def test_a_file_that_cannot_be_meant_is_refused_in_one_line(demo: Path, write: W
     assert said in message(write("child.toml", text))
 
 
-# -- --set -------------------------------------------------------------------------------------------------------------
-
-
 def test_an_override_is_parsed_as_toml_and_a_bare_word_as_text(demo: Path) -> None:
     recipe = load_recipe(
         demo,
@@ -202,17 +153,14 @@ def test_an_override_is_parsed_as_toml_and_a_bare_word_as_text(demo: Path) -> No
             "stage.1.steps=50",
             "stage.-1.betas=[0.8, 0.9]",
             "stage.1.reward.0.shuffle=true",
+            "grpo.sampling.temperature=0.7",
             "device = cpu",
             'model="a b"',
         ],
     )
     assert (grpo(recipe).steps, grpo(recipe).betas) == (50, (0.8, 0.9))
-    assert grpo(recipe).reward[0].shuffle
+    assert (grpo(recipe).reward[0].shuffle, grpo(recipe).sampling.temperature) == (True, 0.7)
     assert (recipe.device, recipe.model) == ("cpu", "a b")
-
-
-def test_an_override_may_set_a_key_of_a_table_that_the_file_omits(demo: Path) -> None:
-    assert grpo(load_recipe(demo, ["stage.1.sampling.temperature=0.7"])).sampling.temperature == 0.7
 
 
 @pytest.mark.parametrize(
@@ -234,21 +182,10 @@ def test_an_override_that_cannot_be_applied_is_reported(demo: Path, override: st
     assert expected in text
 
 
-# -- files that cannot be read -----------------------------------------------------------------------------------------
-
-
-def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
-    assert message(tmp_path / "none.toml") == f"{tmp_path / 'none.toml'}: no such recipe"
-
-
-def test_a_folder_is_refused_as_a_recipe(tmp_path: Path) -> None:
+def test_what_is_no_file_of_text_is_refused_as_a_recipe(tmp_path: Path) -> None:
     assert "is not an ordinary file" in message(tmp_path)
-
-
-def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "binary.toml"
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "is no UTF-8 text" in message(path)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert "is no UTF-8 text" in message(tmp_path / "binary.toml")
 
 
 @pytest.mark.parametrize(
@@ -277,13 +214,6 @@ def test_a_judge_may_be_a_name_or_a_table(demo: Path, write: Callable[[str, str]
     judge = again.stage[1].reward[0].judge
     assert isinstance(judge, HttpJudgeRecipe)
     assert (judge.model, judge.request) == ("Qwen/Qwen3-8B", {"top_k": 1})
-
-
-def test_the_resolved_copy_of_a_refiners_recipe_reads_back_equal(demo: Path, write: Callable[[str, str], Path]) -> None:
-    changes = ["stage.1.env={kind='refine', mode='thinking'}", "stage.1.reward=[{kind='citation', sum='additive'}]"]
-    recipe = load_recipe(demo, changes)
-    again = load_recipe(write("again.toml", dump_toml(recipe)))
-    assert (again.stage, again.stage[1].env.mode) == (recipe.stage, "thinking")
 
 
 def test_a_resolved_recipe_of_an_older_version_is_read_without_keys_that_were_deleted(demo: Path, write: Write) -> None:

@@ -98,20 +98,9 @@ def test_an_error_names_the_file_and_the_arm(tmp_path: Path) -> None:
     assert message(file, "thinking.steps=3") == (
         "--set thinking.steps=3: no arm has a stage named thinking; there are thoughts_after"
     )
-
-
-def test_a_recipe_is_refused_as_a_sweep_and_a_sweep_as_a_recipe() -> None:
-    gain = TINY / "thinking_gain.toml"
-    assert message(gain) == f"{gain}: has no [[arm]]; train a recipe without arms with `sleuth train`"
-    with pytest.raises(SleuthError, match="has arms, which are several runs: train them with `sleuth sweep"):
-        load_recipe(ARMS)
-
-
-def test_a_wrong_override_is_reported_as_it_was_typed() -> None:
-    assert re.fullmatch(
-        r"--set thinking.step=3: stage.\d.step is no key here; the nearest is stage.\d.steps",
-        message(ARMS, "thinking.step=3"),
-    )
+    assert message(Path(gain)) == f"{gain}: has no [[arm]]; train a recipe without arms with `sleuth train`"
+    wrong = r"--set thinking.step=3: stage.\d.step is no key here; the nearest is stage.\d.steps"
+    assert re.fullmatch(wrong, message(ARMS, "thinking.step=3"))
 
 
 def test_steps_shared_with_an_earlier_arm_are_counted_once() -> None:

@@ -2,93 +2,86 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from shipped_recipes import contents_of, value_at
+from shipped_recipes import contents_of, differing
 
-CODE = "the released code and config of the 0.6B model"
-CARD = "its model card"
-PAPER = "arXiv:2601.21343"
-SET = "the card of its data set"
+STAGES = tomllib.loads("""
+[self-improving] # the released code and config of the 0.6B model
+steps = 2_000
+prompts_per_step = 16
+samples_per_prompt = 16 # its model card
+learning_rate = 5e-6
+schedule = "cosine"
+warmup_steps = 100
+weight_decay = 0.1
+max_grad_norm = 1.0
+data = { prefix_tokens = 384, suffix_tokens = 128, least_tokens = 640, windows = 1 }
+sampling.temperature = 1.0
+loss = { kind = "dpo", beta = 0.1 } # arXiv:2601.21343
+[[self-improving.reward]]
+kind = "pairwise"
+schedule = "round_robin"
+orders = "one"
+judge.model = "Qwen/Qwen3-4B-Instruct-2507"
 
-TABLE: list[tuple[str, str, str, Any]] = [
-    ("self-improving", CARD, "model", "Qwen/Qwen3-0.6B-Base"),
-    ("self-improving", CODE, "steps", 2_000),
-    ("self-improving", CODE, "prompts_per_step", 4 * 4),
-    ("self-improving", CARD, "samples_per_prompt", 16),
-    ("self-improving", CODE, "learning_rate", 5e-6),
-    ("self-improving", CODE, "schedule", "cosine"),
-    ("self-improving", CODE, "warmup_steps", 100),
-    ("self-improving", CODE, "weight_decay", 0.1),
-    ("self-improving", CODE, "max_grad_norm", 1.0),
-    ("self-improving", CARD, "data.texts", Path("hf://HuggingFaceFW/fineweb-edu/sample/10BT")),
-    ("self-improving", CODE, "data.prefix_tokens", 384),
-    ("self-improving", CODE, "data.suffix_tokens", 128),
-    ("self-improving", CODE, "data.least_tokens", 640),
-    ("self-improving", CODE, "data.windows", 1),
-    ("self-improving", CARD, "sampling.temperature", 1.0),
-    ("self-improving", CODE, "reward.0.kind", "pairwise"),
-    ("self-improving", CODE, "reward.0.schedule", "round_robin"),
-    ("self-improving", CODE, "reward.0.orders", "one"),
-    ("self-improving", CODE, "reward.0.judge.model", "Qwen/Qwen3-4B-Instruct-2507"),
-    ("self-improving", PAPER, "loss.kind", "dpo"),
-    ("self-improving", CODE, "loss.beta", 0.1),
-    ("against_base", CARD, "data.limit", 128),
-    ("against_base", CARD, "temperature", 0.0),
-    ("thinking", CODE, "steps", 512),
-    ("thinking", CODE, "rows_per_step", 4 * 4),
-    ("thinking", CODE, "learning_rate", 5e-6),
-    ("thinking", CODE, "warmup_steps", 50),
-    ("thinking", CODE, "weight_decay", 0.1),
-    ("thinking", CODE, "max_grad_norm", 1.0),
-    ("thinking", PAPER, "source_weight", 1.0),
-    ("thinking", CODE, "data.row_tokens", 768),
-    ("thinking", SET, "data.limit", 8_192),
-    ("thinking", SET, "held_out.limit", 512),
-    ("thinking", CODE, "held_out.row_tokens", 1_024),
-    ("rlmt", CARD, "steps", 200),
-    ("rlmt", CODE, "prompts_per_step", 2),
-    ("rlmt", CODE, "samples_per_prompt", 16),
-    ("rlmt", CODE, "learning_rate", 1e-7),
-    ("rlmt", CODE, "schedule", "cosine"),
-    ("rlmt", CODE, "warmup_steps", 2),
-    ("rlmt", CODE, "weight_decay", 0.0),
-    ("rlmt", CODE, "max_grad_norm", 0.1),
-    ("rlmt", CODE, "data.suffix_tokens", 128),
-    ("rlmt", CODE, "data.least_before", 128),
-    ("rlmt", CODE, "data.least_behind", 64),
-    ("rlmt", CODE, "env.thought_tokens", 48),
-    ("rlmt", CODE, "env.close", "inserted"),
-    ("rlmt", CODE, "env.suffix_tokens", 128),
-    ("rlmt", CODE, "sampling.temperature", 1.0),
-    ("rlmt", PAPER, "reward.0.kind", "suffix"),
-    ("rlmt", CODE, "reward.0.judge.model", "Qwen/Qwen3-4B-Instruct-2507"),
-    ("rlmt", CODE, "loss.advantage", "grpo"),
-    ("rlmt", CODE, "loss.normalise", "sequence"),
-    ("rlmt", CODE, "loss.old_logprobs", "learner"),
-    ("rlmt", CODE, "loss.clip_low", 0.2),
-    ("rlmt", CODE, "loss.clip_high", 0.2),
-    ("rlmt", CODE, "loss.kl", "k3"),
-    ("rlmt", CODE, "loss.beta", 0.02),
-    ("thoughts", CODE, "data.limit", 32),
-    ("thoughts", CODE, "samples", 4),
-    ("thoughts", CODE, "temperature", 1.0),
-    ("thoughts", CODE, "env.thought_tokens", 48),
-    ("thoughts", CODE, "env.suffix_tokens", 128),
-]
-"""(stage, source, key, value)."""
+[against_base] # its model card
+data.limit = 128
+temperature = 0.0
+
+[thinking]
+steps = 512
+rows_per_step = 16
+learning_rate = 5e-6
+warmup_steps = 50
+weight_decay = 0.1
+max_grad_norm = 1.0
+source_weight = 1.0 # the paper
+data = { row_tokens = 768, limit = 8_192 } # the card of its data set
+held_out = { row_tokens = 1_024, limit = 512 }
+
+[rlmt]
+steps = 200 # its model card
+prompts_per_step = 2
+samples_per_prompt = 16
+learning_rate = 1e-7
+schedule = "cosine"
+warmup_steps = 2
+weight_decay = 0.0
+max_grad_norm = 0.1
+data = { suffix_tokens = 128, least_before = 128, least_behind = 64 }
+env = { thought_tokens = 48, close = "inserted", suffix_tokens = 128 }
+sampling.temperature = 1.0
+reward = [{ kind = "suffix", judge = { model = "Qwen/Qwen3-4B-Instruct-2507" } }]
+[rlmt.loss]
+advantage = "grpo"
+normalise = "sequence"
+old_logprobs = "learner"
+clip_low = 0.2
+clip_high = 0.2
+kl = "k3"
+beta = 0.02
+
+[thoughts]
+data.limit = 32
+samples = 4
+temperature = 1.0
+env = { thought_tokens = 48, suffix_tokens = 128 }
+""")
 
 
-@pytest.mark.parametrize(("stage", "source", "key", "value"), TABLE)
-def test_thinking_0_6b_has_the_values_of_its_sources(stage: str, source: str, key: str, value: Any) -> None:
+def test_thinking_0_6b_has_the_model_and_texts_of_its_sources() -> None:
     recipe = contents_of("thinking_0.6b")
-    if key == "model":
-        assert recipe["model"] == value
-        return
-    [found] = [one for one in recipe["stage"] if one["name"] == stage]
-    assert value_at(found, key) == value, source
+    assert recipe["model"] == "Qwen/Qwen3-0.6B-Base"
+    assert recipe["stage"][0]["data"]["texts"] == Path("hf://HuggingFaceFW/fineweb-edu/sample/10BT")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_thinking_0_6b_has_the_values_of_its_sources(stage: str) -> None:
+    [found] = [one for one in contents_of("thinking_0.6b")["stage"] if one["name"] == stage]
+    assert differing(found, STAGES[stage]) == []
 
 
 def test_no_stage_trains_on_held_out_texts() -> None:
@@ -97,11 +90,8 @@ def test_no_stage_trains_on_held_out_texts() -> None:
     assert parts["self-improving"] != parts["against_base"] == "held_out"
     assert (parts["thinking"], parts["rlmt"], parts["thoughts"]) == ("sft", "rl", "held_out")
     assert parts["gate"] == parts["gate_after"] == "held_out"
-
-
-def test_no_prefix_is_used_in_two_steps() -> None:
-    stage = contents_of("thinking_0.6b")["stage"][0]
-    assert stage["steps"] * stage["prompts_per_step"] <= stage["data"]["limit"]
+    first = recipe["stage"][0]  # no prefix is used in two steps
+    assert first["steps"] * first["prompts_per_step"] <= first["data"]["limit"]
 
 
 def test_the_gain_recipe_shares_four_stages_with_the_published_one_except_for_empty_thoughts() -> None:
@@ -121,9 +111,6 @@ def test_the_gain_recipe_shares_four_stages_with_the_published_one_except_for_em
     assert ours["stage"][7]["data"]["limit"] > published["stage"][7]["data"]["limit"]
 
 
-# -- the tiny twin -----------------------------------------------------------------------------------------------------
-
-
 def test_the_tiny_twin_has_the_loss_of_the_real_recipe() -> None:
     twin, big = (contents_of(name)["stage"][0] for name in ("tiny/self_improving", "thinking_0.6b"))
     assert twin["loss"] == big["loss"]
@@ -139,9 +126,6 @@ def test_continued_pretraining_has_as_many_suffixes_a_step_as_the_pairs_it_is_co
     assert control["steps"] == twin["steps"]
 
 
-# -- tiny thought recipes ------------------------------------------------------------------------------------------
-
-
 def test_the_gain_twin_differs_from_the_thinking_twin_only_in_its_texts() -> None:
     gain, shown = (contents_of(f"tiny/{name}") for name in ("thinking_gain", "thinking"))
     assert gain["model"] == shown["model"]
@@ -155,8 +139,6 @@ def test_the_probes_before_and_after_training_are_equal() -> None:
     assert before == after
     assert gain["stage"][2]["data"]["part"] == "rl"
 
-
-# -- arms --------------------------------------------------------------------------------------------------------------
 
 ARMS = {
     "self_improving_pretraining": {'stage.0.loss.kind="original_nll"', "stage.0.prompts_per_step=32"},

@@ -49,16 +49,6 @@ def test_a_recipe_for_a_real_model_fits_its_cards_with_a_tenth_to_spare(file: Pa
         assert phase.at_once >= min(AT_ONCE, phase.asked), (phase.stage, phase.name)
 
 
-@pytest.mark.parametrize("file", REAL, ids=lambda file: file.stem)
-def test_the_first_lines_of_a_recipe_name_its_cards(file: Path) -> None:
-    keys = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
-    named = next((at for at, line in enumerate(keys) if line.startswith("card = ")), None)
-    if named is None:  # the cards of what it extends
-        assert keys[0].startswith("extends = ")
-    else:
-        assert named <= 2
-
-
 @pytest.mark.parametrize(("smaller", "whole"), DERIVED.items())
 def test_a_recipe_for_a_smaller_machine_trains_the_same(smaller: str, whole: str) -> None:
     ours, theirs = contents_of(smaller), contents_of(whole)

@@ -31,11 +31,8 @@ def test_the_resolved_copy_of_a_recipe_reads_back_equal(demo: Path, pretraining:
         copy = tmp_path / "resolved.toml"
         copy.write_text(dump_toml(recipe), encoding="utf-8")
         assert load_recipe(copy) == recipe
+        assert path == pretraining or "clip_high = 0.28" in copy.read_text()  # defaults too
         assert dump_toml(load_recipe(copy)) == dump_toml(recipe)
-
-
-def test_the_resolved_copy_contains_defaults(demo: Path) -> None:
-    assert "clip_high = 0.28" in dump_toml(load_recipe(demo))
 
 
 def test_a_resolved_copy_with_new_overrides_keeps_its_history(demo: Path, tmp_path: Path) -> None:
