@@ -101,13 +101,6 @@ def test_plain_row_shards_are_joined_and_plain_copies_are_taken_once() -> None:
     assert assembled([torch.tensor(4.0)] * 2, ()) == 4.0
 
 
-@pytest.mark.parametrize("stop", [1, 3, 5, 7])
-def test_any_range_of_rows_can_be_read(stop: int) -> None:
-    whole = assemble_tensor(VALUES.split(2), (7, 5), "w")
-    for start in range(stop):
-        assert torch.equal(whole.rows(start, stop), VALUES[start:stop])
-
-
 def test_a_wrong_shape_is_reported_with_both_shapes() -> None:
     with pytest.raises(SleuthError, match=r"^w is 7 x 5, but 7 x 6 in the model of config.json$"):
         assembled(VALUES.split(3), (7, 6))

@@ -147,22 +147,6 @@ def test_a_process_decides_once_and_logs_one_line(monkeypatch: pytest.MonkeyPatc
     assert said[1] == "computing with 2 threads: as when the run began"
 
 
-def test_without_a_run_the_decision_is_printed_once_and_when_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, no_number: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(threads, "free_cores", lambda: 1)
-    monkeypatch.setattr(Watch, "start", lambda self: None)
-    process, before = ProcessThreads(), torch.get_num_threads()
-    try:
-        process.fit(LARGE)
-        assert capsys.readouterr().err == ""
-        process.announce()
-        process.announce()
-    finally:
-        torch.set_num_threads(before)
-    assert capsys.readouterr().err.startswith("computing with 1 thread: 1 of ")
-
-
 @needs_proc
 def test_a_busy_process_is_counted() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
@@ -177,22 +161,6 @@ def test_a_busy_process_is_counted() -> None:
     assert now.used_by_others(before) > 0.2
 
 
-@needs_proc
-def test_spinning_stops_while_others_use_the_cores_and_resumes_after() -> None:
-    cores = os.cpu_count() or 1
-    watch = Watch(max(2, cores))
-    missing = max(2, cores) - cores
-    counts = [_tasks()]
-    for others in (0.0, 1.0, 0.2, 0.0):  # 0.2: too little to stop, and enough not to resume
-        watch.follow(others - missing)
-        counts.append(_tasks())
-    none, quiet, crowded, still, over = counts
-    assert none == quiet
-    assert crowded > none
-    assert still == crowded
-    assert over < still
-
-
 @pytest.mark.parametrize(
     ("cores", "number", "others", "lent"),
     [(2, 2, 0.0, 0), (2, 2, 1.0, 1), (2, 2, 5.0, 1), (8, 8, 1.4, 2), (8, 4, 2.0, 0)],
@@ -205,11 +173,6 @@ def test_threads_without_a_core_are_lent(
     watch = Watch(number)
     watch.follow(others)
     assert watch.lent == lent
-
-
-def _tasks() -> int:
-    time.sleep(0.1)
-    return len(os.listdir("/proc/self/task"))
 
 
 @needs_proc

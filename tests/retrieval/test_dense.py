@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -267,22 +266,6 @@ def test_a_passage_is_found_by_its_id_in_every_kind_of_index(
                 assert index.passage(passage.id) == passage
             for unknown in ("", "0", "99", "007", "-1", "٣", "x" * 100_000):
                 assert index.passage(unknown) is None, unknown
-
-
-def test_a_dense_index_of_beirs_layout_gives_its_passages_built_or_opened_in_place(
-    card: EncoderCard, tmp_path: Path
-) -> None:
-    rows = [{"_id": f"d{number}", "title": "T" * (number % 2), "text": f"text {number}"} for number in range(5)]
-    rows.append({"_id": "blank", "title": "", "text": ""})
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dense(corpus, tmp_path / "built", card)
-    adopt_vectors(corpus, tmp_path / "adopted", card, tmp_path / "built" / "vectors.faiss")
-    passages = {passage.id: passage for passage in read_corpus(corpus)}
-    for folder in ("built", "adopted"):
-        index = Dense(tmp_path / folder)
-        assert {p.id: replace(p, score=0.0) for p in found(index, "text 3", 6)} == passages
-        assert index.passage("d3") == passages["d3"]
 
 
 def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,26 +146,6 @@ def test_a_search_that_the_environment_cannot_parse_is_failed() -> None:
         assert timeless(streamed(client)[-1]["response"]) == timeless(body)
 
 
-def test_input_may_be_items_of_which_the_last_user_message_is_read() -> None:
-    seen: list[str] = []
-
-    def watch(text: str, sampling: Sampling) -> str:
-        seen.append(text)
-        return diligent(text, sampling)
-
-    with served(agent(watch)) as client:
-        earlier = asked(client)["output"]
-        follow_up = [{"type": "input_text", "text": "Where"}, {"type": "input_text", "text": "is Tarn?"}]
-        items = [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": QUESTION},
-            *earlier,
-            {"type": "message", "role": "user", "content": follow_up},
-        ]
-        asked(client, input=items, instructions="Be brief.")
-    assert seen[2] == "Question: Where\nis Tarn?\n"
-
-
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
