@@ -31,6 +31,15 @@ def test_the_blueprint_is_the_model_without_its_weights(model, blueprint: Bluepr
     )
 
 
+def test_names_of_the_inner_model_are_understood_if_it_is_the_whole_model(blueprint: Blueprint) -> None:
+    inner = [name.removeprefix("model.") for name in blueprint.shapes if name.startswith("model.")]
+    if blueprint.tied:
+        assert blueprint.match_names(inner, SOURCE)["model.norm.weight"] == "norm.weight"
+    else:
+        with pytest.raises(SleuthError, match=r"1 tensor is missing \(lm_head.weight\)$"):
+            blueprint.match_names(inner, SOURCE)
+
+
 def test_a_tied_name_may_be_saved(blueprint: Blueprint) -> None:
     names = [*blueprint.shapes, *blueprint.tied]
     assert blueprint.match_names(names, SOURCE).keys() == set(names)

@@ -161,6 +161,27 @@ def test_a_busy_process_is_counted() -> None:
     assert now.used_by_others(before) > 0.2
 
 
+@needs_proc
+def test_spinning_stops_while_others_use_the_cores_and_resumes_after() -> None:
+    cores = os.cpu_count() or 1
+    watch = Watch(max(2, cores))
+    missing = max(2, cores) - cores
+    counts = [_tasks()]
+    for others in (0.0, 1.0, 0.2, 0.0):  # 0.2: too little to stop, and enough not to resume
+        watch.follow(others - missing)
+        counts.append(_tasks())
+    none, quiet, crowded, still, over = counts
+    assert none == quiet
+    assert crowded > none
+    assert still == crowded
+    assert over < still
+
+
+def _tasks() -> int:
+    time.sleep(0.1)
+    return len(os.listdir("/proc/self/task"))
+
+
 @pytest.mark.parametrize(
     ("cores", "number", "others", "lent"),
     [(2, 2, 0.0, 0), (2, 2, 1.0, 1), (2, 2, 5.0, 1), (8, 8, 1.4, 2), (8, 4, 2.0, 0)],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from corpora import PASSAGES, WriteCorpus, towns
+from starlette.testclient import TestClient
 
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.protocol_differences import differences
@@ -22,6 +23,9 @@ from sleuth.retrieval.index_card import EncoderCard, read_card
 from sleuth.retrieval.open_index import open_index
 from sleuth.search.setting import search_setting
 from sleuth.search.tables import SearchEnvRecipe
+from sleuth.serve.access import Access, Limits
+from sleuth.serve.retriever_app import retriever_app
+from sleuth.serve.search_handler import IndexLoader
 from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
 
@@ -108,6 +112,26 @@ def test_an_encoder_with_other_weights_is_refused(
     ) as told:
         open_index(tmp_path / "index")
     assert "\n" not in str(told.value)
+
+
+def test_a_server_reports_the_identity_of_the_index_that_it_opened(
+    card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path
+) -> None:
+    from sleuth.retrieval.index_card import identity_of
+
+    build_dense(write_corpus(), tmp_path / "index", card)
+    file = tmp_path / "index" / "card.json"
+    fields = json.loads(file.read_text())
+    del fields["encoder"]["weights_sha256"]
+    file.write_text(json.dumps(fields))
+    (tmp_path / "index" / "SHA256SUMS").unlink()
+    loader = IndexLoader(tmp_path / "index")
+    loader._open(lambda: None)
+    with TestClient(retriever_app(loader, Limits(), Access())) as client:
+        health = client.get("/health").json()
+    assert identity_of(health["index"]) == open_index(tmp_path / "index").card.retriever
+    assert identity_of({"corpus_sha256": "8c1f"}) == UNKNOWN_RETRIEVER  # of another make
+    assert identity_of({"kind": 3}) == UNKNOWN_RETRIEVER
 
 
 def test_a_recipe_that_requires_an_encoder_refuses_an_index_of_words(
