@@ -10,8 +10,10 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import Thread
+from typing import Any
 
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
@@ -130,6 +132,18 @@ def refiner(answer: Callable[[str, Sampling], str], *, ask_with: AskWith = "ques
 
 def app_of(served: Agent, *, conversations: int = 8, **limits: float) -> Starlette:
     return chat_app(served, conversation_limits(**limits), conversations=conversations, access=Access(hosts=LOOPBACK))
+
+
+def client_of(app: Starlette) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8000")
+
+
+def refused(answer: Any) -> str:
+    """The one line of a refusal, whose shape is OpenAI's."""
+    problem = answer.json()["error"]
+    assert problem.keys() == {"message", "type", "param", "code"}
+    assert "\n" not in problem["message"]
+    return problem["message"]
 
 
 @contextmanager

@@ -1,7 +1,14 @@
-"""Texts that a terminal or a browser would obey, as a stranger's corpus may have them."""
+"""Texts that a terminal or a browser would obey, and any JSON, as a stranger may send them."""
 
 from __future__ import annotations
 
+from hypothesis import strategies as st
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
 HOSTILE = {
     "title of the window": "\x1b]0;owned\x07",
     "title, by ST": "\x1b]2;owned\x1b\\",

@@ -31,12 +31,6 @@ def test_the_blueprint_is_the_model_without_its_weights(model, blueprint: Bluepr
     )
 
 
-@pytest.mark.parametrize("wrapping", ["", "module.", "_orig_mod.", "model.", "module._orig_mod.", "module.model."])
-def test_wrapper_prefixes_are_removed(blueprint: Blueprint, wrapping: str) -> None:
-    naming = blueprint.match_names([wrapping + name for name in blueprint.shapes], SOURCE)
-    assert naming == {name: wrapping + name for name in blueprint.shapes}
-
-
 def test_names_of_the_inner_model_are_understood_if_it_is_the_whole_model(blueprint: Blueprint) -> None:
     inner = [name.removeprefix("model.") for name in blueprint.shapes if name.startswith("model.")]
     if blueprint.tied:

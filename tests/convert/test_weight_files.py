@@ -58,25 +58,6 @@ def test_files_stay_below_the_maximum_size_and_the_index_lists_each_tensor(tmp_p
             assert torch.equal(opened.get_tensor(name), tensors[name])
 
 
-def test_a_cast_changes_floating_point_numbers_only(tmp_path: Path) -> None:
-    tensors = {"a": torch.randn(4, 3), "steps": torch.arange(3)}
-    write(tmp_path, tensors, dtype=torch.bfloat16)
-    assert_same_tensors(written_tensors(tmp_path), {"a": tensors["a"].bfloat16(), "steps": tensors["steps"]})
-
-
-def test_progress_counts_every_tensor(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    tensors = {name: torch.ones(2) for name in "abc"}
-    write_weights(
-        tmp_path,
-        wholes(tensors),
-        dtype=None,
-        max_file_bytes=8,
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert told == [(1, 3), (2, 3), (3, 3)]
-
-
 @pytest.mark.parametrize(
     ("text", "size"), [("500MB", 5 * 10**8), ("2GB", 2 * 10**9), ("1.5 gb", 15 * 10**8), ("10kb", 10**4), ("7", 7)]
 )

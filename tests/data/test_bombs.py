@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import re
@@ -11,7 +10,6 @@ import resource
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pdfs import pdf
 
 from sleuth.retrieval.bm25 import build_index
 
@@ -105,26 +104,6 @@ def one_long_list(count: int) -> pa.Table:
     values = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(bytes(count // 8 + 1))])
     answers = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), values)
     return pa.table({"id": ["1"], "question": ["who?"], "contents": ["Ada"], "golden_answers": answers})
-
-
-def pdf(stream: bytes, *, pages: bytes = b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>") -> bytes:
-    packed = zlib.compress(stream, 9)
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        pages,
-        b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /MediaBox [0 0 9 9] /Resources << /Font << /F 5 0 R >> >> >>",
-        b"<< /Filter /FlateDecode /Length %d >>\nstream\n%s\nendstream" % (len(packed), packed),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    out, offsets = io.BytesIO(), []
-    out.write(b"%PDF-1.4\n")
-    for number, one in enumerate(objects, 1):
-        offsets.append(out.tell())
-        out.write(b"%d 0 obj\n%s\nendobj\n" % (number, one))
-    start = out.tell()
-    out.write(b"xref\n0 6\n0000000000 65535 f \n" + b"".join(b"%010d 00000 n \n" % at for at in offsets))
-    out.write(b"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % start)
-    return out.getvalue()
 
 
 def odd_folder(folder: Path) -> Path:

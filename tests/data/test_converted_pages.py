@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pdfs import page_of
 
 from sleuth.data.documents import read_documents
 from sleuth.data.pages import MAX_DEPTH, Page, files_below, pages_and_rows, read_page, split_text
@@ -44,39 +45,19 @@ def test_html_is_what_a_reader_sees(tmp_path: Path) -> None:
     assert read_page(written(tmp_path / "deep.html", "<div>" * 5_000 + "x")).text == "x"
 
 
-def pdf(text: str) -> bytes:
-    """A PDF of one page."""
-    drawn = f"BT /F1 12 Tf 10 50 Td ({text}) Tj ET"
-    objects = [
-        "<< /Type /Catalog /Pages 2 0 R >>",
-        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 200 100] /Contents 4 0 R "
-        "/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
-        f"<< /Length {len(drawn)} >>\nstream\n{drawn}\nendstream",
-    ]
-    body = "%PDF-1.4\n"
-    places = []
-    for number, inner in enumerate(objects, start=1):
-        places.append(len(body))
-        body += f"{number} 0 obj\n{inner}\nendobj\n"
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
-    trailer = f"trailer\n<< /Size 5 /Root 1 0 R >>\nstartxref\n{len(body)}\n%%EOF\n"
-    return f"{body}xref\n0 5\n0000000000 65535 f \n{table}{trailer}".encode()
-
-
 def test_a_pdf_is_its_text_and_one_without_or_with_a_password_is_refused(tmp_path: Path) -> None:
     pypdf = pytest.importorskip("pypdf")
-    plain = written(tmp_path / "a.pdf", pdf("Ada Voss was born in Tarn."))
+    plain = written(tmp_path / "a.pdf", page_of("Ada Voss was born in Tarn."))
     assert read_page(plain).text == "Ada Voss was born in Tarn."
     writer = pypdf.PdfWriter(clone_from=plain)
     writer.encrypt("secret", algorithm="RC4-128")
     writer.write(tmp_path / "locked.pdf")
     assert refusal(tmp_path / "locked.pdf") == "has a password; save a copy without one"
     assert (
-        refusal(written(tmp_path / "scan.pdf", pdf("")))
+        refusal(written(tmp_path / "scan.pdf", page_of("")))
         == "has no text; a scan has pictures of it, and needs OCR first"
     )
-    assert refusal(written(tmp_path / "cut.pdf", pdf("x")[:200])).startswith("a damaged PDF, or no PDF (")
+    assert refusal(written(tmp_path / "cut.pdf", page_of("x")[:200])).startswith("a damaged PDF, or no PDF (")
 
 
 @pytest.mark.parametrize(("name", "package"), [("a.html", "bs4"), ("a.pdf", "pypdf")])

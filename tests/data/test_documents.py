@@ -132,10 +132,7 @@ def test_a_copy_with_other_white_space_cannot_be_cut_where_the_text_is() -> None
     ("change", "message"),
     [
         ({"text": " "}, "`text` is empty"),
-        ({"augmented_text": 3}, "`augmented_text` should be a string, found int"),
-        ({"text": 3}, "`text` should be a string, found int"),
         ({"cut": 7}, "`cut` should be a number of characters inside the text, found 7"),
-        ({"cut": True}, "`cut` should be a number of characters inside the text, found True"),
         ({"thoughts": [{"at": 9, "text": "x"}]}, "`thoughts.0.at` should be a number of characters from 0 to"),
         ({"thoughts": [{"at": 4, "text": "x"}, {"at": 2, "text": "x"}]}, "`thoughts.1.at` should be a number"),
         ({"thoughts": [{"at": 4, "text": ""}]}, "`thoughts.0.text` is empty"),

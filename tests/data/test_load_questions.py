@@ -53,11 +53,8 @@ def test_answers_may_be_a_list_an_array_or_a_bare_string(answers: object) -> Non
     [
         ({"question": "  "}, "`question` is empty"),
         ({"golden_answers": []}, '`golden_answers` is empty; expected a list of strings such as ["Tarn"]'),
-        ({"golden_answers": None}, '`golden_answers` is empty; expected a list of strings such as ["Tarn"]'),
-        ({"golden_answers": ["Tarn", ""]}, "`golden_answers` is empty"),
         ({"golden_answers": [True]}, "`golden_answers` should be a string, found bool"),
         ({"golden_answers": {"a": 1}}, "`golden_answers` should be a list of strings, found dict"),
-        ({"gold_ids": [17.5]}, "`gold_ids` should be a string, found float"),
         ({"type": 3}, "`type` should be a string, found int"),
         ({"id": "q7"}, "id 'q7' was used by an earlier question; ids should be unique"),
     ],
@@ -69,13 +66,6 @@ def test_a_malformed_question_is_named_by_file_and_line(tmp_path: Path, change: 
     assert str(caught.value) == f"{path}:2: {message}"
 
 
-def test_the_hash_tells_any_change_and_any_order() -> None:
-    one, two = task_from_row(ROW, "f:1"), task_from_row(ROW | {"id": "q8"}, "f:2")
-    assert questions_hash([one, two]) == questions_hash(iter([one, two]))
-    changed = [dataclasses.replace(one, golden_answers=("Tarn",)), two]
-    assert len({questions_hash(tasks) for tasks in ([one, two], [two, one], [one], changed)}) == 4
-
-
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real data beside the checkout")
 def test_real_questions_load_whole() -> None:
     tasks = load_questions(REAL_DATA / "qa_test.jsonl")
@@ -84,8 +74,10 @@ def test_real_questions_load_whole() -> None:
     assert len(load_questions(REAL_DATA / "questions_multihop_train.jsonl.gz")) == 8297
 
 
-def test_the_hash_of_tasks_without_a_prompt_of_their_own_is_the_one_it_always_was() -> None:
-    told = '["q7", "where was Ada Voss born?", ["Tarn", "Tarn City"], [], "", ""]\n'
-    task = task_from_row(ROW, "f:1")
-    assert questions_hash([task]) == hashlib.sha256(told.encode()).hexdigest()
-    assert questions_hash([dataclasses.replace(task, prompt="Think.")]) != questions_hash([task])
+def test_the_hash_is_the_one_it_always_was_and_tells_any_change_and_any_order() -> None:
+    spelled = '["q7", "where was Ada Voss born?", ["Tarn", "Tarn City"], [], "", ""]\n'
+    one, two = task_from_row(ROW, "f:1"), task_from_row(ROW | {"id": "q8"}, "f:2")
+    assert questions_hash([one]) == hashlib.sha256(spelled.encode()).hexdigest()
+    changed = [dataclasses.replace(one, golden_answers=("Tarn",)), two]
+    prompted = [dataclasses.replace(one, prompt="Think."), two]
+    assert len({questions_hash(tasks) for tasks in ([one, two], [two, one], [one], changed, prompted)}) == 5

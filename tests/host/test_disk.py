@@ -7,7 +7,7 @@ import pytest
 from safetensors import SafetensorError
 
 from sleuth.host import disk
-from sleuth.host.disk import DiskPlan, free_bytes, is_full, recognising_full_disk, require_free, require_room, shown
+from sleuth.host.disk import DiskPlan, free_bytes, is_full, recognising_full_disk, require_free, require_room
 from sleuth.types import SleuthError
 
 PLAN = DiskPlan(weights=100, state=300, resumable=3, milestones=5)
@@ -56,7 +56,3 @@ def test_whatever_a_library_raises_on_a_full_disk_is_told_as_a_full_disk(tmp_pat
 def test_an_error_of_another_kind_stays_what_it_is(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="shapes"), recognising_full_disk(tmp_path):
         raise RuntimeError("shapes do not match")
-
-
-def test_bytes_are_shown_for_people() -> None:
-    assert [shown(count) for count in (12, 1_800_000, 4.2e10, 3e12)] == ["12 bytes", "1.8 MB", "42.0 GB", "3.0 TB"]

@@ -16,7 +16,6 @@ from verb import sleuth
 from sleuth.cli.pipeline import run_recipe
 from sleuth.host import threads
 from sleuth.host.threads import (
-    MachineTime,
     ProcessThreads,
     Watch,
     choose_threads,
@@ -148,29 +147,6 @@ def test_a_process_decides_once_and_logs_one_line(monkeypatch: pytest.MonkeyPatc
     assert said[1] == "computing with 2 threads: as when the run began"
 
 
-def test_without_a_run_the_decision_is_printed_once_and_when_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, no_number: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(threads, "free_cores", lambda: 1)
-    monkeypatch.setattr(Watch, "start", lambda self: None)
-    process, before = ProcessThreads(), torch.get_num_threads()
-    try:
-        process.fit(LARGE)
-        assert capsys.readouterr().err == ""
-        process.announce()
-        process.announce()
-    finally:
-        torch.set_num_threads(before)
-    assert capsys.readouterr().err.startswith("computing with 1 thread: 1 of ")
-
-
-def test_what_others_use_leaves_out_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    before = MachineTime(total=100.0, used=50.0, own=10.0)
-    after = MachineTime(total=104.0, used=53.0, own=12.0)  # a second of 4 cores
-    assert after.used_by_others(before) == pytest.approx(1.0)
-
-
 @needs_proc
 def test_a_busy_process_is_counted() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
@@ -201,6 +177,11 @@ def test_spinning_stops_while_others_use_the_cores_and_resumes_after() -> None:
     assert over < still
 
 
+def _tasks() -> int:
+    time.sleep(0.1)
+    return len(os.listdir("/proc/self/task"))
+
+
 @pytest.mark.parametrize(
     ("cores", "number", "others", "lent"),
     [(2, 2, 0.0, 0), (2, 2, 1.0, 1), (2, 2, 5.0, 1), (8, 8, 1.4, 2), (8, 4, 2.0, 0)],
@@ -213,11 +194,6 @@ def test_threads_without_a_core_are_lent(
     watch = Watch(number)
     watch.follow(others)
     assert watch.lent == lent
-
-
-def _tasks() -> int:
-    time.sleep(0.1)
-    return len(os.listdir("/proc/self/task"))
 
 
 @needs_proc

@@ -114,23 +114,21 @@ def only_refusal(done: Result, act: str) -> str:
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_training_without_code_is_refused_by_the_key_that_asks_for_it(kind: str, stranger: Stranger) -> None:
-    done = sleuth("train", stranger.recipe, *stranger.named(kind), "--no-code", "--run", stranger.folder / "run")
-    line = only_refusal(done, stranger.act(kind))
+def test_with_no_code_training_is_refused_and_a_check_and_a_plan_leave_code_out(kind: str, stranger: Stranger) -> None:
+    named = (stranger.recipe, *stranger.named(kind))
+    line = only_refusal(sleuth("train", *named, "--no-code", "--run", stranger.folder / "run"), stranger.act(kind))
     assert re.search(r": stage\.1\.(reward|loss|env|engine)[.a-z0-9]* = ", line), line
-    assert not stranger.ran
     assert not (stranger.folder / "run").exists()
-
-
-@pytest.mark.parametrize("kind", NAMED)
-def test_a_recipe_is_checked_without_its_code_and_what_was_left_out_is_said(kind: str, stranger: Stranger) -> None:
-    checked = sleuth("check", "recipe", stranger.recipe, *stranger.named(kind), "--no-code")
+    checked = sleuth("check", "recipe", *named, "--no-code")
     assert (checked.exit_code, checked.stderr) == (0, ""), checked.output
     ok, warning = checked.stdout.splitlines()
     assert ok == "ok: 3 stages, 4 steps"
     assert warning == f"warning: --no-code: not checked, as the recipe {stranger.act(kind)}"
-    as_json = sleuth("check", "recipe", stranger.recipe, *stranger.named(kind), "--no-code", "--json")
+    as_json = sleuth("check", "recipe", *named, "--no-code", "--json")
     assert json.loads(as_json.stdout)["not_checked"] == [stranger.act(kind)]
+    for card in ((), ("--no-code",), ("--card", "80GB")):
+        planned = sleuth("plan", *named, *card, "--json")
+        assert (planned.exit_code in (0, 1), planned.stderr) == (True, ""), planned.output
     assert not stranger.ran
 
 
@@ -143,21 +141,6 @@ def test_a_check_without_code_finds_what_is_wrong_elsewhere(stranger: Stranger) 
         "stage.2.data.questions",
     ]
     assert not stranger.ran
-
-
-@pytest.mark.parametrize("kind", NAMED)
-def test_a_plan_imports_and_starts_nothing(kind: str, stranger: Stranger) -> None:
-    for card in ((), ("--no-code",), ("--card", "80GB")):
-        done = sleuth("plan", stranger.recipe, *stranger.named(kind), *card, "--json")
-        assert (done.exit_code in (0, 1), done.stderr) == (True, ""), done.output
-    assert not stranger.ran
-
-
-def test_a_recipe_that_names_no_code_is_the_same_to_all_with_no_code(stranger: Stranger) -> None:
-    done, without = (sleuth("check", "recipe", stranger.recipe, *option) for option in ((), ("--no-code",)))
-    assert (done.exit_code, without.exit_code) == (0, 0)
-    assert (done.stdout, done.stderr) == (without.stdout, without.stderr)
-    assert "code" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", PYTHON)

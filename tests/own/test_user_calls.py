@@ -132,17 +132,6 @@ def test_what_takes_too_long_is_abandoned_and_later_calls_are_served(folder: Pat
     assert time.monotonic() - before < 5
 
 
-def test_after_a_call_that_hangs_the_same_caller_goes_on(folder: Path) -> None:
-    caller = Caller(function("hangs"), seconds=0.2)
-
-    async def calls() -> list[object]:
-        return await asyncio.gather(*(caller(wait) for wait in (30, 0, 0)), return_exceptions=True)
-
-    found = asyncio.run(calls())
-    assert isinstance(found[0], UserCodeError)
-    assert found[1:] == [None, None]
-
-
 def test_calls_that_are_not_asynchronous_are_made_one_at_a_time(folder: Path) -> None:
     caller = Caller(function("counts"), seconds=20)
 

@@ -13,3 +13,12 @@ PASSAGES = {
 
 WriteCorpus = Callable[..., Path]
 """`write_corpus(passages, name)`: both may be left out."""
+
+
+def towns(numbers: range, prefix: str = "") -> dict[str, str]:
+    """Passages of which many share words."""
+    return {f"{prefix}{n}": f'"Town {n}"\nTown {n % 97} lies near {n % 31}.' for n in numbers}
+
+
+class KilledError(Exception):
+    """Ends a build where a test says so."""

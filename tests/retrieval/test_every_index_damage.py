@@ -126,21 +126,6 @@ def test_a_damaged_file_of_an_index_is_refused_in_one_line_or_changes_nothing(
     assert {name for name in without_effect if not name.endswith(".lock")} <= allowed
 
 
-@pytest.mark.parametrize("command", ["search", "check index"])
-def test_commands_refuse_a_damaged_index_in_one_line(
-    indexes: Callable[[str], list[Path]], tmp_path: Path, command: str
-) -> None:
-    folder = Path(shutil.copytree(indexes("bm25")[0], tmp_path / "index"))
-    posting = next(path for path in folder.iterdir() if path.suffix == ".idx")
-    posting.unlink()
-    arguments = ["Tarn"] if command == "search" else []
-    result = sleuth(*command.split(), folder, *arguments)
-    assert result.exit_code == 2
-    [line] = result.stderr.strip().splitlines()
-    assert line.startswith("error: ")
-    assert f"{posting.name} is missing" in result.stderr
-
-
 def test_of_a_large_index_sizes_are_compared_at_opening_and_everything_by_check_index(
     indexes: Callable[[str], list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

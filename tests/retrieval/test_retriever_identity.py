@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import PASSAGES, WriteCorpus
+from corpora import PASSAGES, WriteCorpus, towns
 from starlette.testclient import TestClient
 
 from sleuth.episodes.protocol import ProtocolCard
@@ -30,7 +30,7 @@ from sleuth.terminal.recipe_inputs import missing_inputs
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError, Task
 
 TASKS = [Task(id="1", question="Who wrote?", golden_answers=("Ada",), gold_passages=("17",))]
-MANY = {str(number): f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in range(300)}
+MANY = towns(range(300))
 E5 = {"kind": "dense", "encoder": "intfloat/e5-of-letters"}
 
 

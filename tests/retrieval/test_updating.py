@@ -6,11 +6,13 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import corpora
 import pytest
-from corpora import PASSAGES, WriteCorpus
+from corpora import PASSAGES, KilledError, WriteCorpus
 
 from sleuth.retrieval import bm25, updating
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
@@ -25,8 +27,7 @@ from sleuth.types import Passage, SleuthError
 QUERIES = ["town 5", "near 30", "lies", "96 near 3", "no such words", "town 96 lies near 30"]
 
 
-def towns(numbers: range) -> dict[str, str]:
-    return {f"t{number}": f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in numbers}
+towns = partial(corpora.towns, prefix="t")
 
 
 @pytest.fixture(scope="session")
@@ -123,10 +124,6 @@ def test_quantised_vectors_keep_their_lists_so_that_adding_and_removing_the_same
     assert removed.corpus_sha256 == built.corpus_sha256
     assert answers(index) == before
     assert (index / "vectors.faiss").read_bytes() == vectors
-
-
-class KilledError(Exception):
-    pass
 
 
 @pytest.mark.parametrize("adding", [True, False])

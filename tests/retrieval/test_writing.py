@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from corpora import WriteCorpus
+from corpora import KilledError, WriteCorpus, towns
 
 from sleuth.retrieval import bm25
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer, build_index
@@ -22,7 +22,7 @@ from sleuth.retrieval.hybrid import build_hybrid
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.types import Passage, SleuthError
 
-MANY = {str(number): f'"Town {number}"\nTown {number % 97} lies near {number % 31}.' for number in range(4000)}
+MANY = towns(range(4000))
 
 
 class Counting(Bm25Writer):
@@ -40,10 +40,6 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Bm25Writer, "every", 1000)
     monkeypatch.setattr(bm25, "Bm25Writer", Counting)
     Counting.fed = 0
-
-
-class KilledError(Exception):
-    pass
 
 
 def stop_at(count: int):

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
-from agents import PacedEngine, Shelf, agent, app_of, diligent
+from agents import PacedEngine, Shelf, agent, app_of, client_of, diligent, listening, refused
+from hostile import ANY_JSON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from sleuth.types import Sampling
 
 QUESTION = {"messages": [{"role": "user", "content": "Where was Ada Voss born?"}]}
-
-
-def client_of(app: Starlette) -> TestClient:
-    return TestClient(app, base_url="http://127.0.0.1:8000")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +33,6 @@ def asked(client: TestClient, **options: Any) -> dict[str, Any]:
     return answer.json()
 
 
-COMPLETION = {"id", "object", "created", "model", "choices", "usage", "sleuth"}
-
-
 def streamed(client: TestClient, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     """The chunks of a stream, which ends as it should."""
     answer = client.post(path, json=body | {"stream": True})
@@ -50,20 +43,12 @@ def streamed(client: TestClient, path: str, body: dict[str, Any]) -> list[dict[s
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def refused(answer: Any) -> str:
-    """The one line of a refusal, whose shape is OpenAI's."""
-    problem = answer.json()["error"]
-    assert problem.keys() == {"message", "type", "param", "code"}
-    assert "\n" not in problem["message"]
-    return problem["message"]
-
-
 # -- chat --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_content_is_the_answer_alone_with_searches_and_citations_beside_it(client: TestClient) -> None:
     body = asked(client)
-    assert body.keys() == COMPLETION
+    assert body.keys() == {"id", "object", "created", "model", "choices", "usage", "sleuth"}
     choice = body["choices"][0]
     assert choice["message"] == {
         "role": "assistant",
@@ -101,11 +86,7 @@ def test_a_stream_adds_up_to_the_answer_that_is_not_streamed(client: TestClient)
     assert chunks[-1]["usage"] == whole["usage"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
-
-
-def test_usage_comes_with_a_stream_only_if_asked_for(client: TestClient) -> None:
-    chunks = streamed(client, "/v1/chat/completions", QUESTION)
-    assert all(chunk["choices"] and "usage" not in chunk for chunk in chunks)
+    assert not any("usage" in chunk for chunk in streamed(client, "/v1/chat/completions", QUESTION))
 
 
 def test_the_last_message_of_the_user_is_the_question_also_in_parts() -> None:
@@ -127,10 +108,11 @@ def test_the_last_message_of_the_user_is_the_question_also_in_parts() -> None:
     assert seen[0] == "Question: Where\nwas Ada?\n"
 
 
-def test_a_limit_of_tokens_ends_the_answer_as_length(client: TestClient) -> None:
-    body = asked(client, max_tokens=50, max_completion_tokens=3)
+@pytest.mark.parametrize("most", [1, 5, 12])
+def test_a_limit_of_tokens_ends_the_answer_as_length(client: TestClient, most: int) -> None:
+    body = asked(client, max_tokens=50, max_completion_tokens=most)
     assert body["choices"][0]["finish_reason"] == "length"
-    assert (body["choices"][0]["message"]["content"], body["usage"]["completion_tokens"]) == ("", 3)
+    assert (body["choices"][0]["message"]["content"], body["usage"]["completion_tokens"]) == ("", most)
 
 
 def test_a_retriever_that_failed_is_503_or_the_last_event_never_an_empty_answer() -> None:
@@ -169,31 +151,22 @@ def test_sampling_at_a_temperature_is_repeatable_by_seed() -> None:
             {"messages": [{"role": "system", "content": "x"}]},
             "messages: expected a message of the role user, with the question",
         ),
-        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content: Input should be a valid string"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages.0.content: Input should be text, or a list of parts of the type text",
         ),
         ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
-        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"n": 2}, "n: not supported here; leave it out"),
         ({"tools": [{"type": "function"}]}, "tools: not supported here; leave it out"),
-        ({"stop": ["x"]}, "stop: not supported here; leave it out"),
-        ({"top_p": 0.9}, "top_p: not supported here; leave it out"),
         ({"logprobs": True}, "logprobs: not supported here; leave it out"),
-        ({"response_format": {"type": "json_object"}}, "response_format: not supported here; leave it out"),
-        ({"stream": "yes"}, "stream: Input should be a valid boolean"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, change: dict[str, Any], line: str) -> None:
     answer = client.post("/v1/chat/completions", json=QUESTION | change)
     assert (answer.status_code, refused(answer)) == (400, line)
     assert answer.json()["error"]["param"] == next(iter(change))
-
-
-def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
-    neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "user": "me"}
-    assert asked(client, **neutral, stop=None)["choices"][0]["message"]["content"] == "Tarn"
+    neutral = {"n": 1, "top_p": 1.0, "tools": [], "logprobs": False, "response_format": {"type": "text"}, "stop": None}
+    assert asked(client, **neutral)["choices"][0]["message"]["content"] == "Tarn"
 
 
 def test_another_model_is_not_found(client: TestClient) -> None:
@@ -201,14 +174,6 @@ def test_another_model_is_not_found(client: TestClient) -> None:
     assert (answer.status_code, refused(answer)) == (404, "model: there is no 'gpt' here; there is 'tiny'")
     assert asked(client, model="tiny")
     assert client.get("/v1/models").json()["data"][0]["id"] == "tiny"
-
-
-def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
-    body = json.dumps(QUESTION).encode()
-    for headers in ({"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {}):
-        answer = client.post("/v1/chat/completions", content=body, headers=headers)
-        assert answer.status_code in (400, 415)
-        refused(answer)
 
 
 def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
@@ -222,15 +187,20 @@ def test_no_other_page_may_read_or_frame_anything(client: TestClient) -> None:
     assert client.options("/v1/chat/completions", headers={"origin": "http://evil.example"}).status_code == 403
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_of_another_content_type_is_refused(client: TestClient, kind: str) -> None:
+    body = json.dumps(QUESTION).encode()
+    answer = client.post("/v1/chat/completions", content=body, headers={"content-type": kind})
+    assert (answer.status_code, refused(answer)) == (415, "content-type: expected application/json")
+
+
 def test_errors_of_other_paths_methods_and_bodies_have_the_same_format(client: TestClient) -> None:
     assert refused(client.get("/v1/nowhere")) == "Not Found"
     answer = client.get("/v1/chat/completions")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    refused(answer)
-    for body in (b"{", b"[]", b"", b"\xff", b"[" * 100_000, b"null"):
+    assert (answer.status_code, answer.headers["allow"], refused(answer)) == (405, "POST", "Method Not Allowed")
+    for body in (b"{", b"[]", b"\xff", b"[" * 100_000):
         answer = client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
-        assert answer.status_code == 400, body[:9]
-        refused(answer)
+        assert (answer.status_code, bool(refused(answer))) == (400, True), body[:9]
 
 
 def test_a_body_over_the_limit_is_refused(client: TestClient) -> None:
@@ -318,49 +288,28 @@ def test_an_engine_that_failed_is_one_line_and_the_next_is_answered() -> None:
         assert client.get("/health").json() == {"status": "ready", "model": "tiny", "conversations": 0, "waiting": 0}
 
 
-def test_a_disconnect_before_the_answer_ends_the_conversation() -> None:
-    served = agent(seconds=0.01)
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "raw_path": b"/v1/chat/completions",
-        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
-        "query_string": b"",
-        "asgi": {"spec_version": "2.3"},
-    }
+def test_health_is_answered_however_many_requests_run_unless_it_has_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.serve.chat_app.OTHER_REQUESTS", 0)
+    with client_of(app_of(agent(), conversations=0, waiting=0)) as client:
+        assert client.get("/metrics").status_code == 503
+        assert client.get("/health").status_code == 200
+        assert client.request("GET", "/health", content=b"x").status_code == 503
 
-    async def leave(app: Starlette, stream: bool) -> int:
-        body = json.dumps(QUESTION | {"stream": stream}).encode()
-        messages: list[Any] = [{"type": "http.request", "body": body}]
 
-        async def receive() -> Any:
-            if messages:
-                return messages.pop()
-            await asyncio.sleep(0.05)
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        async with app.router.lifespan_context(app):
-            await asyncio.wait_for(app(scope, receive, send), 5)
-            deadline = time.monotonic() + 5
-            while served.engine.running and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
-            return served.engine.running
-
-    for stream in (False, True):
-        assert asyncio.run(leave(app_of(served), stream)) == 0
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_disconnect_before_the_answer_ends_the_conversation(stream: bool) -> None:
+    with listening(app_of(agent(seconds=0.2))) as url:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/chat/completions", json=QUESTION | {"stream": stream}, timeout=0.1)
+        deadline = time.monotonic() + 1  # the answer would take longer
+        while (health := httpx.get(f"{url}/health").json())["conversations"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert health["conversations"] == 0
+        assert "sleuth_conversations_total 1" in httpx.get(f"{url}/metrics").text
 
 
 # -- whatever is sent --------------------------------------------------------------------------------------------------
 
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
 FIELDS = (
     "messages", "model", "stream", "temperature", "seed", "max_tokens", "stop", "n", "logprobs", "tools",
     "stream_options", "top_p", "response_format", "include", "metadata", "max_output_tokens", "text", "reasoning",

@@ -12,6 +12,7 @@ from sleuth.cite.dialect import REFINERS
 from sleuth.data.questions import load_questions
 from sleuth.dialect import DIALECTS
 from sleuth.serve.agent import example_questions
+from sleuth.types import Task
 
 SEARCHER, REFINER = DIALECTS["sleuth"], REFINERS["answer_only"]
 ASKED = [("a", "one_hop"), ("b", "one_hop"), ("c", "two_hop"), ("d", "one_hop")]
@@ -57,9 +58,5 @@ def test_a_refiners_examples_hold_what_it_refines(tmp_path: Path) -> None:
     assert (task.question, task.evidence.reasoning) == (row["question"], row["reasoning"])
     assert [snippet.id for snippet in task.evidence.snippets] == ["a1"]
     assert served.make_task(ours, "messages").question == "Where was Ada Voss born?"
-
-
-def test_a_refiner_is_offered_no_question_without_a_tool_output(tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "1", "question": "a", "golden_answers": ["x"]}) + "\n")
-    tasks = load_questions(tmp_path / "q.jsonl")
-    assert example_questions("models/tiny-base", REFINER, tasks) == example_questions("models/tiny-base", REFINER, [])
+    without = Task(id="1", question="a", golden_answers=("x",))
+    assert example_questions("models/tiny-base", REFINER, [without]) == [ours]

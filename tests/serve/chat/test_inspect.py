@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from verb import sleuth
 
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.serve.agent import agent_of
-from sleuth.serve.answers import url_of
-from sleuth.types import Passage
 
 ROOT = Path(__file__).parents[3]
 QUESTIONS = 40  # of which the untrained model answers three
@@ -46,14 +43,6 @@ def test_inspect_ai_finds_what_sleuth_eval_finds(world: Path, tmp_path: Path, mo
     gold = {row["id"]: {f"passage:{passage}" for passage in row["gold_ids"]} for row in rows}
     cited = {sample.id: set(sample.scores["cites_gold"].answer.split(", ")) for sample in log.samples}
     assert right(log, "cites_gold") == {name for name in gold if gold[name] & cited[name]} != set()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("passage", ["17", "https://example.org/a b", "Ada Voss/1"])
-def test_the_example_names_a_passage_as_the_server_cites_it(passage: str) -> None:
-    pytest.importorskip("inspect_ai", reason="pip install inspect-ai openai")
-    example = runpy.run_path(str(ROOT / "examples" / "inspect_search.py"))
-    assert example["address_of"](passage) == url_of(Passage(id=passage, title="", text=""))
 
 
 def right(log: Any, scorer: str) -> set[str]:

@@ -75,7 +75,9 @@ def test_the_page_contacts_no_other_site_and_has_nothing_inline() -> None:
 
 @needs_chromium
 @pytest.mark.sentinel
-def test_an_answer_unfolds_with_its_thoughts_folded_its_searches_and_its_citations(browser: Browser) -> None:
+def test_an_answer_unfolds_with_its_thoughts_searches_and_citations_and_no_other_site_is_asked(
+    browser: Browser, url: str
+) -> None:
     ask(browser, "Where was Ada Voss born?")
     browser.wait("document.querySelector('.open') !== null")  # while it is written
     browser.wait(ENDED)
@@ -88,6 +90,9 @@ def test_an_answer_unfolds_with_its_thoughts_folded_its_searches_and_its_citatio
     assert not browser.value("[...document.querySelectorAll('details')].some((fold) => fold.open)")
     assert shown(browser, "#model") == ["tiny · sleuth dialect · 600 tokens of context · 3 passages"]
     assert shown(browser, "#send") == ["Ask"]
+    own = {"/", "/page.css", "/api.js", "/page.js", "/v1/models", "/v1/chat/completions"}
+    assert set(browser.requests) == {url + path for path in own}
+    assert browser.complaints == []
 
 
 @needs_chromium
@@ -201,16 +206,6 @@ def test_marks_of_direction_in_a_name_a_passage_or_a_query_end_with_it(tmp_path:
         assert not any(mark in browser.value("document.body.innerText") for mark in "\u202e\u2066\u2067")
         assert browser.value("document.title") == "Sleuth"
         assert browser.complaints == []
-
-
-@needs_chromium
-def test_the_page_contacts_only_its_own_server_without_console_errors(browser: Browser, url: str) -> None:
-    ask(browser, "Where?")
-    browser.wait(ENDED)
-    browser.value("1")
-    own = {"/", "/page.css", "/api.js", "/page.js", "/v1/models", "/v1/chat/completions"}
-    assert set(browser.requests) == {url + path for path in own}
-    assert browser.complaints == []
 
 
 @needs_chromium

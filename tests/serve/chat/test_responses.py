@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import ADA, TARN, Shelf, agent, app_of, diligent, listening, quotes, refiner
+from agents import ADA, TARN, Shelf, agent, app_of, client_of, diligent, listening, quotes, refiner, refused
 from starlette.testclient import TestClient
 
 from sleuth.serve.agent import Agent
@@ -27,13 +27,13 @@ RESPONSE = {
 }  # fmt: skip
 
 
-def client_of(served: Agent, **limits: float) -> TestClient:
-    return TestClient(app_of(served, **limits), base_url="http://127.0.0.1:8000")
+def served(agent: Agent) -> TestClient:
+    return client_of(app_of(agent))
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with client_of(agent()) as client:
+    with served(agent()) as client:
         yield client
 
 
@@ -57,13 +57,6 @@ def streamed(client: TestClient, **options: Any) -> list[dict[str, Any]]:
         assert name == f"event: {events[-1]['type']}"
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
-
-
-def refused(answer: Any) -> str:
-    problem = answer.json()["error"]
-    assert problem.keys() == {"message", "type", "param", "code"}
-    assert "\n" not in problem["message"]
-    return problem["message"]
 
 
 def timeless(body: dict[str, Any]) -> dict[str, Any]:
@@ -101,13 +94,13 @@ def test_tokens_of_thoughts_are_counted_among_those_of_the_output(client: TestCl
     assert used["output_tokens"] == chat["usage"]["completion_tokens"]
     assert used["total_tokens"] == chat["usage"]["total_tokens"]
     assert 0 < used["output_tokens_details"]["reasoning_tokens"] < used["output_tokens"]
-    with client_of(agent(lambda text, sampling: "<answer>Tarn</answer>")) as terse:
+    with served(agent(lambda text, sampling: "<answer>Tarn</answer>")) as terse:
         short = asked(terse)["usage"]
     assert short["output_tokens_details"]["reasoning_tokens"] < used["output_tokens_details"]["reasoning_tokens"]
 
 
 def test_a_refiners_claims_are_annotated_one_by_one_with_the_snippets_that_they_name() -> None:
-    with client_of(refiner(lambda text, sampling: f"<answer>{REFINED}</answer>")) as client:
+    with served(refiner(lambda text, sampling: f"<answer>{REFINED}</answer>")) as client:
         message = asked(client, input=TO_REFINE)["output"][-1]
     text, notes = message["content"][0]["text"], message["content"][0]["annotations"]
     assert text == REFINED
@@ -121,7 +114,7 @@ def test_a_refiners_claims_are_annotated_one_by_one_with_the_snippets_that_they_
 def test_sources_of_searches_come_when_asked_for_and_a_web_address_stays_one() -> None:
     page = Passage(id="https://example.org/tarn", title="Tarn", text="Ada was born in Tarn.")
     odd = Passage(id="a b/7", title="Lake", text="A lake.")
-    with client_of(agent(shelf=Shelf(page, odd))) as client:
+    with served(agent(shelf=Shelf(page, odd))) as client:
         body = asked(client, include=["web_search_call.action.sources", "reasoning.encrypted_content"])
     [search] = [item for item in body["output"] if item["type"] == "web_search_call"]
     assert [source["url"] for source in search["action"]["sources"]] == [page.id, "passage:a%20b%2F7"]
@@ -132,7 +125,7 @@ def test_a_response_without_an_answer_says_why() -> None:
     def endless(text: str, sampling: Sampling) -> str:
         return "<think>Hm.</think><answer>no closing tag"
 
-    with client_of(agent(endless)) as client:
+    with served(agent(endless)) as client:
         body = asked(client)
         assert (body["status"], body["sleuth"]["stop"]) == ("completed", "turns")
         assert {item["type"] for item in body["output"]} == {"reasoning"}
@@ -146,31 +139,11 @@ def test_a_search_that_the_environment_cannot_parse_is_failed() -> None:
     def unclosed(text: str, sampling: Sampling) -> str:
         return "<search> Ada Voss" if text.count("<search>") < 1 else diligent(text, sampling)
 
-    with client_of(agent(unclosed)) as client:
+    with served(agent(unclosed)) as client:
         body = asked(client)
         searches = [item for item in body["output"] if item["type"] == "web_search_call"]
         assert [item["status"] for item in searches] == ["failed", "completed"]
         assert timeless(streamed(client)[-1]["response"]) == timeless(body)
-
-
-def test_input_may_be_items_of_which_the_last_user_message_is_read() -> None:
-    seen: list[str] = []
-
-    def watch(text: str, sampling: Sampling) -> str:
-        seen.append(text)
-        return diligent(text, sampling)
-
-    with client_of(agent(watch)) as client:
-        earlier = asked(client)["output"]
-        follow_up = [{"type": "input_text", "text": "Where"}, {"type": "input_text", "text": "is Tarn?"}]
-        items = [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": QUESTION},
-            *earlier,
-            {"type": "message", "role": "user", "content": follow_up},
-        ]
-        asked(client, input=items, instructions="Be brief.")
-    assert seen[2] == "Question: Where\nis Tarn?\n"
 
 
 # -- streams -----------------------------------------------------------------------------------------------------------
@@ -203,7 +176,7 @@ def test_a_stream_has_the_documented_events_and_ends_with_the_whole_response(cli
 
 
 def test_a_failure_in_mid_stream_is_a_failed_response_and_otherwise_503() -> None:
-    with client_of(agent(shelf=Shelf(fails=True))) as client:
+    with served(agent(shelf=Shelf(fails=True))) as client:
         answer = client.post(PATH, json={"input": QUESTION})
         assert (answer.status_code, refused(answer)) == (503, "the retriever did not answer; ask again later")
         last = streamed(client)[-1]
@@ -219,7 +192,6 @@ def test_a_failure_in_mid_stream_is_a_failed_response_and_otherwise_503() -> Non
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"input": []}, "input: List should have at least 1 item after validation, not 0"),
         ({"input": 3}, "input: Input should be a valid list"),
         ({"input": [{"role": "system"}]}, "input: expected a message of the role user, with the question"),
         (
@@ -228,17 +200,10 @@ def test_a_failure_in_mid_stream_is_a_failed_response_and_otherwise_503() -> Non
             "input_text or output_text or reasoning_text",
         ),
         ({"previous_response_id": "resp_1"}, "previous_response_id: not supported here; leave it out"),
-        ({"conversation": "conv_1"}, "conversation: not supported here; leave it out"),
-        ({"background": True}, "background: not supported here; leave it out"),
-        ({"top_p": 0.9}, "top_p: not supported here; leave it out"),
-        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
         ({"max_output_tokens": 0}, "max_output_tokens: Input should be greater than or equal to 1"),
-        ({"max_tool_calls": 1}, "max_tool_calls: not supported here; leave it out"),
         ({"tools": [{"type": "function", "name": "f"}]}, "tools: not supported here; leave it out"),
-        ({"tool_choice": "none"}, "tool_choice: not supported here; leave it out"),
         ({"text": {"format": {"type": "json_object"}}}, "text: not supported here; leave it out"),
         ({"reasoning": {"effort": "high"}}, "reasoning.effort: not supported here; leave it out"),
-        ({"truncation": "auto"}, "truncation: not supported here; leave it out"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata: Dictionary should have at most 16 items"),
     ],
 )  # fmt: skip
@@ -250,26 +215,25 @@ def test_what_is_wrong_or_not_supported_is_400_and_named(client: TestClient, cha
 
 
 def test_options_with_their_default_value_are_accepted(client: TestClient) -> None:
-    neutral = {"tools": [{"type": "web_search"}], "tool_choice": "auto", "top_p": 1, "store": True, "user": "me"}
-    neutral |= {"reasoning": {"summary": "auto"}}
-    unset = {"previous_response_id": None, "instructions": None, "background": False, "text": None}
-    assert asked(client, **neutral, **unset)["output"][-1]["content"][0]["text"] == "Tarn"
+    neutral = {"tools": [{"type": "web_search"}], "tool_choice": "auto", "top_p": 1, "store": True, "background": False}
+    options = {"reasoning": {"summary": "auto"}, "text": None, "previous_response_id": None}
+    assert asked(client, **neutral, **options)["output"][-1]["content"][0]["text"] == "Tarn"
 
 
 def test_refusals_of_a_question_name_the_field_input() -> None:
-    with client_of(agent(context=20)) as client:
+    with served(agent(context=20)) as client:
         for question in ("why " * 40, "why " * 400):
             answer = client.post(PATH, json={"input": question})
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
             assert answer.json()["error"]["code"] == "context_length_exceeded"
-    with client_of(refiner(lambda text, sampling: "<answer></answer>")) as client:
+    with served(refiner(lambda text, sampling: "<answer></answer>")) as client:
         answer = client.post(PATH, json={"input": QUESTION})
         assert answer.status_code == 400
         assert refused(answer).startswith("input: this model refines search results")
 
 
 def test_a_quotation_is_in_no_event_and_the_passage_that_it_is_from_annotates_the_text() -> None:
-    with client_of(agent(quotes(" <b>is</b>"), dialect="reading")) as client:
+    with served(agent(quotes(" <b>is</b>"), dialect="reading")) as client:
         body = asked(client)
         events = streamed(client)
     [content] = body["output"][-1]["content"]
@@ -284,12 +248,6 @@ def test_a_quotation_is_in_no_event_and_the_passage_that_it_is_from_annotates_th
 # -- the client that people use ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with listening(app_of(agent())) as url:
-        yield f"{url}/v1"
-
-
 def cited(response: Any) -> list[tuple[str, str]]:
     """(cited words, address) of the annotations, read as the client's types have them."""
     [content] = response.output[-1].content
@@ -300,36 +258,30 @@ def cited(response: Any) -> list[tuple[str, str]]:
 CITED = [("Tarn", f"passage:{ADA.id}"), ("Tarn", f"passage:{TARN.id}")]
 
 
-def test_the_openai_client_reads_answers_citations_streams_and_errors(url: str) -> None:
+def test_the_openai_client_reads_answers_citations_streams_and_errors_of_both_apis() -> None:
     openai = pytest.importorskip("openai", reason="`make test` installs the client")
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, _strict_response_validation=True) as client:
+    with (
+        listening(app_of(agent())) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, _strict_response_validation=True) as client,
+    ):
         response = client.responses.create(model="tiny", input=QUESTION, max_output_tokens=300)
         assert (response.output_text, response.status) == ("Tarn", "completed")
         assert cited(response) == CITED
-        assert response.usage.output_tokens_details.reasoning_tokens > 0
         assert response.model_extra["sleuth"]["searches"][0]["query"] == "Ada Voss"
         follow_up = [*response.output, {"role": "user", "content": "And Tarn?"}]
         assert client.responses.create(model="tiny", input=follow_up).output_text == "Tarn"
         with client.responses.stream(model="tiny", input=QUESTION) as stream:
-            kinds = [event.type for event in stream]
+            assert "response.web_search_call.completed" in [event.type for event in stream]
             assert cited(stream.get_final_response()) == CITED
-        assert kinds[0] == "response.created"
-        assert "response.web_search_call.completed" in kinds
         with pytest.raises(openai.BadRequestError, match="previous_response_id: not supported here") as caught:
             client.responses.create(model="tiny", input=QUESTION, previous_response_id="resp_1")
         assert caught.value.param == "previous_response_id"
         with pytest.raises(openai.NotFoundError, match="there is no 'gpt' here"):
             client.responses.create(model="gpt", input=QUESTION)
-
-
-def test_the_openai_client_reads_chat_too(url: str) -> None:
-    openai = pytest.importorskip("openai", reason="`make test` installs the client")
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        messages = [{"role": "user", "content": QUESTION}]
-        answer = client.chat.completions.create(model="tiny", messages=messages)
-        assert answer.choices[0].message.content == "Tarn"
-        chunks = list(client.chat.completions.create(model="tiny", messages=messages, stream=True))
+        asked = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}]}
+        assert client.chat.completions.create(**asked).choices[0].message.content == "Tarn"
+        chunks = list(client.chat.completions.create(**asked, stream=True))
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Tarn"
         with pytest.raises(openai.BadRequestError, match="stop: not supported here"):
-            client.chat.completions.create(model="tiny", messages=messages, stop=["x"])
+            client.chat.completions.create(**asked, stop=["x"])
         assert [model.id for model in client.models.list()] == ["tiny"]

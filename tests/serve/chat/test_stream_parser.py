@@ -37,14 +37,6 @@ def test_the_result_does_not_depend_on_how_a_turn_is_chunked(texts: list[str]) -
     assert told(list(whole)) == told([whole]) == told(texts)
 
 
-@given(texts=TEXTS)
-def test_no_tag_ever_shows(texts: list[str]) -> None:
-    parser = StreamParser(DIALECTS["sleuth"])
-    parser.begin("")
-    for word in [word for text in texts for word in parser.feed(text)]:
-        assert not any(tag in word.text for tag in DIALECTS["sleuth"].tags)
-
-
 def test_text_is_emitted_as_soon_as_it_cannot_become_a_tag() -> None:
     parser = StreamParser(DIALECTS["sleuth"])
     parser.begin("")
@@ -80,38 +72,19 @@ def test_every_dialect_is_parsed(dialect: str) -> None:
     ("turn", "draft"),
     [
         ("<answer> Tarn [, a town by a lake.]</answer>", " Tarn"),
-        ("<answer> Tarn [, a town by a lake.] \n</answer>", " Tarn"),
         ("<answer> Tarn\n [, a\ntown]</answer>", " Tarn"),
-        ("<answer> Tarn[Tarn]</answer>", " Tarn"),
         ("<answer> Tarn []</answer>", " Tarn"),
-        ("<answer> Tarn [2]</answer>", " Tarn"),
         ("<answer> Tarn [a < b </b> <answe]</answer>", " Tarn"),
         ("<answer> Tarn [, a town]", " Tarn"),  # the turn was cut
         ("<answer> Tarn [so] by the lake [Tarn]</answer>", " Tarn [so] by the lake"),
-        ("<answer> Tarn [so] [Tarn]</answer>", " Tarn [so]"),
         ("<answer> Tarn [[Tarn]</answer>", " Tarn ["),
         ("<answer> Tarn [Tarn]]</answer>", " Tarn [Tarn]]"),
         ("<answer> Tarn [Tarn] it is</answer>", " Tarn [Tarn] it is"),
-        ("<answer> Tarn [, a</answer>", " Tarn [, a"),
         ("<answer> Tarn [, a", " Tarn [, a"),
-        ("<answer> Tarn Tarn]</answer>", " Tarn Tarn]"),
-        ("<answer> Tarn [</answer>", " Tarn ["),
-        ("<answer> Tarn </answer>", " Tarn "),
-        ("<answer> Tarn</answer>", " Tarn"),
     ],
 )
 def test_the_quotation_at_the_end_of_a_draft_is_never_shown(turn: str, draft: str) -> None:
     assert told(list(turn), dialect="reading") == told([turn], dialect="reading") == [("draft", draft)]
-
-
-def test_no_part_of_a_quotation_is_shown_while_it_is_written() -> None:
-    parser, shown = StreamParser(DIALECTS["reading"]), ""
-    parser.begin("")
-    for character in "<answer> Tarn [, a town by a lake.] </answer>":
-        shown += "".join(word.text for word in parser.feed(character))
-        assert " Tarn".startswith(shown)
-    assert shown == " Tarn"
-    assert [*parser.end()] == []
 
 
 def test_a_bracket_is_shown_as_soon_as_it_cannot_begin_the_quotation() -> None:
@@ -142,7 +115,3 @@ def test_a_quotation_is_ordinary_text_elsewhere_and_in_other_dialects() -> None:
     assert told(["<search> Ada [Tarn]</search>"], dialect="reading") == [("query", " Ada [Tarn]")]
     assert told(["so [Tarn]<answer> Ulm"], dialect="reading") == [("thought", "so [Tarn]"), ("draft", " Ulm")]
     assert told(["<answer> Tarn [Tarn]</answer>"]) == [("draft", " Tarn [Tarn]")]
-    parser = StreamParser(DIALECTS["reading"])
-    parser.begin("")
-    fed = ("so [Tarn", "<search>", " Ada [Tarn", " ")
-    assert [[word.text for word in parser.feed(text)] for text in fed] == [["so [Tarn"], [], [" Ada [Tarn"], [" "]]

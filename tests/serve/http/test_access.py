@@ -3,44 +3,24 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from agents import agent, listening
-from emulator.served import application
+from sockets import SERVERS, served
 
 from sleuth.cli.http_server import access_of
-from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
+from sleuth.serve.access import Access, conversation_limits
 from sleuth.serve.chat_app import chat_app
-from sleuth.serve.retriever_app import retriever_app
-from sleuth.serve.search_handler import IndexLoader
 from sleuth.types import SleuthError
 
-SERVERS = ("chat", "retriever")
 PATHS = {"chat": "/v1/chat/completions", "retriever": "/retrieve"}
 BODIES: dict[str, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "Where?"}]},
     "retriever": {"queries": ["Town 3"]},
 }
-
-
-@contextmanager
-def served(kind: str, access: Access, towns: Path) -> Iterator[str]:
-    if kind == "chat":
-        with listening(chat_app(agent(), conversation_limits(), conversations=4, access=access)) as url:
-            yield url
-    else:
-        loader = IndexLoader(towns)
-        loader.start()
-        while loader.index is None:
-            time.sleep(0.01)
-        with application(retriever_app(loader, Limits(), access), lifespan="off") as url:
-            yield url
 
 
 def ask(kind: str, url: str, **headers: str) -> httpx.Response:
@@ -54,7 +34,7 @@ def line_of(refused: httpx.Response) -> str:
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_loopback_servers_answer_to_their_names_only_and_to_no_page_of_another_site(kind: str, towns: Path) -> None:
-    with served(kind, Access(hosts=LOOPBACK), towns) as url:
+    with served(kind, towns) as url:
         assert ask(kind, url).is_success
         assert ask(kind, url, host="localhost:80").is_success
         for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8000", "[::1", "localhost@evil"):
@@ -79,7 +59,7 @@ def test_loopback_servers_answer_to_their_names_only_and_to_no_page_of_another_s
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_server_with_a_key_answers_nobody_without_it(kind: str, towns: Path) -> None:
-    with served(kind, Access(key="s3cret"), towns) as url:
+    with served(kind, towns, Access(key="s3cret")) as url:
         for wrong in ({}, {"authorization": "Bearer s3cre"}, {"authorization": "Basic s3cret"}, {"authorization": ""}):
             refused = ask(kind, url, **wrong)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
@@ -89,15 +69,11 @@ def test_a_server_with_a_key_answers_nobody_without_it(kind: str, towns: Path) -
         assert httpx.post(f"{url}/health").status_code == 401
         for path in ("/metrics", "/v1/models", "/nothing"):
             assert httpx.get(url + path).status_code == 401
+        for path in ("/", "/page.js", "/api.js", "/page.css") if kind == "chat" else ():
+            assert httpx.get(url + path).is_success  # the page asks for the key
 
 
-def test_the_page_itself_needs_no_key(towns: Path) -> None:
-    with served("chat", Access(key="s3cret"), towns) as url:
-        for path in ("/", "/page.js", "/api.js", "/page.css"):
-            assert httpx.get(url + path).is_success
-
-
-def test_requests_of_one_client_are_limited_and_counted_down_again(towns: Path) -> None:
+def test_requests_of_one_client_are_limited_and_counted_down_again() -> None:
     slow = agent(seconds=0.05)
     app = chat_app(slow, conversation_limits(), conversations=8, access=Access(per_client=2))
     with listening(app) as url:

@@ -5,46 +5,22 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from agents import agent, app_of, listening
-from emulator.served import application
+from sockets import connected, everything, served
 
 from sleuth.cli import http_server
 from sleuth.serve import connection
-from sleuth.serve.access import Access, Limits
-from sleuth.serve.retriever_app import retriever_app
-from sleuth.serve.search_handler import IndexLoader
 
-BASE = Path(__file__).parents[3] / "models" / "tiny-base"
-SERVERS = ("chat", "retriever")
 HEAD = b"GET /health HTTP/1.1\r\nhost: localhost\r\n"
 
 
-@contextmanager
-def served(kind: str, towns: Path) -> Iterator[str]:
-    if kind == "chat":
-        with listening(app_of(agent())) as url:
-            yield url
-    else:
-        loader = IndexLoader(towns)
-        loader.start()
-        with application(retriever_app(loader, Limits(), Access()), lifespan="off") as url:
-            yield url
-
-
-@pytest.fixture(scope="module", params=SERVERS)
-def url(request: pytest.FixtureRequest, towns: Path) -> Iterator[str]:
-    with served(request.param, towns) as url:
+@pytest.fixture(scope="module")
+def url(towns: Path) -> Iterator[str]:
+    with served("retriever", towns) as url:
         yield url
-
-
-def connected(url: str) -> socket.socket:
-    address = httpx.URL(url)
-    return socket.create_connection((address.host, address.port), timeout=10)
 
 
 def answer(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
@@ -57,16 +33,6 @@ def answer(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
         except OSError:
             pass
         return everything(client)
-
-
-def everything(client: socket.socket) -> bytes:
-    received = b""
-    try:
-        while part := client.recv(65536):
-            received += part
-    except ConnectionError:
-        pass
-    return received
 
 
 def test_a_header_of_many_megabytes_is_refused_at_its_first_kilobytes(url: str) -> None:
@@ -120,34 +86,29 @@ def test_trailers_are_bounded_as_heads_are(url: str) -> None:
     assert received.startswith(b"HTTP/1.1 431 ")
 
 
-@pytest.mark.parametrize("begun", [b"", HEAD, HEAD + b"x: a"])
-def test_half_a_head_is_closed_with_408(url: str, begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
-    began = time.monotonic()
-    assert answer(url, begun).startswith(b"HTTP/1.1 408 ")
-    assert time.monotonic() - began < 5
-
-
-def test_a_slow_drip_of_a_head_is_closed_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [
+        ([b""], b"408"),
+        ([HEAD], b"408"),
+        ([HEAD + b"x: a"], b"408"),
+        ([HEAD, *[b"x: a\r\n"] * 50], b"408"),
+        ([HEAD + b"\r\n", *[b"\r\n"] * 40], b"200"),
+    ],
+    ids=["nothing", "half a head", "half a line", "a slow drip", "blank lines after an answer"],
+)
+def test_a_head_that_does_not_arrive_in_time_is_408_and_keeps_no_connection(
+    url: str, parts: list[bytes], status: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
     began = time.monotonic()
-    received = answer(url, HEAD, *[b"x: a\r\n"] * 50, pause=0.05)
-    assert received.startswith(b"HTTP/1.1 408 ")
+    assert answer(url, *parts, pause=0.05).startswith(b"HTTP/1.1 %b " % status)
     assert time.monotonic() - began < 5
 
 
-def test_blank_lines_after_an_answer_do_not_keep_a_connection(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-    began = time.monotonic()
-    assert answer(url, HEAD + b"\r\n", *[b"\r\n"] * 40, pause=0.05).startswith(b"HTTP/1.1 200 ")
-    assert time.monotonic() - began < 5
-
-
-def test_a_client_that_reads_nothing_is_dropped(towns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_nothing_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
-    with served("retriever", towns) as url, connected(url) as client:
-        while httpx.get(f"{url}/health").status_code != 200:
-            time.sleep(0.01)
+    with connected(url) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = b'{"queries": [' + b",".join([b'"town lake"'] * 4000) + b'], "topk": 100, "return_scores": true}'
         head = b"POST /retrieve HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
