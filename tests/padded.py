@@ -42,3 +42,17 @@ def group_rows(draw: random.Random, *, groups: int, siblings: int, longest: int,
         twin,
         Row(tokens=(*twin.tokens[:1], 1), trained=(False, True), advantage=1.0, sampler_logprobs=(0.0, -1.0)),
     ]
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """The gradient of each weight that has one."""
+    model.zero_grad()
+    loss.backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def relative_error(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """The distance of two gradients, of the length of the second."""
+    assert ours.keys() == theirs.keys()
+    difference = sum((ours[name] - theirs[name]).square().sum() for name in theirs) ** 0.5
+    return float(difference / sum(gradient.square().sum() for gradient in theirs.values()) ** 0.5)

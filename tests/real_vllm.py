@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,16 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return client.get(f"{url}/health").is_success
     except httpx.HTTPError:
         return False
+
+
+def running(model: Path, folder: Path) -> Iterator[RealVllm]:
+    """One that serves the model while a fixture waits, with its output in the folder."""
+    server = RealVllm(model, folder / "vllm.log", context=512)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 def require_every_episode_once(folder: Path) -> list[dict[str, Any]]:

@@ -26,8 +26,8 @@ from benchmarks.gpu.checks import Check
 from benchmarks.gpu.step import PACKAGES, prepare
 from sleuth.engines.remote.weight_transfer import (
     CARD_ARGUMENT,
+    BroadcastWeights,
     NcclGroup,
-    broadcast_weights,
     shared_weights,
     update_info_of,
 )
@@ -111,7 +111,7 @@ def broadcast(check: Check) -> None:
     """Another process, on a second card, takes the weights as vLLM does, and hashes them."""
     model = check.scale.model(check.device)
     wanted = {name: digest_of(weight) for name, weight in model.state_dict().items()}
-    weights = broadcast_weights(model)
+    weights = BroadcastWeights(model)
     command = [sys.executable, "-c", "from benchmarks.gpu.servers import take; take()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None

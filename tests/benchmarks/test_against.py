@@ -24,16 +24,6 @@ def test_a_row_is_worse_only_where_its_median_is_worse_than_every_run_there():
     assert not change((90.0, 97.0, 99.0), (96.0, 100.0, 101.0), more_is_better=True).worse
 
 
-def test_every_measurement_of_ours_is_made_once_for_all_of_its_peers():
-    sides = our_sides()
-    jobs = [(side.job, str(side.arguments)) for side in sides]
-    assert len({*jobs}) == len(jobs)
-    assert all(side.arguments["side"] == "ours" for side in sides)
-    assert {"update/search", "update/search/kl", "memory/refiner", "sample/ragged", "step/search"} <= {
-        side.name for side in sides
-    }
-
-
 def test_both_checkouts_are_measured_in_turn_and_neither_always_first(monkeypatch):
     made = []
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-import time
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +16,12 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import card, checks, graphs, learner, peers, profile, sampler, sizes, step
-from benchmarks.gpu.card import file_name, peak_flops, planned_card
+from benchmarks.gpu import card, graphs, learner, peers, sampler, sizes, step
+from benchmarks.gpu.card import peak_flops, planned_card
 from benchmarks.gpu.checks import CHECKS, Check
 from benchmarks.gpu.figures import Figure, Kept, Outcome, results, table
-from benchmarks.gpu.learner import random_tree
-from benchmarks.gpu.profiled import Profiled, launches, short_name
+from benchmarks.gpu.profiled import Profiled, short_name
 from benchmarks.gpu.scales import REAL, TINY, shaped
-from sleuth.world.facts import make_world
 
 ROOT = Path(__file__).parents[2]
 CHECKS_OF_THE_CARD = "benchmarks.gpu.checks:CHECKS"
@@ -80,23 +76,12 @@ def test_a_step_without_the_trainers_packages_is_played_by_the_parts_and_says_so
 
 def test_attention_that_lets_siblings_see_each_other_misses_its_bar(check, monkeypatch):
     honest = learner.dense
+    # a tree in which every token is on the path of all later ones
     monkeypatch.setattr(
-        learner,
-        "dense",
-        lambda tree, *tensors: honest(SimpleTree(torch.full_like(tree.ends, len(tree))), *tensors),
+        learner, "dense", lambda tree, *of: honest(replace(tree, ends=torch.full_like(tree.ends, len(tree))), *of)
     )
     learner.attention(check)
     assert figures(check)["output, 3 trees"].held is False
-
-
-class SimpleTree:
-    """A tree in which every token is on the path of all later ones."""
-
-    def __init__(self, ends: torch.Tensor) -> None:
-        self.ends = ends
-
-    def __len__(self) -> int:
-        return len(self.ends)
 
 
 def test_log_probabilities_of_other_weights_miss_their_bar(check, monkeypatch):
@@ -119,14 +104,6 @@ def with_other_weights(open_engine):
     return changed
 
 
-def test_a_key_that_decoding_leaves_out_misses_its_bar(check, monkeypatch):
-    honest = sampler.GatheredAttention
-    monkeypatch.setattr(sampler, "GatheredAttention", lambda table, lengths, *of: honest(table, lengths - 1, *of))
-    sampler.paged(check)
-    missed = [name for name, figure in figures(check).items() if figure.held is False]
-    assert missed == ["padded: decode, error", "padded: decode, in a window, error"]
-
-
 def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):
     honest = graphs.continue_all
 
@@ -140,35 +117,6 @@ def test_steps_that_sample_other_tokens_miss_their_bar(check, monkeypatch):
     graphs.graphs(check)
     assert figures(check)["ahead: tokens of waiting, share"].held is False
     assert skipped(check)[0].startswith("CUDA graphs: there is no card")
-
-
-def test_a_cache_that_stays_misses_its_bar(check, monkeypatch):
-    monkeypatch.setattr(sampler.LocalEngine, "sleep", lambda engine: None)
-    sampler.even(check)
-    assert figures(check)["asleep: left with torch, share"].held is False
-
-
-def test_steps_of_tools_are_those_that_read_and_those_that_do_not(check):
-    sampler.tools(check)
-    found = figures(check)
-    kinds = [found[f"{kind} steps"].value for kind in ("decode", "mixed", "reading")]
-    assert all(kinds)
-    assert sum(kinds) == pytest.approx(found["forwards"].value, rel=0.3)  # of another play
-    assert found["mixed steps: apart, median"].value > 0
-    assert found["mixed steps: tokens read, mean"].value >= 1
-
-
-def test_a_peer_with_another_loss_misses_its_bar(check, monkeypatch):
-    honest = peers.Padded.predictions
-
-    def flipped(side, rows):
-        hidden, targets, advantages = honest(side, rows)
-        return hidden, targets, -advantages
-
-    monkeypatch.setattr(peers.Padded, "predictions", flipped)
-    peers._compare_gradients(check)
-    assert figures(check)["gradient beside padded, error"].value == pytest.approx(2, abs=0.1)
-    assert figures(check)["gradient beside padded, error"].held is False
 
 
 def test_a_side_without_memory_and_a_peer_that_is_not_installed_are_lines(check, monkeypatch):
@@ -188,14 +136,6 @@ def test_a_side_without_memory_and_a_peer_that_is_not_installed_are_lines(check,
     assert figures(check)["ours, nothing recomputed"].value > 0
 
 
-def test_a_step_is_timed_as_often_as_there_is_time(check, monkeypatch):
-    monkeypatch.setattr(step, "PACKAGES", ("no_such_package",))
-    check.ends = time.monotonic() + 5
-    step.step(check)
-    assert figures(check)["warm steps"].value == 1
-    assert skipped(check)[1].startswith("step 3 and later: ")
-
-
 # -- what only a card has, answered for it --------------------------------------------------------------------------
 
 
@@ -204,27 +144,13 @@ def pretended(monkeypatch) -> None:
     """The checks take the branches of a card, whose counters answer, and compute on the CPU."""
     monkeypatch.setattr(Check, "on_card", True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**10))
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 5_000)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 20 * 10**9)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    h100 = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=85 * 10**9, multi_processor_count=132)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**vars(h100), major=9, minor=0)
-    )
-
-
-@pytest.mark.usefixtures("pretended")
-def test_figures_of_a_card_are_read_from_torch():
-    cuda = torch.device("cuda:0")
-    card.forget_peak(cuda)
-    card.release(cuda)
-    assert card.describe(cuda) == {
-        "name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85 * 10**9, "capability": "9.0", "multiprocessors": 132,
-    }  # fmt: skip
-    assert (card.allocated_bytes(cuda), card.peak_bytes(cuda)) == (5_000, 20 * 10**9)
-    assert card.timed(cuda, lambda: None) >= 0
+    for name, answer in {"memory_allocated": 5_000, "max_memory_allocated": 20 * 10**9}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, answer=answer: answer)
+    for name in ("reset_peak_memory_stats", "empty_cache", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda *device: None)
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "total_memory": 85 * 10**9, "multi_processor_count": 132}
+    properties = SimpleNamespace(**h100, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
 
 @pytest.mark.usefixtures("pretended")
@@ -232,38 +158,6 @@ def test_a_card_whose_launches_the_profiler_cannot_see_says_so(check):
     sampler.even(check)
     assert any("launches of a step: torch's profiler sees none here" in line for line in skipped(check))
     assert figures(check)["asleep: left on the card, share"].value == 0
-
-
-@pytest.mark.usefixtures("pretended")
-def test_kernels_that_the_profiler_cannot_see_are_a_line(check):
-    profile.profile(check)
-    assert [line.partition(":")[0] for line in skipped(check)] == ["decode step", "update"]
-    assert figures(check)["update"].value > 0
-
-
-@pytest.mark.usefixtures("pretended")
-def test_updates_for_which_the_card_is_too_small_are_a_line(check, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 2 * 10**9))
-    sizes.refiner(check)
-    assert skipped(check)[-1] == "updates: 4 GB are needed, and the card has 1 GB for them"
-    assert figures(check)["a decode step"].value > 0
-
-
-def test_the_peak_of_an_update_is_beside_that_of_the_plan(check, monkeypatch):
-    monkeypatch.setattr(sizes, "peak_bytes", lambda device: 20 * 10**9)
-    sizes.qwen3_4b_lora(check)
-    found = figures(check)
-    assert found["peak memory"].value == 20
-    assert found["peak memory, of the plan's"].held is False
-
-
-def test_activations_that_were_kept_because_they_fit_are_not_held_against_the_plan(check):
-    policy = learner.open_policy(check)
-    assert learner.kept_bytes(check, policy, 100) == 0
-    policy._recomputation._kept = 2
-    layer = policy._recomputation._card_pass.layer - 2 * TINY.width
-    assert learner.kept_bytes(check, policy, 100) == 2 * 100 * layer
-    assert figures(check)["layers that kept activations"].value == 2
 
 
 @pytest.mark.parametrize(
@@ -299,12 +193,6 @@ def test_the_driver_is_queried_and_nothing_is_set(monkeypatch):
 
 
 @pytest.mark.usefixtures("pretended")
-def test_compiled_graphs_are_counted_on_a_card(check):
-    learner.attention(check)
-    assert figures(check)["graphs that were compiled"].at_most == 4
-
-
-@pytest.mark.usefixtures("pretended")
 def test_the_peak_of_each_phase_is_held_against_the_plans(check):
     peaks = {"rollout": 20 * 10**9, "update": 20 * 10**9}
     step._report_memory(check, peaks, {"rollout": 19 * 10**9, "update": 15 * 10**9})
@@ -314,58 +202,7 @@ def test_the_peak_of_each_phase_is_held_against_the_plans(check):
     assert not found["update: peak memory, of the plan's"].held
 
 
-@pytest.mark.usefixtures("pretended")
-@pytest.mark.parametrize(("name", "floor"), [("NVIDIA H200", 8_000), ("NVIDIA A10", None), ("NVIDIA Z1", None)])
-def test_speeds_have_bars_on_fast_cards_only(check, monkeypatch, name, floor):
-    monkeypatch.setattr(checks, "describe", lambda device: {"name": name})
-    assert replace(check, scale=REAL).speed_bar(8_000) == floor
-    assert check.speed_bar(8_000) is None
-
-
-# -- sizes ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_real_model_has_the_shape_of_qwen3_0_6b_and_rotary_frequencies_in_fp32():
-    model = REAL.model(torch.device("meta"))
-    assert sum(weight.numel() for weight in model.parameters()) == 596_049_920
-    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
-    assert {buffer.dtype for name, buffer in model.named_buffers() if "inv_freq" in name} == {torch.float32}
-
-
-def test_tokens_of_the_real_size_decode_to_words_and_some_of_them_search():
-    check = SimpleNamespace(scale=REAL)
-    tokenizer = step.tokenizer_of(check, make_world(0, REAL.people))
-    assert len(tokenizer) == REAL.vocabulary
-    texts = tokenizer.batch_decode([[token] for token in range(REAL.vocabulary - 1_200, REAL.vocabulary)])
-    assert sum(text.startswith("<search>") and text.endswith("</search>") for text in texts) == REAL.searches
-    assert sum(text.startswith("<answer>") for text in texts) == REAL.answers
-    prompt = "Who wrote The Silent Harbor? Think between <think> and </think>, search for one fact."
-    encoded = tokenizer.encode(prompt)
-    assert tokenizer.decode(encoded) == prompt
-    assert len(encoded) < 0.8 * len(prompt)
-
-
-def test_random_trees_are_about_as_large_as_asked_for_and_branch():
-    for seed in range(10):
-        tree = random_tree(random.Random(seed), 200, 2_500)
-        assert 150 < len(tree) < 4_300
-        assert int((tree.ends < len(tree)).sum()) > 10
-
-
-def test_more_requests_than_the_cache_holds_are_left_out(check):
-    engine = sampler.open_engine(check, TINY.model(check.device), TINY.tokenizer())
-    most = engine.cache_pages
-    assert sampler.fitting([(1,) * 10] * 8, engine, 5) == 8
-    assert sampler.fitting([(1,) * 10] * most, engine, 5) == most // 2
-
-
 # -- launches, peaks and names -------------------------------------------------------------------------------------
-
-
-def test_launches_are_those_of_kernels_in_every_spelling_and_of_nothing_else():
-    counts = {"cudaLaunchKernel": 5, "cuLaunchKernelEx": 3, "cudaLaunchKernelExC": 2, "cudaGraphLaunch": 1}
-    others = {"cudaMemcpyAsync": 7, "aten::mm": 4, "cudaStreamSynchronize": 9, "void flash_fwd_kernel": 6}
-    assert launches(counts | others) == 11
 
 
 FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
@@ -378,18 +215,14 @@ FUNCTOR = "at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4>"
          "(int, std::array<char*>)", "vectorized_elementwise_kernel CUDAFunctor_add", "other"),
         ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_"
          "cuda(at::TensorIteratorBase&)::{lambda()#3}> >(int)", "elementwise_kernel direct_copy_kernel_cuda", "other"),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128>(Params)",
-         "Kernel2 cutlass_80_tensorop_bf16_s16816gemm_relu", "products"),
         ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "nvjet_tst_192x192_64x4_2x1_v_bz_coopA_TNT", "products"),
         ("triton_tem_fused_flex_attention_backward_0", "triton_tem_fused_flex_attention_backward_0", "attention"),
-        ("triton_poi_fused_mul_silu_1", "triton_poi_fused_mul_silu_1", "fused"),
         ("_attend_parts", "_attend_parts", "attention"),
         ("_rotate_and_write", "_rotate_and_write", "fused"),
         ("_find_token", "_find_token", "sampling"),
         (f"void at::native::(anonymous namespace)::multi_tensor_apply_kernel<{FUNCTOR}>(int)",
          "multi_tensor_apply_kernel FusedAdamMathFunctor", "optimiser"),
         ("at::native::(anonymous namespace)::fused_kernel(int)", "at::native::fused_kernel", "other"),
-        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD", "other"),
     ],
 )  # fmt: skip
 def test_a_kernels_name_is_shortened_and_has_a_kind(kernel, short, kind):
@@ -399,38 +232,20 @@ def test_a_kernels_name_is_shortened_and_has_a_kind(kernel, short, kind):
 
 
 @pytest.mark.parametrize(
-    ("name", "planned"),
-    [("NVIDIA H100 80GB HBM3", "h100-80"), ("NVIDIA A100-SXM4-80GB", "a100-80"), ("NVIDIA H200", "h200-141"),
-     ("NVIDIA H100 PCIe", None), ("cpu", None)],
-)  # fmt: skip
-def test_the_card_of_the_plan_is_found_by_its_name(name, planned):
-    found = planned_card(name)
-    assert (None if found is None else found.name) == planned
-
-
-@pytest.mark.parametrize(
-    ("name", "teraflops"),
+    ("name", "planned", "teraflops"),
     [
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA A100-SXM4-40GB", 312),
-        ("NVIDIA A10G", 70),
-        ("NVIDIA A10", 125),
-        ("NVIDIA L40S", 362),
-        ("NVIDIA L4", 121),
-        ("NVIDIA GeForce RTX 4090", 165),
-        ("NVIDIA B200", 2250),
-        ("cpu", None),
+        ("NVIDIA H100 80GB HBM3", "h100-80", 989),
+        ("NVIDIA H100 PCIe", None, 756),
+        ("NVIDIA H200", "h200-141", 989),
+        ("NVIDIA A100-SXM4-80GB", "a100-80", 312),
+        ("NVIDIA B200", "b200-180", 2250),
+        ("cpu", None, None),
     ],
 )
-def test_the_peak_of_a_card_is_found_by_its_name(name, teraflops):
+def test_the_card_of_the_plan_and_the_peak_are_found_by_the_name(name, planned, teraflops):
+    found = planned_card(name)
+    assert (None if found is None else found.name) == planned
     assert peak_flops(name) == (None if teraflops is None else teraflops * 1e12)
-
-
-def test_a_cards_name_makes_a_file_name():
-    assert file_name("NVIDIA GeForce RTX 4090") == "geforce-rtx-4090"
-    assert file_name("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3"
 
 
 # -- bars, table and object ----------------------------------------------------------------------------------------
@@ -444,14 +259,6 @@ def outcomes() -> list[Outcome]:
         Outcome(check="update", status="done", figures=[kept, low, plain], skipped=["a reason " * 20], seconds=13.0),
         Outcome(check="step", status="failed", message="OutOfMemoryError: no room " * 8, seconds=2.0),
     ]
-
-
-@pytest.mark.parametrize(
-    ("value", "least", "most", "held"),
-    [(2, 1, 3, True), (0, 1, None, False), (4, None, 3, False), (float("nan"), None, 3, False), (7, None, None, None)],
-)
-def test_a_bar_is_held_between_its_bounds(value, least, most, held):
-    assert Figure(check="a", name="b", value=value, at_least=least, at_most=most).held is held
 
 
 def test_the_table_is_80_columns_wide_and_shows_what_was_missed():
@@ -473,16 +280,7 @@ def test_the_object_counts_missed_bars_and_checks_that_did_not_end():
     json.dumps(found, allow_nan=False)
 
 
-def test_a_number_that_is_none_is_written_as_null():
-    assert Figure(check="a", name="b", value=float("inf"), at_most=1).as_json()["value"] is None
-
-
 # -- checks in processes of their own ------------------------------------------------------------------------------
-
-
-def test_a_check_that_raises_is_recorded_with_its_error(tmp_path):
-    outcome = command.run_check("nothing", tmp_path / "nothing", 60, ON_CPU)
-    assert (outcome.status, outcome.message) == ("failed", "KeyError: 'nothing'")
 
 
 def test_a_check_whose_process_dies_is_recorded_with_the_signal(tmp_path, monkeypatch):
@@ -490,12 +288,6 @@ def test_a_check_whose_process_dies_is_recorded_with_the_signal(tmp_path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     outcome = command.run_check("card", tmp_path / "card", 60, ON_CPU)
     assert (outcome.status, outcome.message) == ("failed", "ended by SIGSEGV")
-
-
-def test_a_check_that_takes_too_long_is_ended(tmp_path):
-    outcome = command.run_check("update", tmp_path / "update", 0.5, ON_CPU)
-    assert outcome.status == "timed out"
-    assert outcome.seconds < 20
 
 
 def test_one_check_that_fails_stops_no_other_and_the_exit_status_is_1(tmp_path, monkeypatch, capsys):
@@ -519,29 +311,13 @@ def test_checks_for_which_no_time_is_left_are_missed(capsys):
 
 @pytest.mark.slow
 def test_the_command_runs_a_check_on_a_cpu_and_prints_one_object():
-    arguments = ["--device", "cpu", "--tiny", "--only", "attention", "--json"]
-    done = run_command(sys.executable, arguments)
+    arguments = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--tiny", "--only", "attention", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     found = json.loads(done.stdout)
-    assert (done.returncode, found["missed"], found["scale"]) == (0, 0, "tiny")
-    assert found["held"] == 4
-    assert found.keys() >= {"card", "held", "checks", "seconds"}
+    assert (done.returncode, found["missed"], found["scale"], found["held"]) == (0, 0, "tiny", 4)
     [made] = found["checks"]
     assert made["facts"].keys() == {"commit", "date", "versions", "machine", "driver"}
-    assert made["figures"][0].keys() == {
-        "check", "name", "value", "unit", "at_least", "at_most", "seconds", "held",
-    }  # fmt: skip
-
-
-def run_command(python: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(
-        [python, "-m", "benchmarks.gpu", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 # -- what is missing -----------------------------------------------------------------------------------------------
@@ -585,13 +361,6 @@ def test_what_is_missing_is_said_in_one_line(monkeypatch, change, expected):
     assert "\n" not in line
 
 
-def test_the_plan_of_the_step_is_that_of_its_model(check):
-    planned = step.planned_bytes(check, step.read_recipe(check, {"model": "m"}))
-    weights = sum(weight.numel() for weight in check.scale.model(torch.device("cpu")).parameters())
-    assert planned["update"] > 16 * weights  # bf16 weights, masters, moments and gradients
-    assert planned["rollout"] > 14 * weights
-
-
 @pytest.mark.parametrize("scale", [REAL, TINY], ids=["real", "tiny"])
 def test_a_step_by_parts_has_the_settings_of_the_recipe(check, scale):
     check.scale = scale
@@ -606,32 +375,3 @@ def test_a_step_by_parts_has_the_settings_of_the_recipe(check, scale):
     assert (ours.seed, ours.temperature) == (recipe.seed, stage.sampling.temperature)
     assert (ours.normalise, stage.loss.constant) == (stage.loss.normalise, None)
     assert ours.loss == {"clip_low": stage.loss.clip_low, "clip_high": stage.loss.clip_high}
-
-
-def test_peaks_are_those_before_and_after_the_first_update(monkeypatch):
-    allocated = iter([5, 7])
-    monkeypatch.setattr(step, "peak_bytes", lambda device: next(allocated))
-    monkeypatch.setattr(step.Policy, "update", lambda self: "updated")
-    with step.peaks_by_phase(torch.device("cpu")) as peaks:
-        assert step.Policy.update(None) == "updated"
-        assert step.Policy.update(None) == "updated"
-    assert peaks == {"rollout": 5, "update": 7}
-
-
-def test_the_bytes_of_a_cpu_are_those_of_dense_tensors_also_beside_sparse_ones() -> None:
-    sparse, before = torch.eye(4).to_sparse(), card.allocated_bytes(torch.device("cpu"))
-    dense = torch.zeros(1_000)
-    assert card.allocated_bytes(torch.device("cpu")) - before == dense.nbytes
-    assert sparse.is_sparse
-
-
-def test_tokens_after_the_first_difference_count_only_in_the_share_of_all() -> None:
-    def written(*texts: tuple[int, ...]) -> list[sampler.Written]:
-        return [sampler.Written(prompt=(9,), tokens=text) for text in texts]
-
-    waiting = written((1, 2, 3, 4), (5, 6, 7, 8))
-    ours = written((1, 2, 3, 4), (5, 9, 7, 9))
-    assert graphs.same_share(ours, waiting) == 6 / 8
-    assert graphs.same_share_so_far(ours, waiting) == 5 / 6
-    assert graphs.same_share_so_far(waiting, waiting) == 1
-    assert graphs.same_share_so_far(written((9, 2, 3, 4), (9, 6, 7, 8)), waiting) == 0

@@ -154,12 +154,8 @@ def test_a_file_has_the_last_outcome_of_each_check_at_each_commit(kept):
 
 
 def test_only_checks_that_ended_well_at_this_commit_with_this_torch_are_not_run_again(kept):
-    for made in (
-        outcome("card"),
-        outcome("step", status="timed out"),
-        outcome("even", "b2"),
-        outcome("tools", torch="2.12"),
-    ):
+    others = outcome("step", status="timed out"), outcome("even", "b2"), outcome("tools", torch="2.12")
+    for made in (outcome("card"), *others):
         kept.add(made)
     assert list(kept.done(outcome("card").facts)) == ["card"]
 
@@ -197,27 +193,6 @@ def test_a_check_that_is_named_is_run_again_and_leaves_the_others_in_the_file(tm
     assert [(one["check"], one["figures"][0]["value"]) for one in made] == [("card", 1), ("step", 3)]
 
 
-def test_a_file_of_results_that_is_tracked_does_not_change_the_commit(monkeypatch):
-    calls: list[list[str]] = []
-
-    def run(arguments, **options):
-        calls.append(arguments)
-        return subprocess.CompletedProcess(arguments, 0, stdout="abc1234\n" if "log" in arguments else "")
-
-    monkeypatch.setattr(command.subprocess, "run", run)
-    assert command.commit() == "abc1234"
-    assert all(":!benchmarks/results" in arguments for arguments in calls)
-
-
-def test_changed_files_and_a_missing_git_are_told_by_a_hash_of_the_source(monkeypatch):
-    def no_git(*arguments, **options):
-        raise FileNotFoundError("git")
-
-    monkeypatch.setattr(command.subprocess, "run", no_git)
-    assert command.commit() == f"+{command.hash_of_source()}"
-    assert len(command.hash_of_source()) == 8
-
-
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
@@ -225,13 +200,6 @@ def test_changed_files_and_a_missing_git_are_told_by_a_hash_of_the_source(monkey
 def test_the_limits_of_a_groups_checks_fit_the_time_of_a_run(group):
     limits = [check.limit for check in CHECKS.values() if check.group == group]
     assert sum(limits) <= command.SECONDS - command.STOPPING
-
-
-def test_a_check_may_take_its_limit_and_what_earlier_ones_have_left():
-    assert command.share(30, 100, 100) == 30
-    assert command.share(30, 100, 140) == 70
-    assert command.share(30, 100, 90) == 30
-    assert command.share(30, 100, 20) == 20
 
 
 # -- a Python with torch and transformers alone ----------------------------------------------------------------------

@@ -47,14 +47,8 @@ def emulator_app(
         await engine.engine_thread.stop()
 
     async def models(request: Request) -> Response:
-        card = {
-            "id": name,
-            "object": "model",
-            "owned_by": emulator.owner,
-            "root": name,
-            "max_model_len": engine.context,
-        }
-        return JSONResponse({"object": "list", "data": [card]})
+        card = {"id": name, "object": "model", "owned_by": emulator.owner, "root": name}
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": engine.context}]})
 
     async def tokenize(request: Request) -> Response:
         table = await read_body(request, ("model", "prompt", "add_special_tokens"))

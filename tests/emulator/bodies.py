@@ -84,10 +84,6 @@ def prompt_of(table: Mapping[str, Any], name: str, engine: EmulatedEngine) -> li
     return prompt
 
 
-def text_of(engine: EmulatedEngine, text: str, stop: str, stops: Collection[str], *, kept: bool) -> str:
-    """A completion's text as these servers return it: if `kept` with the end token and stop string, else without."""
-    if kept:
-        return text + str(engine.tokenizer.eos_token) if stop == "eos" else text
-    if stop != "stop":
-        return text
-    return min((text.removesuffix(string) for string in stops), key=len)
+def text_of(engine: EmulatedEngine, text: str, stop: str) -> str:
+    """A completion's text as these servers return it when asked to leave its end: with the end token."""
+    return text + str(engine.tokenizer.eos_token) if stop == "eos" else text

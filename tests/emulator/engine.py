@@ -24,7 +24,6 @@ from sleuth.engines.remote.published import CARD, INITIAL_WEIGHTS, checksum
 from sleuth.render import find_eos_ids
 from sleuth.serve.access import Limits
 from sleuth.serve.engine_thread import EngineThread
-from sleuth.serve.refused import Refused
 from sleuth.types import Completion, Sampling, SleuthError
 
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
@@ -69,7 +68,7 @@ class EmulatedEngine:
         self._model = model
         self._initial_state = {name: weight.clone() for name, weight in model.state_dict().items()}
         self._engine = LocalEngine(model, tokenizer, slots=slots, context=context)
-        self._running: dict[str, asyncio.Future[Completion]] = {}
+        self._running: list[asyncio.Future[Completion]] = []
         self._ready = asyncio.Event()
         self._ready.set()
 
@@ -78,14 +77,12 @@ class EmulatedEngine:
         """The number of running completions."""
         return len(self._running)
 
-    async def write(self, name: str, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
-        """The completion of the request `name`, and the label of its weights. Raises `Aborted` and `Refused`."""
+    async def write(self, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
+        """The completion, and the label of its weights. Raises `Aborted`."""
         await self._ready.wait()
-        if name in self._running:
-            raise Refused(400, f"a request named {name[:100]!r} is already running")
         label = self.label
         work = asyncio.ensure_future(self._in_engine_thread(lambda: self._engine.complete(prompt, sampling)))
-        self._running[name] = work
+        self._running.append(work)
         try:
             return await work, label
         except asyncio.CancelledError:
@@ -95,7 +92,7 @@ class EmulatedEngine:
                 raise
             raise Aborted from None
         finally:
-            del self._running[name]
+            self._running.remove(work)
 
     async def raw_logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> tuple[float, ...]:
         """The model's log-probabilities, at temperature 1, of the tokens of `completion` after `prompt`."""
@@ -111,13 +108,6 @@ class EmulatedEngine:
 
     # -- control -----------------------------------------------------------------------------------------------------
 
-    def abort(self, names: Sequence[str] | None = None) -> int:
-        """Aborts the completions of these names, or all; returns their number."""
-        aborted = [work for name, work in self._running.items() if names is None or name in names]
-        for work in aborted:
-            work.cancel()
-        return len(aborted)
-
     async def pause(self, *, wait: bool = False) -> None:
         """Starts no more completions; running ones are aborted or, with `wait`, finish."""
         self._set_state(paused=True)
@@ -128,17 +118,20 @@ class EmulatedEngine:
         self._set_state(paused=False)
 
     async def load(self, folder: Path, label: str | None) -> None:
-        """Loads the weights of a folder once nothing is running, and sets the label if given. Raises SleuthError, with
-        nothing changed, if they do not fit."""
-        await self.change_weights(lambda: load_published(self._model, folder))
-        self.label = label or self.label
+        """Loads the weights of a folder; see `_change`."""
+        await self._change(lambda: load_published(self._model, folder), label)
 
     async def load_own(self) -> None:
         """Loads the weights that the server was started with."""
-        await self.change_weights(lambda: self._model.load_state_dict(self._initial_state))
+        await self._change(lambda: self._model.load_state_dict(self._initial_state))
 
-    async def change_weights(self, change: Callable[[], object]) -> None:
-        """Runs `change`, which may load weights into the model, once nothing is running."""
+    async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
+        """Loads these weights, whose `source` errors name; see `_change`."""
+        await self._change(lambda: load_state(self._model, state, source), label)
+
+    async def _change(self, change: Callable[[], object], label: str | None = None) -> None:
+        """Runs `change` once nothing is running, and sets the label if given. Raises SleuthError, with nothing changed,
+        if the weights do not fit."""
         was_paused = self.paused
         self._set_state(paused=True)
         try:
@@ -147,11 +140,6 @@ class EmulatedEngine:
                 await self._apply(change)
         finally:
             self._set_state(paused=was_paused)
-
-    async def load_tensors(self, state: Mapping[str, torch.Tensor], source: str, label: str | None = None) -> None:
-        """Loads these weights once nothing is running, and sets the label if given. Raises SleuthError, which names
-        their `source`, with nothing changed, if they do not fit."""
-        await self.change_weights(lambda: load_state(self._model, state, source))
         self.label = label or self.label
 
     async def restart(self) -> None:
@@ -173,7 +161,7 @@ class EmulatedEngine:
         self._set_state(asleep=self.asleep | set(tags))
         await self._drain(abort=True)
         if WEIGHTS in tags and not keeps_weights:
-            await self._apply(lambda: _zero_weights(self._model))
+            await self._apply(lambda: [weight.data.zero_() for weight in self._model.parameters()])
 
     def wake(self, *tags: str) -> None:
         """Allocates these parts again, without restoring their content."""
@@ -182,10 +170,7 @@ class EmulatedEngine:
     def _set_state(self, *, paused: bool | None = None, asleep: frozenset[str] | None = None) -> None:
         self.paused = self.paused if paused is None else paused
         self.asleep = self.asleep if asleep is None else asleep
-        if self.paused or self.asleep:
-            self._ready.clear()
-        else:
-            self._ready.set()
+        (self._ready.clear if self.paused or self.asleep else self._ready.set)()
 
     # -- the engine's thread -----------------------------------------------------------------------------------------
 
@@ -211,9 +196,10 @@ class EmulatedEngine:
     async def _drain(self, *, abort: bool = False) -> None:
         """Waits until nothing is running."""
         if abort:
-            self.abort()
+            for work in self._running:
+                work.cancel()
         while self._running:
-            await asyncio.wait(list(self._running.values()))
+            await asyncio.wait(self._running)
             await asyncio.sleep(0)  # lets the callers remove themselves from `_running`
 
 
@@ -224,10 +210,8 @@ def load_published(model: PreTrainedModel, folder: Path) -> None:
     if not files:
         raise SleuthError(f"{folder}: holds no .safetensors file")
     state = {name: weight for file in files for name, weight in load_file(file).items()}
-    card = folder / CARD
-    if card.exists() and (claimed := json.loads(card.read_text(encoding="utf-8"))["sha256"]) != (
-        is_ := checksum(state)
-    ):
+    claimed = json.loads((folder / CARD).read_text())["sha256"]
+    if claimed != (is_ := checksum(state)):
         raise SleuthError(f"{folder}: the weights have checksum {is_}, and {CARD} says {claimed}")
     load_state(model, state, str(folder))
 
@@ -246,12 +230,6 @@ def load_state(model: PreTrainedModel, state: Mapping[str, torch.Tensor], source
     with torch.no_grad():
         for name, weight in state.items():
             ours[name].copy_(weight)
-
-
-def _zero_weights(model: PreTrainedModel) -> None:
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.zero_()
 
 
 class EngineEmulator(ABC):

@@ -16,16 +16,11 @@ from sleuth.serve.refused import Refused
 class Faults:
     """The faults to inject; none by default. `error_every = 7`: every seventh completion fails."""
 
-    latency: float = 0.0
-    """Seconds added to every completion."""
-    error_every: int = 0
-    """Every n-th completion gets status 500."""
-    hang_every: int = 0
-    """Every n-th completion never returns."""
-    cut_every: int = 0
-    """Every n-th answer is cut off in the middle."""
-    stale: bool = False
-    """Loading weights reports success and changes nothing."""
+    latency: float = 0.0  # seconds added to every completion
+    error_every: int = 0  # every n-th completion gets status 500
+    hang_every: int = 0  # every n-th completion never returns
+    cut_every: int = 0  # every n-th answer is cut off in the middle
+    stale: bool = False  # loading weights reports success and changes nothing
 
 
 class FaultInjector:

@@ -78,8 +78,8 @@ def repeat_within_rounding(servers: Sequence[EmulatedServer]) -> None:
     def repeating(engine: EmulatedEngine) -> None:
         write = engine.write
 
-        async def repeat(name: str, prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
-            completion, label = await write(name, prompt, sampling)
+        async def repeat(prompt: Sequence[int], sampling: Sampling) -> tuple[Completion, str]:
+            completion, label = await write(prompt, sampling)
             before = first.setdefault((tuple(prompt), sampling.key), completion)
             logprobs = completion.logprobs or ()
             if completion.tokens != before.tokens:

@@ -9,8 +9,8 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
   default), and answers `success`, `message` and `num_paused_requests`; status 400 where it failed. It waits for
   requests under way. From then on the server calls the model by that path.
 - Weights from memory: see `sleuth.engines.remote.weight_transfer`.
-- `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`,
-  `POST /abort_request` with `rid` or `abort_all`. `finish_reason.type` is then "abort".
+- `POST /pause_generation` (`mode` abort, retract or in_place; abort is the default), `POST /continue_generation`.
+  `finish_reason.type` is then "abort".
 - `GET` or `POST /flush_cache` is 400 while requests are under way.
 - `POST /release_memory_occupation` and `/resume_memory_occupation` take `tags`: weights, kv_cache; all without any.
   The server must be idle for the first, and be started with `--enable-memory-saver`. Released weights are lost.
@@ -22,7 +22,6 @@ docs/advanced_features/sglang_for_rl.md at 067bfe93626b; besides what `sleuth.en
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from emulator.bodies import (
-    field,
-    list_of,
-    prompt_of,
-    read_body,
-    require_known,
-    sampling_of,
-    text_of,
-)
+from emulator.bodies import field, list_of, prompt_of, read_body, require_known, sampling_of, text_of
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import named_tensors
 from sleuth.engines.launch import SGLANG_RESERVED
@@ -51,14 +42,14 @@ from sleuth.types import SleuthError
 VERSION = "0.5.23"
 """The emulated version."""
 
-GENERATE = ("input_ids", "sampling_params", "return_logprob", "rid")
+GENERATE = ("input_ids", "sampling_params", "return_logprob")
 SAMPLING_PARAMS = (
     "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty",
     "presence_penalty", "stop", "stop_token_ids", "no_stop_trim", "skip_special_tokens",
     "spaces_between_special_tokens", "sampling_seed",
 )  # fmt: skip
-UPDATE = ("model_path", "load_format", "weight_version", "abort_all_requests", "flush_cache")
-UPDATE_FROM_TENSOR = ("serialized_named_tensors", "load_format", "weight_version", "abort_all_requests", "flush_cache")
+UPDATE = ("model_path", "weight_version", "flush_cache")
+UPDATE_FROM_TENSOR = ("serialized_named_tensors", "weight_version", "flush_cache")
 NOT_IN_SESSION = "update_weights_from_tensor must run between begin_weight_update() and end_weight_update()"
 ALREADY_IN_SESSION = "a weight-update session is already open; call end_weight_update() first"
 NO_SESSION = "no weight-update session is open; call begin_weight_update() first"
@@ -83,36 +74,21 @@ class SglangEmulator(EngineEmulator):
             Route("/begin_weight_update", self._begin_update, methods=post),
             Route("/update_weights_from_tensor", self._update_from_tensor, methods=post),
             Route("/end_weight_update", self._end_update, methods=post),
-            Route("/update_weight_version", self._rename, methods=post),
             Route("/pause_generation", self._pause, methods=post),
             Route("/continue_generation", self._continue, methods=post),
-            Route("/abort_request", self._abort, methods=post),
             Route("/flush_cache", self._flush, methods=[*get, *post]),
             Route("/release_memory_occupation", self._release, methods=post),
             Route("/resume_memory_occupation", self._resume, methods=post),
         ]
 
     async def _model_info(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "model_path": self.name,
-                "tokenizer_path": self.name,
-                "is_generation": True,
-                "weight_version": self.engine.label,
-            }
-        )
+        info = {"model_path": self.name, "tokenizer_path": self.name, "is_generation": True}
+        return JSONResponse(info | {"weight_version": self.engine.label})
 
     async def _server_info(self, request: Request) -> Response:
-        return JSONResponse(
-            {
-                "version": VERSION,
-                "device": "cuda" if self.transfers == "shared" else "cpu",
-                "context_length": self.engine.context,
-                "max_req_input_len": self.engine.context - SGLANG_RESERVED,
-                "internal_states": [],
-            }
-            | {name: size for name, size in ONE_CARD.items() if name != "device"}
-        )
+        info = ONE_CARD | {"version": VERSION, "device": "cuda" if self.transfers == "shared" else "cpu"}
+        longest = self.engine.context - SGLANG_RESERVED
+        return JSONResponse(info | {"context_length": self.engine.context, "max_req_input_len": longest})
 
     async def _generate(self, request: Request) -> Response:
         body = await read_body(request, GENERATE)
@@ -128,20 +104,16 @@ class SglangEmulator(EngineEmulator):
             line = f"Requested token count exceeds the model's maximum context length of {self.engine.context} tokens"
             raise Refused(400, line, param="max_new_tokens", code=TOO_LONG)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.engine.context - 2 - len(prompt)))
-        name = field(body, "rid", str, secrets.token_hex(8))
-        kept = field(params, "no_stop_trim", bool, False)
 
         async def respond() -> Response:
             number = await self.fault_injector.before()
             try:
-                completion, label = await self.engine.write(name, prompt, sampling)
+                completion, label = await self.engine.write(prompt, sampling)
             except Aborted:
-                reason = {"type": "abort", "message": "aborted"}
-                meta = {"id": name, "finish_reason": reason, "weight_version": self.engine.label}
+                meta = {"finish_reason": {"type": "abort", "message": "aborted"}, "weight_version": self.engine.label}
                 return JSONResponse({"text": "", "output_ids": [], "meta_info": meta | {"output_token_logprobs": []}})
             logprobs = await self.logprobs(prompt, completion, sampling)
             meta = {
-                "id": name,
                 "finish_reason": _reason(completion.stop, len(completion.tokens)),
                 "prompt_tokens": len(prompt),
                 "completion_tokens": len(completion.tokens),
@@ -150,7 +122,7 @@ class SglangEmulator(EngineEmulator):
             if field(body, "return_logprob", bool, False):
                 pairs = zip(logprobs, completion.tokens, strict=True)
                 meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
-            text = text_of(self.engine, completion.text, completion.stop, sampling.stops, kept=kept)
+            text = text_of(self.engine, completion.text, completion.stop)
             answer_body = {"text": text, "output_ids": completion.tokens, "meta_info": meta}
             return self.fault_injector.after(number, JSONResponse(answer_body))
 
@@ -160,8 +132,6 @@ class SglangEmulator(EngineEmulator):
 
     async def _update(self, request: Request) -> Response:
         body = await read_body(request, UPDATE)
-        if field(body, "abort_all_requests", bool, False):
-            self.engine.abort()
         folder = field(body, "model_path", str, "")
         try:
             await self.engine.load(Path(folder), field(body, "weight_version", str, None))
@@ -182,8 +152,6 @@ class SglangEmulator(EngineEmulator):
         payloads, label = list_of(body, "serialized_named_tensors", str), field(body, "weight_version", str, None)
         if not self._in_session:
             return _outcome(False, NOT_IN_SESSION)
-        if field(body, "abort_all_requests", bool, False):
-            self.engine.abort()
         try:
             if self.transfers != "shared":
                 raise SleuthError("this server takes no weights from memory")
@@ -199,11 +167,6 @@ class SglangEmulator(EngineEmulator):
         self._in_session = False
         return _outcome(True, "Success")
 
-    async def _rename(self, request: Request) -> Response:
-        body = await read_body(request, ("new_version", "abort_all_requests"))
-        self.engine.label = field(body, "new_version", str, self.engine.label)
-        return JSONResponse({"success": True, "message": "", "new_version": self.engine.label})
-
     async def _pause(self, request: Request) -> Response:
         body = await read_body(request, ("mode",))
         if body.get("mode", "abort") != "abort":
@@ -214,11 +177,6 @@ class SglangEmulator(EngineEmulator):
     async def _continue(self, request: Request) -> Response:
         self.engine.resume()
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
-
-    async def _abort(self, request: Request) -> Response:
-        body = await read_body(request, ("rid", "abort_all"))
-        self.engine.abort(None if body.get("abort_all") else [field(body, "rid", str, "")])
-        return Response()
 
     async def _flush(self, request: Request) -> Response:
         done = await self.engine.flush()

@@ -5,8 +5,8 @@ Facts, read in vLLM's repository in November 2026 (below vllm/entrypoints: opena
 serve/cache/api_router.py at 09cb327f1183; docs/features/sleep_mode.md at 01181ddf28bd; the documentation's pages of
 v0.14.0 and v0.32.0):
 
-- `POST /pause?mode=abort|wait|keep` (abort is the default), `POST /resume`, `GET /is_paused`, `POST /abort_requests`
-  with `request_ids`, without any of them all. An aborted completion has `finish_reason` "abort".
+- `POST /pause?mode=abort|wait|keep` (abort is the default), `POST /resume`, `GET /is_paused`. An aborted completion has
+  `finish_reason` "abort".
 - `POST /collective_rpc` with `{"method": "reload_weights", "kwargs": {"weights_path": FOLDER}}` answers `{"results":
   [null]}`, one for each worker. After a refusal (status 500) 0.32.0 was seen to have no weights, and to end with the
   next completion, unless it loaded others before; our engine keeps its own. Only `POST /reset_prefix_cache` clears the
@@ -23,8 +23,8 @@ v0.14.0 and v0.32.0):
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from emulator.bodies import field, list_of, prompt_of, read_body, sampling_of, text_of
+from emulator.bodies import field, prompt_of, read_body, sampling_of, text_of
 from emulator.engine import KV_CACHE, WEIGHTS, Aborted, EngineEmulator
 from emulator.weight_transfer import NOT_CONFIGURED, ReceivedBroadcast, received_weights
 from sleuth.render import decode
@@ -43,13 +43,10 @@ from sleuth.types import SleuthError
 VERSION = "0.32.0"
 """The emulated version."""
 
-"""Its `--max-logprobs`."""
-
 COMPLETION = (
     "model", "prompt", "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "frequency_penalty", "presence_penalty", "stop", "stop_token_ids", "include_stop_str_in_output",
-    "skip_special_tokens", "spaces_between_special_tokens", "logprobs", "return_token_ids",
-    "seed", "request_id",
+    "skip_special_tokens", "spaces_between_special_tokens", "logprobs", "return_token_ids", "seed",
 )  # fmt: skip
 
 
@@ -70,7 +67,6 @@ class VllmEmulator(EngineEmulator):
             Route("/pause", self._pause, methods=["POST"]),
             Route("/resume", self._resume, methods=["POST"]),
             Route("/is_paused", self._is_paused),
-            Route("/abort_requests", self._abort, methods=["POST"]),
             Route("/collective_rpc", self._reload, methods=["POST"]),
             Route("/init_weight_transfer_engine", self._init_transfer, methods=["POST"]),
             Route("/start_weight_update", self._start_update, methods=["POST"]),
@@ -96,36 +92,29 @@ class VllmEmulator(EngineEmulator):
         number = next(self.numbers)
         prompt = prompt_of(body, "prompt", self.engine)
         sampling = sampling_of(body, self.engine, tokens="max_tokens", seed="seed", at=number)
-        name = field(body, "request_id", str, secrets.token_hex(8))
 
         async def respond() -> Response:
             number = await self.fault_injector.before()
-            try:
-                completion, _ = await self.engine.write(name, prompt, sampling)
-            except Aborted:
-                completion = None
-            logprobs = await self.logprobs(prompt, completion, sampling) if completion else ()
-            kept = field(body, "include_stop_str_in_output", bool, False)
-            text, stop = (completion.text, completion.stop) if completion else ("", "abort")
-            text = text_of(self.engine, text, stop, sampling.stops, kept=kept)
-            reason = "stop" if stop == "eos" else stop
-            tokens = completion.tokens if completion else ()
+            tokens: Sequence[int] = ()
+            text, reason, logprobs = "", "abort", ()
+            with suppress(Aborted):
+                completion, _ = await self.engine.write(prompt, sampling)
+                logprobs = await self.logprobs(prompt, completion, sampling)
+                tokens, reason = completion.tokens, "stop" if completion.stop == "eos" else completion.stop
+                text = text_of(self.engine, completion.text, completion.stop)
+            words = [decode(self.engine.tokenizer, [token]) for token in tokens]
             choice = {
                 "index": 0,
                 "text": text,
                 "finish_reason": reason,
                 "stop_reason": None,
-                "token_ids": tokens if field(body, "return_token_ids", bool, False) else None,
-                "logprobs": None if body.get("logprobs") is None else self._logprobs_json(tokens, logprobs),
+                "token_ids": tokens if body.get("return_token_ids") else None,
+                "logprobs": {"tokens": words, "token_logprobs": logprobs} if body.get("logprobs") else None,
             }
-            answer_body = {"id": f"cmpl-{name}", "object": "text_completion", "model": self.name, "choices": [choice]}
+            answer_body = {"id": "cmpl-1", "object": "text_completion", "model": self.name, "choices": [choice]}
             return self.fault_injector.after(number, JSONResponse(answer_body))
 
         return await cancel_on_disconnect(request, respond())
-
-    def _logprobs_json(self, tokens: Sequence[int], logprobs: Sequence[float]) -> dict[str, object]:
-        words = [decode(self.engine.tokenizer, [token]) for token in tokens]
-        return {"tokens": words, "token_logprobs": logprobs}
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -143,25 +132,14 @@ class VllmEmulator(EngineEmulator):
     async def _is_paused(self, request: Request) -> Response:
         return JSONResponse({"is_paused": self.engine.paused})
 
-    async def _abort(self, request: Request) -> Response:
-        body = await read_body(request, ("request_ids",))
-        return JSONResponse(
-            {"status": "aborted", "aborted": self.engine.abort(list_of(body, "request_ids", str) or None)}
-        )
-
     async def _reload(self, request: Request) -> Response:
         body = await read_body(request, ("method", "args", "kwargs", "timeout"))
         kwargs = field(body, "kwargs", dict, {})
         if body.get("method") != "reload_weights" or list(kwargs) != ["weights_path"] or body.get("args"):
             raise Refused(400, "our engine supports only reload_weights with kwargs.weights_path", param="method")
         path = field(kwargs, "weights_path", str, "")
-        if path == self.name:
-            await self.engine.load_own()
-            return JSONResponse({"results": [None]})
-        try:
-            await self.engine.load(Path(path), None)
-        except SleuthError as error:
-            raise Refused(500, str(error)) from None
+        own = path == self.name
+        await self._or_refuse(self.engine.load_own() if own else self.engine.load(Path(path), None))
         return JSONResponse({"results": [None]})
 
     async def _world_size(self, request: Request) -> Response:
@@ -172,7 +150,7 @@ class VllmEmulator(EngineEmulator):
         info = field(await read_body(request, ("init_info",)), "init_info", dict, {})
         if self.transfers == "broadcast":
             self._broadcast = ReceivedBroadcast()
-            await self._by_transfer(self._broadcast.join(info))
+            await self._or_refuse(self._broadcast.join(info))
         elif info != {"packed": False}:
             raise Refused(500, "Invalid init_info for IPCWeightTransferEngine: our engine takes only packed = false")
         return JSONResponse({"message": "Weight transfer initialized"})
@@ -187,14 +165,14 @@ class VllmEmulator(EngineEmulator):
         info = field(await read_body(request, ("update_info",)), "update_info", dict, {})
         if not self._updating:
             raise Refused(500, "start_weight_update must be called before update_weights")
-        await self._by_transfer(self._load(info))
+        await self._or_refuse(self._load(info))
         return JSONResponse({"message": "Weights updated"})
 
     async def _load(self, info: dict[str, Any]) -> None:
         state = received_weights(info) if self.transfers == "shared" else await self._broadcast.receive(info)
         await self.engine.load_tensors(state, "update_info")
 
-    async def _by_transfer(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _or_refuse(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except SleuthError as error:

@@ -24,6 +24,10 @@ ARCHITECTURES = {
     "llama": (LlamaForCausalLM, LlamaConfig, {"num_key_value_heads": 1}),
 }
 
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"num_key_value_heads": 2, "initializer_range": 0.2}
+SIZES |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -41,12 +45,9 @@ def make_model(tokenizer):
     def make(architecture: str = "qwen3", *, tied: bool = False) -> PreTrainedModel:
         """Two layers of four heads that share keys; weights large enough that the next token is not a coin toss."""
         model_class, config_class, options = ARCHITECTURES[architecture]
-        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-        ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-        settings = {"vocab_size": len(tokenizer), "num_key_value_heads": 2, "initializer_range": 0.2}
-        settings["tie_word_embeddings"] = tied
         torch.manual_seed(0)
-        return model_class(config_class(**{**settings, **sizes, **ends, **options})).eval()
+        settings = SIZES | {"vocab_size": len(tokenizer), "tie_word_embeddings": tied} | options
+        return model_class(config_class(**settings)).eval()
 
     return make
 

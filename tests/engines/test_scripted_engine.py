@@ -2,39 +2,30 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.render import encode
 from sleuth.types import Sampling
 
 
-def complete(tokenizer, answer, prompt, **sampling):
-    engine = ScriptedEngine(tokenizer, answer)
-    return asyncio.run(engine.complete(encode(tokenizer, prompt), Sampling(**{"max_tokens": 50, **sampling})))
-
-
-def test_the_script_sees_the_text_so_far_and_its_answer_is_encoded(tokenizer):
-    written = complete(tokenizer, lambda text, sampling: text.upper(), "Ada?")
-    assert (written.text, written.stop, written.logprobs) == ("ADA?", "eos", None)
-    assert list(written.tokens) == encode(tokenizer, "ADA?")
-
-
-def test_the_script_ends_at_a_stop_string(tokenizer):
-    written = complete(tokenizer, lambda *_: "<search> Ada </search> and more", "Who?", stops=("</search>",))
-    assert (written.text, written.stop) == ("<search> Ada </search>", "stop")
-    assert len(written.tokens) < len(encode(tokenizer, "<search> Ada </search> and more"))
-
-
-def test_the_script_ends_at_its_token_budget(tokenizer):
-    written = complete(tokenizer, lambda *_: "Ada Voss was born", "Who?", max_tokens=3)
-    assert (len(written.tokens), written.stop) == (3, "length")
-    assert "Ada Voss was born".startswith(written.text)
-
-
-def test_the_stream_is_the_completion(tokenizer):
-    engine = ScriptedEngine(tokenizer, lambda *_: "Tarn")
+@pytest.mark.parametrize(
+    ("script", "limits", "text", "stop"),
+    [
+        (lambda text, sampling: text.upper(), {}, "ADA?", "eos"),
+        (lambda *_: "<search> Ada </search> and more", {"stops": ("</search>",)}, "<search> Ada </search>", "stop"),
+        (lambda *_: "Ada? Ada?", {"max_tokens": 1}, None, "length"),
+    ],
+)
+def test_the_script_sees_the_text_so_far_and_its_answer_is_encoded_and_cut(tokenizer, script, limits, text, stop):
+    engine, prompt, sampling = ScriptedEngine(tokenizer, script), encode(tokenizer, "Ada?"), {"max_tokens": 50} | limits
 
     async def collect():
-        return [chunk async for chunk in engine.stream(encode(tokenizer, "Where?"), Sampling(max_tokens=9))]
+        return [chunk async for chunk in engine.stream(prompt, Sampling(**sampling))]
 
+    written = asyncio.run(engine.complete(prompt, Sampling(**sampling)))
+    assert (written.stop, written.logprobs) == (stop, None)
+    assert list(written.tokens) == encode(tokenizer, written.text)
+    assert written.text == text if text else len(written.tokens) == 1
     chunks = asyncio.run(collect())
-    assert ["".join(chunk.text for chunk in chunks), chunks[-1].stop] == ["Tarn", "eos"]
+    assert ["".join(chunk.text for chunk in chunks), chunks[-1].stop] == [written.text, stop]

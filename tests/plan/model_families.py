@@ -274,6 +274,11 @@ DROPS = ("history", "warning", "at the second question the template drops the th
 OPENS = ("thinking", "ok", "every prompt opens a thought")
 READ = ("tool calls", "ok", "which chat, tools and verl read")
 NO_TOOLS = ("tool calls", "warning", "chat, tools and verl cannot be used: the chat template does not render tools")
+CANNOT_CALL = (
+    "tool calls",
+    "warning",
+    "cannot be used: the chat template cannot render messages of user, assistant, tool",
+)
 DATE = ("template", "warning", "it writes today's date into the prompt")
 
 FAMILIES: dict[str, Family] = {
@@ -282,11 +287,7 @@ FAMILIES: dict[str, Family] = {
         controls=CHATML,
         eos="<|im_end|>",
         stops=QWEN_STOPS,
-        finds=(
-            READ,
-            APPENDS,
-            ("stop tokens", "ok", "the template ends a turn with <|im_end|>"),
-        ),
+        finds=(READ, APPENDS, ("stop tokens", "ok", "the template ends a turn with <|im_end|>")),
     ),
     "Qwen3": Family(
         template=QWEN3,
@@ -338,42 +339,28 @@ FAMILIES: dict[str, Family] = {
         controls=("<|im_start|>", "<|im_sep|>"),
         eos="<|im_end|>",
         stops=("<|im_end|>", "<|endoftext|>"),
-        finds=(
-            NO_TOOLS,
-            ("template", "ok", "it renders system, user and assistant"),
-        ),
+        finds=(NO_TOOLS, ("template", "ok", "it renders system, user and assistant")),
     ),
     "SmolLM3": Family(
         template=SMOLLM3,
         controls=("<|im_start|>",),
         eos="<|im_end|>",
         stops=("<|im_end|>",),
-        finds=(
-            DATE,
-            NO_TOOLS,
-            ("thinking", "ok", "enable_thinking = false: the prompt ends with 'no_think<|im_end|>"),
-        ),
+        finds=(DATE, NO_TOOLS, ("thinking", "ok", "enable_thinking = false: the prompt ends with 'no_think<|im_end|>")),
     ),
     "Granite 4": Family(
         template=GRANITE4,
         controls=("<|start_of_role|>", "<|end_of_role|>"),
         eos="<|end_of_text|>",
         stops=("<|end_of_text|>",),
-        finds=(
-            READ,
-            APPENDS,
-            ("stop tokens", "ok", "the template ends a turn with <|end_of_text|>"),
-        ),
+        finds=(READ, APPENDS, ("stop tokens", "ok", "the template ends a turn with <|end_of_text|>")),
     ),
     "OLMo 3": Family(
         template=OLMO3,
         controls=CHATML,
         eos="<|endoftext|>",
         stops=("<|im_end|>", "<|endoftext|>"),
-        finds=(
-            NO_TOOLS,
-            OPENS,
-        ),
+        finds=(NO_TOOLS, OPENS),
     ),
     "Mistral": Family(
         template=MISTRAL,
@@ -381,13 +368,7 @@ FAMILIES: dict[str, Family] = {
         eos="</s>",
         bos="<s>",
         stops=("</s>",),
-        finds=(
-            (
-                "tool calls",
-                "warning",
-                "cannot be used: the chat template cannot render messages of user, assistant, tool",
-            ),
-        ),
+        finds=(CANNOT_CALL,),
     ),
     "DeepSeek distils": Family(
         template=DEEPSEEK_DISTIL,
@@ -395,24 +376,13 @@ FAMILIES: dict[str, Family] = {
         eos="<\uff5cend\u2581of\u2581sentence\uff5c>",
         bos="<\uff5cbegin\u2581of\u2581sentence\uff5c>",
         stops=("<\uff5cend\u2581of\u2581sentence\uff5c>",),
-        finds=(
-            NO_TOOLS,
-            OPENS,
-        ),
+        finds=(NO_TOOLS, OPENS),
     ),
     "gpt-oss": Family(
         template=GPT_OSS,
         controls=("<|start|>", "<|message|>", "<|channel|>", "<|end|>"),
         eos="<|return|>",
         stops=("<|return|>", "<|call|>"),
-        finds=(
-            DATE,
-            (
-                "tool calls",
-                "warning",
-                "cannot be used: the chat template cannot render messages of user, assistant, tool",
-            ),
-            ("thinking", "ok", 'reasoning_effort = "low": the prompt ends with'),
-        ),
+        finds=(DATE, CANNOT_CALL, ("thinking", "ok", 'reasoning_effort = "low": the prompt ends with')),
     ),
 }

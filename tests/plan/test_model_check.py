@@ -42,79 +42,60 @@ def test_a_template_without_end_is_stopped_and_the_rest_is_checked(monkeypatch: 
     assert lines(found, "tags", "ok")
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{{- 'x' * 2000000 -}}", "it writes 2,000,000 characters for a few lines of conversation"),
-        ("{{- ('x' * 9000000000) | length -}}", "it needs more than 4 GB of memory"),
-    ],
-)
-def test_a_huge_text_is_stopped(template: str, reason: str) -> None:
-    assert reason in lines(found_with(template=template), "template", "problem")
+RAISES = "{{%- if {} -%}}{{{{- raise_exception('{}') -}}}}{{%- endif -%}}"
+THOUGHT = "{%- for m in messages -%}" + RAISES.format("'<think>' in m.content", "a thought") + "{%- endfor -%}"
+SYSTEM = RAISES.format("messages[0].role == 'system'", "no system role")
+SEVERAL = RAISES.format("messages | length > 1", "one message only") + "{{- messages -}}"
+FORGETS = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
+NO_CALLS = QWEN2_5.replace("m.tool_calls or []", "[]")
+TEXT = {"eos": "<|endoftext|>", "stops": ("<|endoftext|>",)}
 
 
 @pytest.mark.parametrize(
-    ("template", "reason"),
+    ("changes", "check", "level", "reason"),
     [
-        ("{%- if -%}", "it cannot render a user's question: "),
-        ("{{- raise_exception('never a question') -}}", "it cannot render a user's question: never a question"),
         (
-            "{%- if messages | length > 1 -%}{{- raise_exception('one message only') -}}{%- endif -%}{{- messages -}}",
-            "it cannot render a conversation of several turns: one message only",
+            {"template": "{{- 'x' * 2000000 -}}"},
+            "template",
+            "problem",
+            "it writes 2,000,000 characters for a few lines",
         ),
-        ("{{- 1 / 0 -}}", "it cannot render a user's question: division by zero"),
-        ("{{- messages | length -}}", "it drops the user's question, if that is no list of parts"),
-        ("{{- messages[0].content -}}", "it drops what the assistant said"),
+        ({"template": "{{- ('x' * 9000000000) | length -}}"}, "template", "problem", "needs more than 4 GB of memory"),
+        ({"template": "{%- if -%}"}, "template", "problem", "it cannot render a user's question: "),
+        ({"template": SEVERAL}, "template", "problem", "it cannot render a conversation of several turns: one"),
+        ({"template": "{{- 1 / 0 -}}"}, "template", "problem", "cannot render a user's question: division by zero"),
+        (
+            {"template": "{{- messages | length -}}"},
+            "template",
+            "problem",
+            "it drops the user's question, if that is no",
+        ),
+        ({"template": "{{- messages[0].content -}}"}, "template", "problem", "it drops what the assistant said"),
+        ({"template": SYSTEM + QWEN2_5}, "template", "warning", "it refuses a system message: no system role"),
+        ({"template": None}, "template", "warning", "there is no chat template: a base model"),
+        ({"template": FORGETS}, "history", "warning", "at the second question the template changes earlier text: "),
+        ({"template": THOUGHT + QWEN2_5}, "history", "warning", "refuses turns as the policy wrote them: a thought"),
+        ({"template": NO_CALLS}, "tool calls", "ok", "the policy learns them from prompts"),
+        (TEXT, "stop tokens", "problem", "ends a turn with <|im_end|>, and sampling stops at <|endoftext|>"),
+        (
+            TEXT | {"controls": ("<|im_start|>",)},
+            "stop tokens",
+            "problem",
+            "<|im_end|>, which the tokenizer splits into",
+        ),
     ],
 )
-def test_a_template_that_raises_is_named_with_its_reason(template: str, reason: str) -> None:
-    assert reason in lines(found_with(template=template), "template", "problem")
-
-
-def test_a_refused_system_message_is_named() -> None:
-    refuses = "{%- if messages[0].role == 'system' -%}{{- raise_exception('no system role') -}}{%- endif -%}" + QWEN2_5
-    assert "it refuses a system message: no system role" in lines(found_with(template=refuses), "template", "warning")
-
-
-def test_an_empty_thought_that_the_history_forgets_is_named() -> None:
-    never = QWEN3_5.replace("if enable_thinking is defined and not enable_thinking", "if true")
-    found = found_with(template=never)
-    assert r"at the second question the template changes earlier text: " in lines(found, "history", "warning")
-
-
-def test_turns_that_the_template_refuses_are_named() -> None:
-    strict = (
-        "{%- for m in messages -%}{%- if '<think>' in m.content -%}{{- raise_exception('a thought') -}}{%- endif -%}"
-    )
-    found = found_with(template=strict + "{%- endfor -%}" + QWEN2_5)
-    assert "refuses turns as the policy wrote them: a thought" in lines(found, "history", "warning")
-
-
-def test_a_template_that_writes_no_calls_leaves_them_to_the_prompt() -> None:
-    found = found_with(template=QWEN2_5.replace("m.tool_calls or []", "[]"))
-    assert "the policy learns them from prompts" in lines(found, "tool calls", "ok")
-
-
-def test_a_base_model_needs_no_template() -> None:
-    found = found_with(template=None)
-    assert "there is no chat template: a base model" in lines(found, "template", "warning")
-    assert not [one for one in found if one.level == "problem"]
+def test_what_is_wrong_with_a_template_or_its_stop_tokens_is_named(changes, check, level, reason) -> None:
+    found = found_with(**changes)
+    assert reason in lines(found, check, level)
+    if changes.get("template", "") is None:
+        assert not [one for one in found if one.level == "problem"]
 
 
 def test_several_templates_are_a_problem() -> None:
     files = FAMILIES["Qwen2.5"].files()
     files.tokenizer.chat_template = {"default": QWEN2_5, "tool_use": QWEN2_5}
     assert "several chat templates (default and tool_use)" in lines(examine(files), "template", "problem")
-
-
-def test_a_turn_that_ends_with_no_stop_token_is_a_problem() -> None:
-    found = found_with(eos="<|endoftext|>", stops=("<|endoftext|>",))
-    assert "ends a turn with <|im_end|>, and sampling stops at <|endoftext|>" in lines(found, "stop tokens", "problem")
-
-
-def test_an_end_that_is_no_token_is_a_problem() -> None:
-    found = found_with(controls=("<|im_start|>",), eos="<|endoftext|>", stops=("<|endoftext|>",))
-    assert "<|im_end|>, which the tokenizer splits into" in lines(found, "stop tokens", "problem")
 
 
 def test_a_stop_token_that_the_tokenizer_lacks_stops_nothing() -> None:
@@ -189,10 +170,13 @@ reward = [{{ kind = "answer", scorer = "{scorer}" }}]
     return file
 
 
+CHAT = 'dialect = "chat", prompt = "plain", prompt_role = "user"'
+RAW = 'dialect = "sleuth", prompt = "plain"'
+
+
 def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -> None:
     model = saved(FAMILIES["Qwen3"], tmp_path / "model")
-    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
-    result = sleuth("check", "model", model, "--recipe", file, "--json")
+    result = sleuth("check", "model", model, "--recipe", recipe(tmp_path, CHAT), "--json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["ok"]) == (0, True)
     assert found["seconds"] < 60
@@ -204,14 +188,9 @@ def test_a_folder_is_checked_with_a_recipe_and_printed_as_json(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("env", "context", "scorer", "reason"),
     [
-        (
-            'dialect = "chat", prompt = "plain", prompt_role = "user"',
-            4096,
-            "search_r1",
-            "the scorer search_r1 would pay",
-        ),
-        ('dialect = "sleuth", prompt = "plain"', 70, "strict", "less than one turn of 64"),
-        ('dialect = "sleuth", prompt = "plain"', 65536, "strict", "context = 65,536 is more than the 32,768"),
+        (CHAT, 4096, "search_r1", "the scorer search_r1 would pay"),
+        (RAW, 70, "strict", "less than one turn of 64"),
+        (RAW, 65536, "strict", "context = 65,536 is more than the 32,768"),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_a_problem(
@@ -223,8 +202,7 @@ def test_a_recipe_that_does_not_fit_is_a_problem(
 
 def test_a_dialect_that_the_template_cannot_speak_is_a_problem_of_the_recipe(tmp_path: Path) -> None:
     model = saved(FAMILIES["Gemma 3"], tmp_path / "model")
-    file = recipe(tmp_path, 'dialect = "chat", prompt = "plain", prompt_role = "user"')
-    result = sleuth("check", "model", model, "--recipe", file)
+    result = sleuth("check", "model", model, "--recipe", recipe(tmp_path, CHAT))
     assert result.exit_code == 1
     assert "problem: stage.0 (grpo): the chat template does not render tools" in result.stdout
 
@@ -236,36 +214,23 @@ def test_the_tiny_model_has_no_problem_and_the_docs_show_its_lines() -> None:
     assert "\n".join(findings) in PAGE.read_text(), f"{PAGE.name} should show:\n{result.stdout}"
 
 
-def test_wrong_input_is_one_line(tmp_path: Path) -> None:
-    for arguments, reason in (
-        (["no/such/folder"], "no such folder"),
-        ([tmp_path], "no tokenizer there"),
-        ([TINY, "--recipe", tmp_path / "none.toml"], "no such recipe"),
-    ):
-        result = sleuth("check", "model", *arguments)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert reason in result.stderr
-
-
-def test_a_recipe_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = sleuth("check", "model", TINY, "--recipe", "demo")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "ok: stage." in result.stdout
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "reason"),
+    ("file", "text", "more", "reason"),
     [
-        ("tokenizer_config.json", "[]", "no tokenizer could be loaded"),
-        ("tokenizer.json", '{"added_tokens": [], "model": {"type": "none"}}', "no tokenizer could be loaded"),
+        ("tokenizer.json", None, (), "no tokenizer there"),
+        ("tokenizer_config.json", "[]", (), "no tokenizer could be loaded"),
+        ("tokenizer.json", '{"added_tokens": [], "model": {"type": "none"}}', (), "no tokenizer could be loaded"),
+        ("other.txt", "", ("--recipe", "none.toml"), "no such recipe"),
     ],
 )
-def test_damaged_files_of_a_tokenizer_are_one_line(tmp_path: Path, name: str, text: str, reason: str) -> None:
+def test_wrong_or_damaged_input_is_one_line(tmp_path: Path, file, text, more, reason) -> None:
     model = tmp_path / "model"
-    shutil.copytree(TINY, model)
-    (model / name).write_text(text)
-    result = sleuth("check", "model", model)
+    if text is None:
+        model.mkdir()
+    else:
+        shutil.copytree(TINY, model)
+        (model / file).write_text(text)
+    result = sleuth("check", "model", model, *more)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert reason in result.stderr
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from test_fit import RECIPE
 
 from sleuth.host.hardware import CARDS, Cards
 from sleuth.plan.fit import CardPlan, plan_for_cards
@@ -14,28 +15,13 @@ from sleuth.plan.phases import Phase
 from sleuth.plan.shapes import PUBLISHED
 from sleuth.recipe import load_recipe
 
-RECIPE = """
-name = "planned"
-model = "{model}"
-dtype = "bfloat16"
-
-[[stage]]
-kind = "grpo"
-steps = 100
-prompts_per_step = 16
-samples_per_prompt = 8
-learning_rate = 1e-6
-context = 4096
-data = {{ questions = "q.jsonl" }}
-env = {{ kind = "search", dialect = "sleuth", prompt = "plain", retriever = "empty", turn_tokens = 256 }}
-reward = [{{ kind = "answer" }}]
-loss = {{ beta = 0.001 }}
-"""
+WITHOUT_EVALUATION = RECIPE.replace(RECIPE[RECIPE.index("[[stage]]") : RECIPE.rindex("[[stage]]")], "")
+WITHOUT_EVALUATION = WITHOUT_EVALUATION.replace("tokens_per_micro_batch = 8192\n", "")
 
 
 def planned(folder: Path, *overrides: str, card: str = "h100-80", count: int = 1) -> CardPlan:
     (folder / "config.json").write_text(json.dumps(PUBLISHED["Qwen3-0.6B"]))
-    (folder / "planned.toml").write_text(RECIPE.format(model=folder))
+    (folder / "planned.toml").write_text(WITHOUT_EVALUATION.format(model=folder))
     recipe = load_recipe(folder / "planned.toml", overrides)
     return plan_for_cards(recipe, Cards(card=CARDS[card], count=count))
 
@@ -84,11 +70,3 @@ def test_layers_that_have_no_room_are_computed_again_and_the_others_keep_what_fi
     seconds = [plan.stages[0].step_seconds["update"] * plan.ranks for plan in (none, ours, all_again)]
     assert seconds[0] <= seconds[1] < seconds[2]
     assert (seconds[0] == seconds[1]) == (update.recomputed == 0)
-
-
-def test_offloaded_and_with_adapters_there_is_room_for_more_layers(tmp_path: Path) -> None:
-    plain, offloaded, adapted = (
-        update_of(planned(tmp_path, TOKENS, RECOMPUTED, *more, card="a100-40")).recomputed
-        for more in ([], ["stage.0.cpu_offload=true"], ["stage.0.lora.rank=16"])
-    )
-    assert 0 <= adapted <= offloaded < plain

@@ -82,10 +82,3 @@ def test_rows_without_sources_have_no_such_loss(make_model):
     update = policy.minimise(nothing, CopyingLoss(copying=WEIGHT), CopyingUpdate, budget=1_000)
     assert update.copying_loss == 0
     assert update.loss == pytest.approx(-(padded_logprobs(model, batch) * batch.weights).sum().item(), rel=1e-5)
-
-
-def test_a_row_without_sources_beside_one_that_has_them_copies_nothing():
-    row = Row(tokens=(1, 2, 3), trained=(False, True, True))
-    batch = collate([row, replace(row, sources=(-1, -1, 0))])
-    assert batch.sources is not None
-    assert batch.sources.tolist() == [[-1, -1, -1], [-1, -1, 0]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from towns import write
 
 from sleuth.learn.batch import Row
-from sleuth.read.dialect import READING
 from sleuth.read.rows import ASKED, FIRST_TOKEN_WEIGHT, ReadingRows, SearchedRows
 from sleuth.read.texts import ReadingQuestion, ReadingTexts
 from sleuth.read.tokens import QUOTE_TOKENS, RESULT_TOKENS, ReadingTokens, make_reading_tokenizer
@@ -73,68 +71,43 @@ def quotation(text: str, answer: str = "Tarn", *, cut: int | None = None) -> str
     return tokens.text(shown[span[0] : tokens.quote_end(shown, span[1])])
 
 
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("Tarn one two three. four five", " Tarn one two three."),  # behind the mark
-        ("Tarn one two three four, five six.", " Tarn one two three four,"),  # behind the first of two
-        ("Tarn one two. three four five six seven eight", " Tarn one two. three four five six seven"),  # too soon
-        ("Tarn. One, two three four five, six", " Tarn. One, two three four five,"),
-        ("Tarn one two three four five six seven. eight", " Tarn one two three four five six seven."),  # the eighth
-        ("Tarn one two three four five six seven eight nine", " Tarn one two three four five six seven eight"),
-        ("Tarn one two three four five six seven eight. nine", " Tarn one two three four five six seven eight"),
-        ("Tarn one two three four five six seven onely nine", " Tarn one two three four five six seven"),  # no part
-        ("Tarn one two three four five six onely nine", " Tarn one two three four five six"),
-        ("Tarn one two three) four five six seven eight", " Tarn one two three) four five six seven"),
-        ("Tarn in 1921. One two three four five six", " Tarn in 1921."),  # a number is two tokens, the first a space
-        ("Tarn 1921. One two three four five six", " Tarn 1921. One two three four five"),
-        ("Tarn in 1921 one 4050. two three", " Tarn in 1921 one 4050."),
-        ("Tarn one two three four five six 1921 eight nine", " Tarn one two three four five six 1921"),
-        ("Tarn one two three four five six seven 1921 nine", " Tarn one two three four five six seven"),
-        ("Tarn one two three 1921.4050 four", " Tarn one two three 1921.4050 four"),  # a mark with no space behind it
-        ("one Tarn", " Tarn"),  # with its passage
-        ("one Tarn.", " Tarn."),
-        ("one Tarn two three", " Tarn two three"),
-        ("Tarn one two three four five six seven eight", " Tarn one two three four five six seven eight"),
-        ("Tarn one two three four five onely", " Tarn one two three four five onely"),  # three tokens
-        ("Tarn one two three four five six onely", " Tarn one two three four five six"),
-    ],
-)
-def test_a_quotation_ends_behind_a_mark_a_word_a_whole_number_or_with_its_passage(text: str, quoted: str) -> None:
+ENDS = [
+    # behind a mark, from the third token to the eighth
+    ("Tarn one two three. four five", " Tarn one two three."),
+    ("Tarn one two three four, five six.", " Tarn one two three four,"),
+    ("Tarn one two. three four five six seven eight", " Tarn one two. three four five six seven"),  # too soon
+    ("Tarn one two three four five six seven. eight", " Tarn one two three four five six seven."),
+    *[(f"Tarn one two three{mark} four{mark}", f" Tarn one two three{mark}") for mark in ".,;:!?"],
+    ("Tarn one two three) four five six seven eight", " Tarn one two three) four five six seven"),  # none of these
+    ("Tarn one two three 1921.4050 four", " Tarn one two three 1921.4050 four"),  # nor with no space behind it
+    # else behind the last whole word or number
+    ("Tarn one two three four five six seven eight. nine", " Tarn one two three four five six seven eight"),
+    ("Tarn one two three four five six seven onely nine", " Tarn one two three four five six seven"),
+    ("Tarn in 1921. One two three four five six", " Tarn in 1921."),  # a number is two tokens, the first a space
+    ("Tarn one two three four five six 1921 eight nine", " Tarn one two three four five six 1921"),
+    ("Tarn one two three four five six seven 1921 nine", " Tarn one two three four five six seven"),
+    ("Tarn one two three four five onely", " Tarn one two three four five onely"),  # three tokens
+    # with its passage
+    ("one Tarn", " Tarn"),
+    ("one Tarn two three", " Tarn two three"),
+    # before a bracket
+    ("Tarn one two three. [2] four", " Tarn one two three."),
+    ("Tarn one two[2] three four", " Tarn one two"),
+    ("Tarn one two so.[3] three four", " Tarn one two so"),  # `.[` is one token
+    ("Tarn [2] one two three.", " Tarn"),
+    ("Tarn one]; two three.", " Tarn one"),
+]
+
+
+@pytest.mark.parametrize(("text", "quoted"), ENDS)
+def test_a_quotation_ends_behind_a_mark_a_word_or_a_number_with_its_passage_or_before_a_bracket(text, quoted) -> None:
     assert QUOTE_TOKENS == (3, 8)
     assert quotation(text) == quoted
 
 
-@pytest.mark.parametrize("mark", ".,;:!?")
-def test_each_of_these_marks_ends_a_quotation(mark: str) -> None:
-    assert quotation(f"one Ada Voss{mark} who ran{mark} it rained{mark} so", "Ada Voss") == (
-        f" Ada Voss{mark} who ran{mark}"  # the fourth token
-    )
-
-
-@pytest.mark.parametrize(
-    ("cut", "quoted"), [(0, " Tarn"), (1, " Tarn one"), (2, " Tarn one two"), (5, " Tarn one two three four,")]
-)
+@pytest.mark.parametrize(("cut", "quoted"), [(0, " Tarn"), (2, " Tarn one two"), (5, " Tarn one two three four,")])
 def test_a_quotation_ends_where_the_budget_cut_its_passage(cut: int, quoted: str) -> None:
     assert quotation("Tarn one two three four, five six seven.", cut=cut) == quoted
-
-
-@pytest.mark.parametrize(
-    ("text", "quoted"),
-    [
-        ("Tarn one two [2] three four", " Tarn one two"),
-        ("Tarn one two three. [2] four", " Tarn one two three."),
-        ("Tarn one two[2] three four", " Tarn one two"),
-        ("Tarn one two so.[3] three four", " Tarn one two so"),  # `.[` is one token
-        ("Tarn one two three four.[3] five", " Tarn one two three four"),
-        ("Tarn [2] one two three.", " Tarn"),
-        ("Tarn[2] one two three.", " Tarn"),
-        ("Tarn one]; two three.", " Tarn one"),
-        ("Tarn ]; one two three.", " Tarn"),
-    ],
-)
-def test_a_quotation_ends_before_a_bracket(text: str, quoted: str) -> None:
-    assert quotation(text) == quoted
 
 
 MILL = "The mill of Kolm in 1921 Ada Voss bought, who ran it, so. It rained."
@@ -166,19 +139,6 @@ def test_a_row_copies_its_answer_and_its_quotation_from_one_place(tmp_path: Path
     assert ranks == {1, 2, 3}
 
 
-def test_a_row_with_one_passage_copies_them_as_well(tmp_path: Path) -> None:
-    texts = texts_of(MILL, *BESIDE, answer="Ada Voss")
-    rows = ReadingRows(texts, tokens_of(texts), mix=None, rows=1, key=(0,))
-    found = [*asked(rows, 40)]
-    for row, text in found:
-        assert text.endswith("<answer> Ada Voss [ bought, who ran it,]</answer>")
-        ada, turn = [rows.tokens.words[token] for token in row.tokens].index(" Ada"), len(row.tokens) - 12
-        assert row.sources == (-1,) * (turn + 1) + (ada, ada + 1, -1, *range(ada + 2, ada + 8), -1, -1)
-        assert row.token_weight == (0,) * (turn + 1) + (3, 1, 1, *(3, 1, 1, 1, 1, 1), 1, 1)
-        assert row.trained == (False,) * (turn + 1) + (True,) * 11
-    assert len(found) > 5
-
-
 def test_a_quotation_ends_at_the_budget_of_its_passage(tmp_path: Path) -> None:
     """Of its text, which stands behind the two tokens of ` Kolm |`, three tokens behind the answer are shown."""
     text = f"{'six ' * (RESULT_TOKENS - 2 - 1 - 2 - 3)}mill Ada Voss one two three four five, six."
@@ -192,12 +152,9 @@ def test_a_quotation_ends_at_the_budget_of_its_passage(tmp_path: Path) -> None:
     ("text", "answer", "turn"),
     [
         ("Ada bought the [2] mill in 1921.", "Ada", " Ada [ bought the]</answer>"),
-        ("One [2] mill of Ada.", "Ada", " Ada [.]</answer>"),
         ("One mill of Ada", "Ada", " Ada []</answer>"),  # nothing is behind it
-        ("One mill of Ada [2] Voss", "Ada", " Ada []</answer>"),
         ("The [old] mill of Ada [2] Voss.", "Ada [2] Voss", None),
         ("The mill of Ada so.[3] It rained.", "Ada so.", None),  # `.[` is the last token of the answer
-        ("The mill of Ada so[4]; It rained.", "Ada so", " Ada so []</answer>"),
     ],
 )
 def test_no_bracket_is_quoted_and_an_answer_with_one_has_no_row(
@@ -228,13 +185,3 @@ def test_half_of_the_rows_end_with_the_query(tmp_path: Path) -> None:
         assert row.tokens in begins
     assert ASKED == 0.5
     assert 0.4 < count / len([*asked(rows, 300)]) < 0.6
-
-
-@pytest.mark.parametrize("words", ["", " bought, who ran it,"])
-def test_what_a_row_quotes_can_be_read_back(words: str) -> None:
-    turn = f" Ada Voss [{words}]"
-    found = re.search(READING.answer_inner or "", turn)
-    assert found is not None
-    assert (found["text"].strip(), found["quoted"]) == ("Ada Voss", words)
-    tokens = words_alone()
-    assert tokens.answer([*tokens.tokenizer.encode(turn), tokens.end]) == "Ada Voss"

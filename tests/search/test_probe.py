@@ -26,6 +26,9 @@ def found(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
     out = tmp_path_factory.mktemp("probe") / "probe.json"
     result = probed(world, "--out", out, "--json")
     assert result.exit_code == 0, result.stderr
+    shown = probed(world, "--limit", 4).stdout
+    for part in ("4 questions", "gain of a search, in nats", "gain of a passage, in nats", "gained at most 1 nat."):
+        assert part in shown
     contents = json.loads(out.read_text())
     assert json.loads(result.stdout) == {key: value for key, value in contents.items() if key != "records"}
     return contents
@@ -74,14 +77,6 @@ def test_gold_passages_are_ahead_if_they_gained_more_than_any_other_of_their_sea
     assert figure["value"] == pytest.approx(sum(flat) / len(flat))
     assert figure["n"] == len(won)
     assert "ahead" not in found["passages"]["other passages"]
-
-
-def test_the_command_prints_three_tables_and_explains_them(world: Path) -> None:
-    result = probed(world, "--limit", 4)
-    assert result.exit_code == 0
-    for heading in ("4 questions", "gain of a search, in nats", "gain of a passage, in nats"):
-        assert heading in result.stdout
-    assert "Idle: words found gained at most 1 nat." in result.stdout
 
 
 def test_a_server_answers_in_every_arm_and_this_process_computes_the_gains(

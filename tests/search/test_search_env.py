@@ -50,6 +50,11 @@ def text_of(reply: Reply) -> str:
     return "".join(piece.text for piece in reply.pieces)
 
 
+def assert_action(reply: Reply, kind: str, text: str) -> None:
+    assert reply.action is not None
+    assert (reply.action.kind, reply.action.text) == (kind, text)
+
+
 def replies(env: SearchEnv, *turns: str) -> list[Reply]:
     async def talk() -> list[Reply]:
         return [await env.open(), *[await env.reply(turn, "stop") for turn in turns]]
@@ -57,24 +62,21 @@ def replies(env: SearchEnv, *turns: str) -> list[Reply]:
     return asyncio.run(talk())
 
 
-def test_the_prompt_is_template_and_the_question_in_it_is_not() -> None:
-    env, _ = environment()
-    [opening] = replies(env)
+def test_a_search_is_answered_with_passages_and_an_answer_ends_the_episode() -> None:
+    env, shelf = environment()
+    opening, found, end = replies(env, "<think>x</think><search> Ada </search>", "<answer> Tarn</answer>")
     assert [(piece.author, piece.text) for piece in opening.pieces] == [
         ("template", "Answer it.\nQuestion: "),
         ("env", "Where was Ada born?"),
         ("template", "\n"),
     ]
-
-
-def test_a_search_is_answered_with_passages_in_order_and_its_tags_closed() -> None:
-    env, shelf = environment()
-    _, found = replies(env, "<think>x</think><search> Ada </search>")
     assert shelf.queries == ["Ada"]
     assert text_of(found) == "\n<information>\n[1] Ada | Ada was born in Tarn.\n[2] Bo | Bo.\n</information>\n"
     assert {piece.author for piece in found.pieces} == {"env"}
     assert found.action is not None
     assert [passage.id for passage in found.action.passages] == ["1", "2"]
+    assert_action(end, "answer", "Tarn")
+    assert end.done == "answered"
 
 
 @pytest.mark.parametrize(
@@ -94,14 +96,6 @@ def test_only_passages_are_cut_and_never_the_closing_tag(dialect: str) -> None:
     _, found = replies(env, "<search>Ada</search>")
     for piece in found.pieces:
         assert piece.budget is None or "information>" not in piece.text
-
-
-def test_an_answer_ends_the_episode() -> None:
-    env, _ = environment()
-    _, end = replies(env, "<answer> Tarn</answer>")
-    assert end.done == "answered"
-    assert end.action is not None
-    assert (end.action.kind, end.action.text) == ("answer", "Tarn")
 
 
 @pytest.mark.parametrize(
@@ -130,19 +124,30 @@ def test_the_strict_dialect_takes_exactly_one_whole_action_at_the_end_of_a_turn(
 
 
 @pytest.mark.parametrize(
-    ("turn", "kind", "text"),
+    ("dialect", "turn", "kind", "text"),
     [
-        ("<answer>a</answer><search>b</search>", "answer", "a"),
-        ("I could <search> or think <search> Ada</search>", "search", "or think <search> Ada"),
-        ("<search></search>", "search", ""),
-        ("<search>x</answer>", "invalid", "<search>x</answer>"),
+        # search_r1 reads the first paired element, as the original does
+        ("search_r1", "<answer>a</answer><search>b</search>", "answer", "a"),
+        ("search_r1", "I could <search> or think <search> Ada</search>", "search", "or think <search> Ada"),
+        ("search_r1", "<search></search>", "search", ""),
+        ("search_r1", "<search>x</answer>", "invalid", "<search>x</answer>"),
+        # research the last box and the last opening tag
+        ("research", r"<answer>The final answer is \[ \boxed{Tarn} \]</answer>", "answer", "Tarn"),
+        ("research", r"<answer>\boxed{Rome}, no: \boxed{ Tarn }</answer>", "answer", "Tarn"),
+        ("research", r"<answer>\boxed{\text{Tarn}}</answer> and so on", "answer", r"\text{Tarn}"),
+        ("research", "<answer>Tarn</answer>", "invalid", "<answer>Tarn</answer>"),
+        ("research", r"<answer>\boxed{Tarn</answer>", "invalid", r"<answer>\boxed{Tarn</answer>"),
+        ("research", "<search> Ada </search>", "search", "Ada"),
+        ("research", "I could <search> for it: <search> Ada </search>", "search", "Ada"),
+        ("research", r"<answer>\boxed{Rome}</answer> or rather <search> Ada </search>", "search", "Ada"),
+        ("research", "Ada </search>", "invalid", "Ada </search>"),
     ],
 )
-def test_search_r1_reads_the_first_paired_element_as_the_original_does(turn: str, kind: str, text: str) -> None:
-    env, _ = environment("search_r1")
-    _, answered = replies(env, turn)
-    assert answered.action is not None
-    assert (answered.action.kind, answered.action.text) == (kind, text)
+def test_a_published_dialect_reads_a_turn_as_the_original_does(dialect: str, turn: str, kind: str, text: str) -> None:
+    _, answered = replies(environment(dialect)[0], turn)
+    assert_action(answered, kind, text)
+    if dialect == "research":
+        assert answered.done == {"answer": "answered", "search": None, "invalid": "turns"}[kind]
 
 
 def test_searches_allowed_counts_searches_and_then_grants_one_last_turn() -> None:
@@ -150,8 +155,6 @@ def test_searches_allowed_counts_searches_and_then_grants_one_last_turn() -> Non
     _, first, second, third = replies(env, *["<search> Ada</search>"] * 3)
     assert (first.done, second.done, third.done) == (None, None, "turns")
     assert len(shelf.queries) == 2
-    assert third.action is not None
-    assert third.action.passages == ()
 
 
 def test_a_bad_action_costs_a_search_in_search_r1_and_a_hint_in_ours() -> None:
@@ -183,8 +186,8 @@ def test_a_closed_book_is_an_answer_that_the_environment_opened_and_nothing_is_s
     opening, end = replies(env, " Tarn</answer>")
     assert opening.pieces[-1].text == "<answer>"
     assert opening.pieces[-1].author == "env"
-    assert end.action is not None
-    assert (end.action.kind, end.action.text, end.done) == ("answer", "Tarn", "answered")
+    assert end.done == "answered"
+    assert_action(end, "answer", "Tarn")
 
 
 def test_tags_in_a_passage_change_no_action() -> None:
@@ -193,19 +196,14 @@ def test_tags_in_a_passage_change_no_action() -> None:
     _, found, end = replies(env, "<search> Ada</search>", "<answer> Tarn</answer>")
     assert "<answer>Rome</answer>" in text_of(found)
     assert shelf.queries == ["Ada"]
-    assert end.action is not None
-    assert end.action.text == "Tarn"
+    assert_action(end, "answer", "Tarn")
 
 
 def test_a_search_that_failed_ends_the_episode_and_keeps_its_query() -> None:
     env = SearchEnv(TASK, DIALECTS["sleuth"], PROMPT, FailingShelf())
     _, end = replies(env, "<search> Ada</search>")
     assert (end.done, end.pieces) == ("failed", ())
-    assert end.action is not None
-    assert (end.action.kind, end.action.text, end.action.passages) == ("search", "Ada", ())
-
-
-# -- turns, and what cuts them ---------------------------------------------------------------------------------------
+    assert_action(end, "search", "Ada")
 
 
 @pytest.mark.parametrize(
@@ -243,31 +241,6 @@ def test_a_turn_that_reaches_its_limit_ends_the_episode_where_the_source_does(di
         assert (reply.done, reply.action.kind, shelf.queries) == ("length", "invalid", [])
 
 
-# -- the answer in its box, and the last opening tag -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("turn", "kind", "text"),
-    [
-        (r"<answer>The final answer is \[ \boxed{Tarn} \]</answer>", "answer", "Tarn"),
-        (r"<answer>\boxed{Rome}, no: \boxed{ Tarn }</answer>", "answer", "Tarn"),
-        (r"<answer>\boxed{\text{Tarn}}</answer> and so on", "answer", r"\text{Tarn}"),
-        ("<answer>Tarn</answer>", "invalid", "<answer>Tarn</answer>"),
-        (r"<answer>\boxed{Tarn</answer>", "invalid", r"<answer>\boxed{Tarn</answer>"),
-        ("<search> Ada </search>", "search", "Ada"),
-        ("I could <search> for it: <search> Ada </search>", "search", "Ada"),
-        (r"<answer>\boxed{Rome}</answer> or rather <search> Ada </search>", "search", "Ada"),
-        ("Ada </search>", "invalid", "Ada </search>"),
-    ],
-)
-def test_research_reads_the_last_box_and_the_last_opening_tag(turn: str, kind: str, text: str) -> None:
-    env, _ = environment("research")
-    _, answered = replies(env, turn)
-    assert answered.action is not None
-    assert (answered.action.kind, answered.action.text) == (kind, text)
-    assert answered.done == {"answer": "answered", "search": None, "invalid": "turns"}[kind]
-
-
 def test_research_ends_with_a_turn_that_neither_searches_nor_answers() -> None:
     env, shelf = environment("research")
     [*_, last] = replies(env, "It was Tarn, I think.")
@@ -275,18 +248,12 @@ def test_research_ends_with_a_turn_that_neither_searches_nor_answers() -> None:
     assert shelf.queries == []
 
 
-# -- the generated world writes training text in the same bytes --------------------------------------------------------
-
-
-def test_training_text_has_the_bytes_of_the_plain_prompt() -> None:
-    assert read_prompt("plain") == thoughts.PROMPT
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_training_text_shows_results_in_the_bytes_that_the_environment_writes(count: int) -> None:
     env, shelf = environment()
     shelf.passages = shelf.passages[:count]
     _, found = replies(env, "<search> Ada</search>")
+    assert read_prompt("plain") == thoughts.PROMPT
     shown = [Article(title=p.title, text=p.text, about=p.title, facts={}) for p in shelf.passages]
     assert thoughts.results(shown) == text_of(found)
 
@@ -299,6 +266,9 @@ def test_an_expression_of_a_checkpoint_is_matched_with_a_limit_and_not_twice() -
             asyncio.run(env.reply("a" * 60, "stop"))
         assert "\n" not in str(caught.value)
     assert time.monotonic() - began < 1.0  # it was not tried again
+    dialect = replace(DIALECTS["sleuth"], answer_inner=r"(?s)\A(?P<text>(?:.|.)+)[\x00\x01]")
+    with pytest.raises(SleuthError, match=r"dialect\.answer_inner takes more than 1 s"):
+        dialect.find_answer("a" * 60)
 
 
 @pytest.mark.parametrize("name", [name for name, dialect in DIALECTS.items() if dialect.answer_inner])
@@ -310,9 +280,3 @@ def test_an_expression_that_differs_a_little_from_ours_finds_what_ours_finds(nam
         for one, two in ((ours.find_action(turn), other.find_action(turn)),
                          (ours.find_answer(turn), other.find_answer(turn))):  # fmt: skip
             assert (one and one.groupdict()) == (two and two.groupdict())
-
-
-def test_an_expression_inside_an_answer_has_the_same_limit() -> None:
-    dialect = replace(DIALECTS["sleuth"], answer_inner=r"(?s)\A(?P<text>(?:.|.)+)[\x00\x01]")
-    with pytest.raises(SleuthError, match=r"dialect\.answer_inner takes more than 1 s"):
-        dialect.find_answer("a" * 60)

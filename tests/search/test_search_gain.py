@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -64,75 +65,53 @@ def plain_logprob(model, tokens: tuple[int, ...], last: int) -> float:
     return sum(float(logprobs[at - 1, tokens[at]]) for at in range(len(tokens) - last, len(tokens)))
 
 
-@pytest.mark.parametrize("name", ["sleuth", "search_r1", "slime"])
-def test_the_gain_of_a_search_is_the_log_probability_of_later_text_with_resultss_results_minus_without(
-    base, name
-) -> None:
+def gains(base, dialect: Dialect, *trajectories: Trajectory, removed: Literal["search", "passage"] = "search"):
     model, tokenizer = base
-    dialect = DIALECTS[name]
+    return search_gains(model, Renderer(tokenizer), dialect, trajectories, removed=removed, budget=512)
+
+
+@pytest.mark.parametrize("name", ["sleuth", "search_r1", "slime"])
+def test_the_gain_of_a_search_is_the_log_probability_of_later_text_with_its_results_minus_without(base, name) -> None:
+    """Of all tokens, and of those that the results contain."""
+    model, dialect = base[0], DIALECTS[name]
     with_results, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
-    [[gain]] = search_gains(model, Renderer(tokenizer), dialect, [with_results], removed="search", budget=512)
-    last = len(with_results.segments[-1].tokens)
+    [[gain]] = gains(base, dialect, with_results)
+    last, segments = len(with_results.segments[-1].tokens), with_results.segments
     expected = plain_logprob(model, with_results.tokens, last) - plain_logprob(model, without.tokens, last)
     assert gain.value == pytest.approx(expected, abs=1e-3)  # a difference of two sums of some 15 fp32 values
     assert gain.answer == gain.value
     assert (gain.number, gain.passage, gain.tokens) == (0, None, last)
-    assert with_results.segments[gain.search.query].text == TURNS[0]
-
-
-def test_the_retrieved_part_of_a_gain_counts_only_tokens_that_the_results_contain(base) -> None:
-    model, tokenizer = base
-    dialect = DIALECTS["sleuth"]
-    with_results, without = (played(base, dialect, TURNS, retriever) for retriever in (Shelf(), EmptyRetriever()))
-    [[gain]] = search_gains(model, Renderer(tokenizer), dialect, [with_results], removed="search", budget=512)
-    shown = {
-        token for segment in with_results.segments[gain.search.first : gain.search.stop] for token in segment.tokens
-    }
-    expected = 0.0
+    assert segments[gain.search.query].text == TURNS[0]
+    shown = {token for segment in segments[gain.search.first : gain.search.stop] for token in segment.tokens}
+    retrieved = 0.0
     for at in range(-gain.tokens, 0):
         if with_results.tokens[at] in shown:
             one, other = (one.tokens[: len(one.tokens) + at + 1] for one in (with_results, without))
-            expected += plain_logprob(model, one, 1) - plain_logprob(model, other, 1)
-    assert gain.retrieved == pytest.approx(expected, abs=1e-3)
+            retrieved += plain_logprob(model, one, 1) - plain_logprob(model, other, 1)
+    assert gain.retrieved == pytest.approx(retrieved, abs=1e-3)
     assert gain.retrieved != gain.value
 
 
-def test_the_passage_that_the_answer_uses_gains_more_than_the_others(base) -> None:
+def test_the_passage_that_the_answer_uses_gains_most_and_the_others_keep_their_ranks_without_one(base) -> None:
     model, tokenizer = base
-    dialect = DIALECTS["sleuth"]
-    [found] = search_gains(
-        model, Renderer(tokenizer), dialect, [played(base, dialect, TURNS)], removed="passage", budget=512
-    )
+    trajectory = played(base, DIALECTS["sleuth"], TURNS)
+    [found] = gains(base, DIALECTS["sleuth"], trajectory, removed="passage")
     assert [gain.passage for gain in found] == list(PASSAGES)
     gold, *others = (gain.value for gain in found)
     assert gold > 1
     assert all(gold > other for other in others)
-
-
-def test_removing_a_passage_keeps_the_ranks_of_the_others(base) -> None:
-    model, tokenizer = base
-    dialect = DIALECTS["sleuth"]
-    trajectory = played(base, dialect, TURNS)
-    [found] = search_gains(model, Renderer(tokenizer), dialect, [trajectory], removed="passage", budget=512)
     text = trajectory.text.replace("[2] Jarin Norworth | Jarin Norworth was born in Morburg.\n", "")
     assert "[3] Hinheim" in text
-    tokens = Renderer(tokenizer).tokenizer(text)["input_ids"]
     last = len(trajectory.segments[-1].tokens)
-    expected = plain_logprob(model, trajectory.tokens, last) - plain_logprob(model, tuple(tokens), last)
+    expected = plain_logprob(model, trajectory.tokens, last) - plain_logprob(model, tokenizer(text)["input_ids"], last)
     assert found[1].value == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_search_without_results_or_whose_results_were_never_shown_has_no_gain(base) -> None:
-    model, tokenizer = base
     dialect = replace(DIALECTS["sleuth"], searches=1)
     nothing = played(base, dialect, TURNS, EmptyRetriever())
     unread = played(base, dialect, (TURNS[0], TURNS[0]))  # the second is not allowed any more
     assert len(search_spans(unread)) == 1
-    found = search_gains(model, Renderer(tokenizer), dialect, [nothing, unread], removed="search", budget=512)
-    assert [len(of_trajectory) for of_trajectory in found] == [0, 1]
-
-
-def test_a_dialect_of_chat_messages_is_refused_in_one_line(base) -> None:
-    model, tokenizer = base
+    assert [len(of_trajectory) for of_trajectory in gains(base, dialect, nothing, unread)] == [0, 1]
     with pytest.raises(SleuthError, match="dialect of plain text"):
-        search_gains(model, Renderer(tokenizer), DIALECTS["chat"], [], removed="search", budget=512)
+        gains(base, DIALECTS["chat"])

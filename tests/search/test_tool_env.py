@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chat_tokenizers import KEEPS, NO_TOOLS, chat_tokenizer
+from chat_tokenizers import KEEPS, chat_tokenizer
 
 from sleuth.episodes.calls import CallRecord, EpisodeCalls
 from sleuth.episodes.scripted import ScriptedEngine
@@ -27,7 +27,6 @@ from sleuth.types import (
     Passage,
     Reply,
     RetrievalFailed,
-    SleuthError,
     Task,
     Trajectory,
 )
@@ -38,8 +37,6 @@ SOURCE = '''
 import time
 from typing import Literal
 
-CALLS = []
-
 def add(a: int, b: int = 1, sign: Literal["+", "-"] = "+") -> int:
     """Adds two numbers.
 
@@ -48,7 +45,6 @@ def add(a: int, b: int = 1, sign: Literal["+", "-"] = "+") -> int:
         b: The second.
         sign: What to do.
     """
-    CALLS.append((a, b))
     return a + b if sign == "+" else a - b
 
 async def capital(country: str) -> dict:
@@ -59,20 +55,12 @@ async def capital(country: str) -> dict:
     """
     return {"capital": "Málaga", "of": country}
 
-def fails(x: str) -> str:
-    """Fails.
+def fails() -> str:
+    """Fails."""
+    raise ValueError("no way")
 
-    Args:
-        x: Anything.
-    """
-    raise ValueError(f"no {x}")
-
-def hangs(x: str) -> str:
-    """Hangs.
-
-    Args:
-        x: Anything.
-    """
+def hangs() -> str:
+    """Hangs."""
     time.sleep(30)
 
 def unhinted(x):
@@ -94,19 +82,14 @@ def many(**words: str) -> str:
     Args:
         words: Them.
     """
-    return ""
 
 def keyed() -> dict:
     """Keys by pairs."""
     return {(1, 2): 3}
 
-def echo(text: str) -> str:
-    """Repeats.
-
-    Args:
-        text: What.
-    """
-    return text
+def half() -> str:
+    """A half of a pair."""
+    return "\\ud83d"
 
 def book() -> str:
     """A whole one."""
@@ -125,6 +108,9 @@ def tool(name: str, folder: Path) -> FunctionTool:
     if not file.exists():
         file.write_text(SOURCE)
     return FunctionTool(load_function(f"{file}:{name}"), seconds=0.3)
+
+
+NO_CALL = 'error: a call is {"name": "...", "arguments": {...}}'
 
 
 def call(name: str, **arguments: object) -> str:
@@ -182,10 +168,9 @@ def test_a_result_is_text_as_it_is_and_json_otherwise(tools: dict[str, FunctionT
 
 
 def test_odd_results_are_read_by_the_policy_and_long_ones_cut_before_they_are_encoded(tmp_path: Path) -> None:
-    tools = {name: tool(name, tmp_path) for name in ("keyed", "echo", "book")}
-    odd = '<tool_call>{"name": "echo", "arguments": {"text": "\\ud83d"}}</tool_call>'
+    tools = {name: tool(name, tmp_path) for name in ("keyed", "half", "book")}
     unknown = '<tool_call>{"name": "\\ud83d", "arguments": {}}</tool_call>'
-    unwritable, echoed, nothing, book = results(tools, call("keyed"), odd, unknown, call("book"))
+    unwritable, echoed, nothing, book = results(tools, call("keyed"), call("half"), unknown, call("book"))
     assert unwritable.startswith("error: keyed: the result is not JSON: TypeError")
     assert echoed == "?"
     assert nothing.startswith("error: there is no tool ?")
@@ -200,14 +185,10 @@ def test_odd_results_are_read_by_the_policy_and_long_ones_cut_before_they_are_en
         (call("add", a=1, c=2), "error: add: got an unexpected keyword argument 'c'"),
         (call("add", a="x"), "error: add: a: Input should be a valid integer, unable to parse string as an integer"),
         (call("add", a=1, b=None), "error: add: b: Input should be a valid integer"),
-        (call("fails", x="way"), "error: fails: ValueError: no way"),
-        (call("hangs", x=""), "error: hangs: did not return within 0.3 seconds"),
-        ("<tool_call>add 2 and 4</tool_call>", 'error: a call is {"name": "...", "arguments": {...}}'),
-        ('<tool_call>["add"]</tool_call>', 'error: a call is {"name": "...", "arguments": {...}}'),
-        (
-            '<tool_call>{"name": "add", "arguments": 3}</tool_call>',
-            'error: a call is {"name": "...", "arguments": {...}}',
-        ),
+        (call("fails"), "error: fails: ValueError: no way"),
+        (call("hangs"), "error: hangs: did not return within 0.3 seconds"),
+        ("<tool_call>add 2 and 4</tool_call>", NO_CALL),
+        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', NO_CALL),
     ],
 )
 def test_whatever_is_wrong_with_a_call_is_its_result_and_the_episode_goes_on(
@@ -224,8 +205,6 @@ def test_after_the_last_call_there_is_one_more_turn(tools: dict[str, FunctionToo
     env = ToolEnv(TASK, replace(DIALECT, searches=1), "{question}", tools)
     first, second = play(env, call("add", a=1), call("add", a=1))
     assert (first.done, second.done) == (None, "turns")
-    assert second.action is not None
-    assert second.action.kind == "call"
     [end] = play(ToolEnv(TASK, DIALECT, "{question}", tools), "<think>x</think><answer>6</answer>")
     assert end == Reply(action=Action(kind="answer", text="6"), done="answered")
 
@@ -403,8 +382,3 @@ def test_all_calls_of_a_message_are_made_in_their_order_as_far_as_the_limit_allo
         "6", "2", "6", "2", "error: this call was not made: none is left", None
     ]  # fmt: skip
     assert "none is left" in read.trajectory.text
-
-
-def test_a_template_without_tools_is_refused(tmp_path: Path, tools: dict) -> None:
-    with pytest.raises(SleuthError, match="the chat template does not render tools"):
-        chat_episode(NO_TOOLS, tmp_path)

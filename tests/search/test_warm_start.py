@@ -41,11 +41,6 @@ def warm_file(recipe_file: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def recipe(warm_file: Path) -> Recipe:
-    return load_recipe(warm_file)
-
-
 def lesson(recipe: Recipe, folder: Path) -> Lesson:
     with RunFolder.open(folder, recipe) as place:
         run = StageContext(recipe=recipe, index=1, folder=place, model=recipe.model)
@@ -54,46 +49,48 @@ def lesson(recipe: Recipe, folder: Path) -> Lesson:
         return Lesson(stage, run)
 
 
-def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt_and_is_played_again_where_a_run_goes_on(
-    recipe: Recipe, tmp_path: Path
-) -> None:
-    found = lesson(recipe, tmp_path / "run")
+def texts_of(found: Lesson) -> list[tuple[str, str]]:
+    """The text of each row, and what of it is taught."""
     rows = found.rows()
-    assert len(rows) >= 8
-    for row in rows:
-        text = found.tokenizer.decode(row.tokens)
-        taught = found.tokenizer.decode(
-            [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
+    assert len({row.tokens for row in rows}) == len(rows) >= 8
+    return [
+        (
+            found.tokenizer.decode(row.tokens),
+            found.tokenizer.decode([token for token, known in zip(row.tokens, row.trained, strict=True) if known]),
         )
-        prompt, _ = text.split("\n", 1)
-        assert prompt.startswith("Question: ")
+        for row in rows
+    ]
+
+
+def test_what_is_taught_is_what_the_policy_wrote_behind_the_real_prompt_and_is_played_again_where_a_run_goes_on(
+    warm_file: Path, tmp_path: Path
+) -> None:
+    recipe = load_recipe(warm_file)
+    rows = texts_of(lesson(recipe, tmp_path / "run"))
+    for text, taught in rows:
+        assert text.startswith("Question: ")
         assert taught.startswith("<search>")  # which the environment had opened
         assert "<information>" in text
         assert "<information>" not in taught
         assert taught.count("<answer>") == 1
-    assert len({row.tokens for row in rows}) == len(rows)
-    assert lesson(recipe, tmp_path / "again").rows() == rows
+    assert texts_of(lesson(recipe, tmp_path / "again")) == rows
 
 
 def test_what_was_right_in_a_known_dialect_is_taught_in_the_words_of_the_real_one(
     warm_file: Path, tmp_path: Path
 ) -> None:
-    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
-    recipe = load_recipe(warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=900"])
-    found = lesson(recipe, tmp_path / "run")
-    rows = found.rows()
-    assert len(rows) >= 8
-    for row in rows:
-        text = found.tokenizer.decode(row.tokens)
-        taught = found.tokenizer.decode(
-            [token for token, trained in zip(row.tokens, row.trained, strict=True) if trained]
-        )
+    real = ['stage.1.hint={dialect="sleuth", forced_search=true}', 'stage.2.env.dialect="research"']
+    found = lesson(load_recipe(warm_file, [*real, "stage.2.context=900"]), tmp_path / "run")
+    for text, taught in texts_of(found):
         assert taught.startswith("<search>")
         assert re.search(r"<answer>\\boxed\{ [^{}]+\}</answer><\|end\|>$", taught)
         assert ' <result>\n"' in text
         assert "<result>" not in taught
         assert "information" not in text
     assert found.protocol.dialect.name == "research"
+    short = load_recipe(warm_file, [*real, "stage.2.context=120", "stage.1.prompts=8"])
+    with pytest.raises(SleuthError, match="different ones in the real protocol"):
+        lesson(short, tmp_path / "short").rows()
 
 
 def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path, tmp_path: Path) -> None:
@@ -108,15 +105,6 @@ def test_the_protocol_alone_is_taught_by_all_that_was_answered(recipe_file: Path
     assert all('<information>Doc 1(Title: "' in text or "<information></information>" in text for text in searched)
     assert all(text.count("<answer>") == 1 for text in texts)
     assert "ended with an answer" in found.summary
-
-
-def test_an_episode_that_the_context_cannot_hold_is_not_taught(warm_file: Path, tmp_path: Path) -> None:
-    hint = 'stage.1.hint={dialect="sleuth", forced_search=true}'
-    recipe = load_recipe(
-        warm_file, [hint, 'stage.2.env.dialect="research"', "stage.2.context=120", "stage.1.prompts=8"]
-    )
-    with pytest.raises(SleuthError, match="different ones in the real protocol"):
-        lesson(recipe, tmp_path / "run").rows()
 
 
 def test_a_warm_start_teaches_to_search_and_hands_its_checkpoint_on(warm_file: Path, tmp_path: Path) -> None:

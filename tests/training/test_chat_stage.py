@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from refusals import refused
+from run_files import evaluation, groups
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.learn.models import random_model
 from sleuth.recipe import InitRecipe
-from sleuth.runs.rollouts import read_rollouts
-from sleuth.types import SleuthError
 from sleuth.world.tokens import make_tokenizer
 
 SHAPE = InitRecipe(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp=16, context=2048)
@@ -58,7 +56,7 @@ data = {{ questions = "{world}/qa_test.jsonl", limit = 2 }}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("chat") / "model"
     tokenizer = make_tokenizer(200)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -70,34 +68,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def recipe(model: Path, world: Path, tmp_path: Path) -> Path:
+def recipe(model, world, tmp_path) -> Path:
     file = tmp_path / "chat.toml"
     file.write_text(RECIPE.format(model=model, world=world))
     return file
 
 
-def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
-    run: Callable[..., Path], recipe: Path, world: Path, tmp_path: Path
-) -> None:
+def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(run, recipe, world, tmp_path):
     checkpoint = run(recipe, tmp_path / "run")
     card = ProtocolCard.read(checkpoint)
     assert card is not None
     assert (card.dialect.name, card.prompt_role, card.template_flags) == ("chat", "user", {"enable_thinking": False})
     assert card.template_sha256 is not None
-    [group, _] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    [group, _] = groups(tmp_path / "run")
     asked = group.episodes[0].trajectory.text
     assert asked.startswith('<|im_start|>system\n[{"type": "function"')
     assert f"Question: {group.task.question}\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n" in asked
     out = tmp_path / "again.json"
-    arguments = [checkpoint, "--questions", world / "qa_test.jsonl", "--limit", "2", "--index", world / "index"]
-    result = CliRunner().invoke(app, ["eval", *map(str, arguments), "--out", str(out)])
+    arguments = ["eval", checkpoint, "--questions", world / "qa_test.jsonl", "--limit", 2, "--index", world / "index"]
+    result = sleuth(*arguments, "--out", out)
     assert (result.exit_code, "note:" in result.stderr) == (0, False)
-    again, before = (json.loads(file.read_text()) for file in (out, tmp_path / "run" / "eval" / "trained.json"))
+    again, before = json.loads(out.read_text()), evaluation(tmp_path / "run", "trained")
     assert again["protocol"] == before["protocol"]
     assert again["records"] == before["records"]
-    told = (checkpoint / "README.md").read_text()
-    assert "A server of chat completions with tools comes near" in told
-    result = CliRunner().invoke(app, ["eval", *map(str, arguments), "--prompt-role", "raw", "--dialect", "sleuth"])
+    assert "A server of chat completions with tools comes near" in (checkpoint / "README.md").read_text()
+    result = sleuth(*arguments, "--prompt-role", "raw", "--dialect", "sleuth")
     assert "was trained in the dialect 'chat': asked in the dialect 'sleuth'" in result.stderr
 
 
@@ -105,56 +100,34 @@ def test_a_chat_is_trained_carried_on_the_card_and_asked_again_the_same_way(
     ("override", "complaint"),
     [
         (
-            "stage.0.env.prompt_role=system",
+            "prompt_role=system",
             "tool_rules: the prompt has a {question}, but after a system message the question is a user message",
         ),
-        ("stage.0.env.prompt=research_rules", "research_rules: the prompt has no {question}"),
-        ("stage.0.env.prompt=p3_decide_no_ex", "sleuth prompts import p3_decide_no_ex FILE"),
-        ("stage.0.env.prompt=search_r1_retry", "sleuth prompts import search_r1_retry FILE"),
-        (
-            "stage.0.env.template_flags={ thinking = true }",
-            "template_flags.thinking: the chat template has no such flag",
-        ),
-        ("stage.0.env.forced_search=true", "the dialect 'chat' has no opening search tag"),
-        ("stage.0.env.hint=nothing.txt", "'nothing.txt': no such file, and no prompt of that name"),
+        ("prompt=research_rules", "research_rules: the prompt has no {question}"),
+        ("prompt=p3_decide_no_ex", "sleuth prompts import p3_decide_no_ex FILE"),
+        ("template_flags={ thinking = true }", "template_flags.thinking: the chat template has no such flag"),
+        ("forced_search=true", "the dialect 'chat' has no opening search tag"),
+        ("hint=nothing.txt", "'nothing.txt': no such file, and no prompt of that name"),
     ],
 )
-def test_a_chat_that_cannot_be_is_one_line_before_the_first_step(
-    run: Callable[..., Path],
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    override: str,
-    complaint: str,
-) -> None:
+def test_a_chat_that_cannot_be_is_one_line_before_the_first_step(recipe, tmp_path, monkeypatch, override, complaint):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with pytest.raises(SleuthError) as caught:
-        run(recipe, tmp_path / "run", override)
-    assert str(caught.value).startswith("stage.0 (grpo): ")
-    assert complaint in str(caught.value)
-    assert "\n" not in str(caught.value)
+    said = refused(recipe, f"stage.0.env.{override}")
+    assert said.startswith("stage.0 (grpo): ")
+    assert complaint in said
 
 
-def test_a_dialect_of_messages_needs_a_role_for_its_prompt(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
+def test_a_dialect_of_messages_needs_a_role_for_its_prompt(recipe):
     recipe.write_text(recipe.read_text().replace("template_flags", "# template_flags"))
-    with pytest.raises(SleuthError, match="needs messages of the model's chat template; set prompt_role"):
-        run(recipe, tmp_path / "run", "stage.0.env.prompt_role=raw")
+    said = refused(recipe, "stage.0.env.prompt_role=raw")
+    assert "needs messages of the model's chat template; set prompt_role" in said
 
 
-def test_a_named_limit_of_results_takes_the_place_of_the_dialects(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
-    card = ProtocolCard.read(run(recipe, tmp_path / "run", "stage.0.env.results_tokens=40", "stage.0.env.turns=3"))
-    assert card is not None
-    assert (card.dialect.results_tokens, card.dialect.passage_tokens, card.dialect.turns) == (40, None, 3)
-
-
-def test_another_sentence_after_a_bad_action_travels_on_the_card(
-    run: Callable[..., Path], recipe: Path, tmp_path: Path
-) -> None:
+def test_another_sentence_after_a_bad_action_travels_on_the_card(run, recipe, tmp_path):
+    """And so does a named limit of results, in the place of the dialect's."""
     (tmp_path / "hint.txt").write_text("Not like that.")
-    card = ProtocolCard.read(run(recipe, tmp_path / "run", f"stage.0.env.hint={tmp_path / 'hint.txt'}"))
+    more = (f"stage.0.env.hint={tmp_path / 'hint.txt'}", "stage.0.env.results_tokens=40", "stage.0.env.turns=3")
+    card = ProtocolCard.read(run(recipe, tmp_path / "run", *more))
     assert card is not None
     assert card.dialect.hint == "Not like that."
+    assert (card.dialect.results_tokens, card.dialect.passage_tokens, card.dialect.turns) == (40, None, 3)

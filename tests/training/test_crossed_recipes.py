@@ -5,34 +5,27 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crossed import AXES, COUNTS, Crossed, draw, write_inputs
+from run_files import figures
 from typer.testing import Result
 from verb import sleuth
 
 from sleuth.runs.run_folder import RunFolder
 
 pytest.importorskip("peft")
-Once = Callable[[str, Callable[[Path], object]], Path]
-EVERY = sum(COUNTS.values())
-TENTH = range(0, EVERY, 10)
 NOT_ASKED = ("own", "tools", "tools_search", "thought", "thought_text", "thought_suffix")
 """Environments whose models `sleuth eval` refuses: it has no code of the user, and does not ask those that think."""
-BROKEN = [
-    ("supervised", {"init": "yes", "dtype": "bfloat16", "saved": "last"}),
-    ("grpo", {"reward": "rubric"}),
-]
-"""Combinations that were found here and mended."""
 FAILED, INTERRUPTED = 1, 130
 
 
 @pytest.fixture(scope="session")
-def models(world: Path, once: Once) -> Path:
+def models(world, once) -> Path:
     """Teachers by the names of the models, and the run whose checkpoint is a model too."""
 
     def make(folder: Path) -> None:
@@ -69,9 +62,8 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.glob("checkpoints/*/**/*.safetensors"))
     }
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return weights, [
-        {key: value for key, value in row.items() if not key.startswith(("seconds", "held_out"))} for row in rows
+        {key: value for key, value in row.items() if not key.startswith("held_out")} for row in figures(folder)
     ]
 
 
@@ -79,12 +71,12 @@ def killed(file: Path, folder: Path, moment: int) -> None:
     """Train until it would write its figures the `moment`-th time, and go on with the same command."""
     write, written = RunFolder.write_metrics, 0
 
-    def interrupted(self: RunFolder, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+    def interrupted(self: RunFolder, stage: str, step: int, found: Mapping[str, Any]) -> None:
         nonlocal written
         written += 1
         if written == moment:
             raise KeyboardInterrupt
-        write(self, stage, step, figures)
+        write(self, stage, step, found)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunFolder, "write_metrics", interrupted)
@@ -151,41 +143,26 @@ def evaluates(recipe: Crossed, folder: Path, world: Path) -> None:
     assert line is None or recipe.kind != "grpo" or scene in NOT_ASKED, line
 
 
-def holds(number: int, world: Path, models: Path, place: Path) -> None:
+def briefly(number: int) -> Any:
+    """A tenth of them is asked without the slow tests."""
+    return pytest.param(number, marks=pytest.mark.slow if number % 10 else pytest.mark.sentinel)
+
+
+@pytest.mark.parametrize("number", [briefly(number) for number in range(sum(COUNTS.values()))])
+def test_crossed_features_work_together_or_are_refused(number, world, models, tmp_path):
     loaded, _ = drawn(world, models)
     if number >= len(loaded):
         pytest.skip("all pairs are in those before")
     recipe = loaded[number]
     try:
-        line = ask(recipe, place, world, number)
+        line = ask(recipe, tmp_path, world, number)
     except BaseException:
-        print((place / "crossed.toml").read_text())
+        print((tmp_path / "crossed.toml").read_text())
         raise
     print(f"outcome of {recipe.kind} {number}: {line or 'worked'}")
 
 
-@pytest.mark.sentinel
-@pytest.mark.parametrize("number", TENTH)
-def test_crossed_features_work_together_or_are_refused(number: int, world: Path, models: Path, tmp_path: Path) -> None:
-    holds(number, world, models, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", sorted(set(range(EVERY)) - set(TENTH)))
-def test_all_crossed_features_work_together_or_are_refused(
-    number: int, world: Path, models: Path, tmp_path: Path
-) -> None:
-    holds(number, world, models, tmp_path)
-
-
-@pytest.mark.parametrize(("kind", "choices"), BROKEN)
-def test_what_once_broke_holds(kind: str, choices: dict[str, str], world: Path, models: Path, tmp_path: Path) -> None:
-    axes = AXES[kind](world, models)
-    plain = {axis: next(iter(choices)) for axis, choices in axes.items()}
-    assert ask(Crossed(kind=kind, choices=plain | choices, axes=axes), tmp_path, world, seed=0) is None
-
-
-def test_check_refuses_what_train_refuses(world: Path, models: Path, tmp_path: Path) -> None:
+def test_check_refuses_what_train_refuses(world, models, tmp_path):
     for recipe in drawn(world, models)[1]:
         file = recipe.write(tmp_path)
         refused = line_of(sleuth("check", "recipe", file))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import log, rows
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import has_gradient
@@ -17,7 +18,6 @@ from sleuth.training.grpo import GRPOTrainer
 from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.slow
-Run = Callable[..., Path]
 HEALTHY = 12
 LONG = (
     f"stage.1.steps={HEALTHY + 2 * RECENT}",
@@ -31,8 +31,7 @@ LONG = (
 
 
 def raised(folder: Path) -> set[str]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {name for row in rows for name in row.get("alarms", ())}
+    return {name for row in rows(folder) for name in row.get("alarms", ())}
 
 
 def falls_ill(monkeypatch: pytest.MonkeyPatch, disease: Callable[[GRPOTrainer], None]) -> None:
@@ -65,55 +64,41 @@ def never_search(trainer: GRPOTrainer) -> None:
     trainer.model.get_input_embeddings().weight[tag].mul_(-3)  # tied: what was likely is what is least likely now
 
 
-def test_a_policy_that_forgets_how_to_write(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    falls_ill(monkeypatch, forget_how_to_write)
+@pytest.mark.parametrize(
+    ("disease", "alarms"),
+    [
+        (forget_how_to_write, {"reward_collapse", "length_runaway"}),
+        (be_sure_of_everything, {"entropy_collapse"}),
+        (never_search, {"tool_abandonment"}),
+    ],
+)
+def test_a_policy_that_falls_ill(run, recipe_file, tmp_path, monkeypatch, disease, alarms):
+    falls_ill(monkeypatch, disease)
     run(recipe_file, tmp_path / "run", *LONG)
-    assert {"reward_collapse", "length_runaway"} <= raised(tmp_path / "run")
+    assert alarms <= raised(tmp_path / "run")
 
 
-def test_a_policy_that_is_sure_of_everything(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    falls_ill(monkeypatch, be_sure_of_everything)
-    run(recipe_file, tmp_path / "run", *LONG)
-    assert "entropy_collapse" in raised(tmp_path / "run")
-
-
-def test_a_policy_that_no_longer_searches(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    falls_ill(monkeypatch, never_search)
-    run(recipe_file, tmp_path / "run", *LONG)
-    assert "tool_abandonment" in raised(tmp_path / "run")
-
-
-def test_questions_that_nobody_can_answer(run: Run, recipe_file: Path, tmp_path: Path, world: Path) -> None:
+def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
     lines = (world / "qa_train.jsonl").read_text().splitlines()
     hopeless = [json.dumps(json.loads(line) | {"golden_answers": ["nobody knows"]}) for line in lines]
     (tmp_path / "hopeless.jsonl").write_text("\n".join(hopeless) + "\n")
     run(recipe_file, tmp_path / "run", *LONG, f'stage.1.data.questions="{tmp_path}/hopeless.jsonl"')
     assert raised(tmp_path / "run") == {"no_signal"}
-    assert "every episode is all wrong" in (tmp_path / "run" / "log.txt").read_text()
+    assert "every episode is all wrong" in log(tmp_path / "run")
 
 
-def test_a_sampler_that_never_gets_the_new_weights(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_that_never_gets_the_new_weights(run, recipe_file, tmp_path, monkeypatch):
     monkeypatch.setattr(LocalEngine, "publish", lambda self, version: None)
     run(recipe_file, tmp_path / "run", *LONG, "stage.1.learning_rate=1e-2")
     assert "mismatch" in raised(tmp_path / "run")
 
 
-def test_updates_too_small_for_the_weights_that_are_stored(run: Run, recipe_file: Path, tmp_path: Path) -> None:
+def test_updates_too_small_for_the_weights_that_are_stored(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "run", *LONG, 'dtype="bfloat16"', "stage.1.learning_rate=1e-6")
     assert "tiny_updates" in raised(tmp_path / "run")
 
 
-def test_weights_that_are_no_numbers(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_are_no_numbers(run, recipe_file, tmp_path, monkeypatch):
     update = GRPOTrainer._update
 
     @torch.no_grad()
@@ -128,6 +113,6 @@ def test_weights_that_are_no_numbers(
     assert raised(tmp_path / "run") == {"not_finite"}
 
 
-def test_there_is_a_disease_here_for_every_alarm() -> None:
+def test_there_is_a_disease_here_for_every_alarm():
     caused = {"reward_collapse", "length_runaway", "entropy_collapse", "tool_abandonment"}
     assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DETECTORS.keys()

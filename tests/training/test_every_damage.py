@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import signal
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -17,19 +14,14 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+from damages import CONTENTS, damage, no_longer_than, remove
+from small_stages import BRIEF
 from typer.testing import Result
 from verb import sleuth
 
 from sleuth.host.checksums import SUMS, write_checksums
 from sleuth.runs.chain import CHAIN
 
-BRIEF = (
-    "stage.0.data.limit=2",
-    "stage.1.prompts_per_step=2",
-    "stage.1.samples_per_prompt=4",
-    "stage.1.env.turn_tokens=12",
-    "stage.2.data.limit=2",
-)
 SET = [option for override in BRIEF for option in ("--set", override)]
 SECONDS = 60
 SAID: dict[str, set[str]] = {}
@@ -43,25 +35,8 @@ Act = Callable[[Path, Path], object]
 """Damages the first folder; the second is a run of another seed, which is left as it is."""
 
 
-def changing(change: Callable[[bytes], bytes], name: str) -> Act:
-    def act(folder: Path, other: Path) -> None:
-        before = (folder / name).read_bytes()
-        (folder / name).write_bytes(change(before))
-        assert (folder / name).read_bytes() != before
-
-    return act
-
-
-def one_bit(content: bytes) -> bytes:
-    at = random.Random(0).randrange(len(content) // 4, len(content) // 2)
-    return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
-
-
-CONTENTS: dict[str, Callable[[bytes], bytes]] = {
-    "cut": lambda content: content[: len(content) // 2],
-    "one bit": one_bit,
-    "zeros": lambda content: bytes(len(content)),
-}
+def alone(kind: str, name: str, folder: Path, other: Path) -> None:
+    damage(kind, folder / name)
 
 
 def exchanged(one: str, two: str, folder: Path, other: Path) -> None:
@@ -70,15 +45,15 @@ def exchanged(one: str, two: str, folder: Path, other: Path) -> None:
     (folder / "aside").rename(folder / two)
 
 
+def renamed(one: str, two: str, folder: Path, other: Path) -> None:
+    (folder / one).rename(folder / two)
+
+
 def swapped(name: str, folder: Path, other: Path) -> None:
-    """Puts the other run's in place of it, also under another name of ours."""
-    target, source = folder / name, other / name
-    if target.is_dir():
-        shutil.rmtree(target)
-        shutil.copytree(source, target)
-    else:
-        assert target.read_bytes() != source.read_bytes()
-        shutil.copyfile(source, target)
+    """Puts the other run's in place of it."""
+    assert (folder / name).is_dir() or (folder / name).read_bytes() != (other / name).read_bytes()
+    remove(folder / name)
+    added(name, name, folder, other)
 
 
 def added(source: str, name: str, folder: Path, other: Path) -> None:
@@ -87,10 +62,6 @@ def added(source: str, name: str, folder: Path, other: Path) -> None:
 
 def written(name: str, text: str, folder: Path, other: Path) -> None:
     (folder / name).write_text(text)
-
-
-def removed(name: str, folder: Path, other: Path) -> None:
-    shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
 
 
 def number(name: str, key: str, folder: Path, other: Path) -> None:
@@ -108,25 +79,6 @@ def lines(change: Callable[[list[bytes], list[bytes]], list[bytes]], name: str, 
     (folder / name).write_bytes(b"".join(change(ours, theirs)))
 
 
-def special(kind: str, name: str, folder: Path, other: Path) -> None:
-    place = folder / name
-    removed(name, folder, other) if place.exists() else place.parent.mkdir(exist_ok=True)
-    match kind:
-        case "FIFO":
-            os.mkfifo(place)
-        case "socket":
-            with socket.socket(socket.AF_UNIX) as listening:
-                here = os.open(place.parent, os.O_RDONLY)  # a path of a socket has at most 108 bytes
-                listening.bind(f"/proc/self/fd/{here}/{place.name}")
-                os.close(here)
-        case "device":
-            place.symlink_to("/dev/zero")
-        case "circle":
-            place.symlink_to(place.name)
-        case "folder":
-            place.mkdir()
-
-
 def stranger(name: str, folder: Path, other: Path) -> None:
     """Makes it a file of another user, who shares it with nobody."""
     (folder / name).chmod(0)
@@ -142,51 +94,40 @@ def foreign_weights(folder: Path, other: Path) -> None:
 
 def damages() -> dict[str, Act]:
     table: dict[str, Act] = {}
-    for what, change in CONTENTS.items():
-        table |= {f"{what}: {name}": changing(change, name) for name in FILES}
-    same = {EVAL, *(f"{LAST}/{name}" for name in ("config.json", "tokenizer.json", "protocol.json"))}  # for every seed
-    table |= {f"of another seed: {name}": partial(swapped, name) for name in (*FILES, FIRST, LAST) if name not in same}
-    table |= {f"removed: {name}": partial(removed, name) for name in ("metrics.jsonl", CHAIN, EVAL, ROLLOUTS, FIRST)}
     for kind, names in {
-        "FIFO": (*OWN, "log.txt", f"{LAST}/model.safetensors", f"{LAST}/{SUMS}", "eval/more.json"),
+        **dict.fromkeys(CONTENTS, FILES),
+        "removed": ("metrics.jsonl", CHAIN, EVAL, ROLLOUTS, FIRST, f"{LAST}/{SUMS}"),
+        "pipe": (*OWN, "log.txt", f"{LAST}/model.safetensors", f"{LAST}/{SUMS}", "eval/more.json"),
         "socket": ("metrics.jsonl", EVAL),
         "device": ("recipe.toml", "metrics.jsonl", ROLLOUTS, f"{LAST}/config.json"),
-        "circle": ("manifest.json", EVAL, LAST),
+        "loop": ("manifest.json", EVAL, LAST),
         "folder": ("metrics.jsonl", EVAL),
     }.items():
-        table |= {f"{kind}: {name}": partial(special, kind, name) for name in names}
+        table |= {f"{kind}: {name}": partial(alone, kind, name) for name in names}
+    same = {EVAL, *(f"{LAST}/{name}" for name in ("config.json", "tokenizer.json", "protocol.json"))}  # for every seed
+    table |= {f"of another seed: {name}": partial(swapped, name) for name in (*FILES, FIRST, LAST) if name not in same}
     table |= {f"of another owner: {name}": partial(stranger, name) for name in ("metrics.jsonl", EVAL, ROLLOUTS)}
     return table | {
         "a changed figure of a step": partial(number, "metrics.jsonl", "reward_mean"),
         "a changed figure of an evaluation": partial(number, "eval/trained.json", "em"),
-        "a changed seed of the manifest": partial(number, "manifest.json", "seed"),
         "the last row cut": partial(lines, lambda ours, theirs: ours[:-1], "metrics.jsonl"),
-        "the first row cut": partial(lines, lambda ours, theirs: ours[1:], "metrics.jsonl"),
         "a row twice": partial(lines, lambda ours, theirs: [*ours, ours[-1]], "metrics.jsonl"),
         "rows in another order": partial(lines, lambda ours, theirs: ours[::-1], "metrics.jsonl"),
-        "a row of another run": partial(lines, lambda ours, theirs: [*ours[:-1], theirs[-1]], "metrics.jsonl"),
         "rows of another run after ours": partial(lines, lambda ours, theirs: ours + theirs, "metrics.jsonl"),
-        "a chain of its first ten lines": partial(lines, lambda ours, theirs: ours[:10], CHAIN),
         "a chain without its first line": partial(lines, lambda ours, theirs: ours[1:], CHAIN),
         "a chain without a line": partial(lines, lambda ours, theirs: ours[:9] + ours[10:], CHAIN),
         "evaluations exchanged": partial(exchanged, EVAL, "eval/trained.json"),
         "rollouts exchanged": partial(exchanged, ROLLOUTS, "rollouts/step-000004.parquet"),
         "checkpoints exchanged": partial(exchanged, FIRST, LAST),
-        "a checkpoint of another step": lambda folder, other: (folder / LAST).rename(
-            folder / "checkpoints/step-000003"
-        ),
-        "rollouts renamed": lambda folder, other: (folder / ROLLOUTS).rename(folder / "rollouts/step-000009.parquet"),
+        "a checkpoint of another step": partial(renamed, LAST, "checkpoints/step-000003"),
         "an evaluation more": partial(added, EVAL, "eval/more.json"),
         "rollouts more": partial(added, ROLLOUTS, "rollouts/step-000009.parquet"),
         "a checkpoint more": partial(added, FIRST, "checkpoints/step-000003"),
-        "all rollouts of another run": partial(swapped, "rollouts"),
         "all evaluations of another run": partial(swapped, "eval"),
         "weights of another run, listed": foreign_weights,
         "a list of one line": partial(lines, lambda ours, theirs: ours[:1], f"{LAST}/{SUMS}"),
-        "no list": partial(removed, f"{LAST}/{SUMS}"),
         "an adapter more": partial(written, f"{LAST}/adapter_config.json", "{}"),
         "pickled weights more": partial(written, f"{LAST}/pytorch_model.bin", "x"),
-        "an index more": partial(written, f"{LAST}/model.safetensors.index.json", '{"weight_map": {}}'),
     }
 
 
@@ -199,20 +140,6 @@ def is_one_line(result: Result) -> bool:
     last = result.stderr.strip().splitlines()[-1] if result.stderr.strip() else ""
     ended = isinstance(result.exception, SystemExit)
     return ended and result.exit_code in (1, 2) and last.startswith("error: ") and "Traceback" not in result.output
-
-
-@contextmanager
-def no_longer_than(seconds: int) -> Iterator[None]:
-    def ring(*_: object) -> None:
-        raise AssertionError(f"it waits for more than {seconds} seconds")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
@@ -240,7 +167,7 @@ class Hub:
 
 
 @pytest.fixture
-def verbs(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[Path], Result]]:
+def verbs(recipe_file, monkeypatch) -> dict[str, Callable[[Path], Result]]:
     monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
     monkeypatch.setattr("sleuth.runs.push.HfApi", Hub, raising=False)
     train = partial(sleuth, "train", recipe_file, *SET, "--run")
@@ -277,24 +204,20 @@ def met(name: str, verb: str, run: Callable[[Path], Result], folders: tuple[Path
 
 
 @pytest.fixture(scope="session")
-def two_runs(finished: Callable[..., Path]) -> tuple[Path, Path]:
+def two_runs(finished) -> tuple[Path, Path]:
     return finished(*BRIEF).parents[1], finished(*BRIEF, "seed=5").parents[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["resume", "report", "compare", "push"])
 @pytest.mark.parametrize("name", TABLE)
-def test_no_damage_to_a_run_is_silent(
-    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str, verb: str
-) -> None:
+def test_no_damage_to_a_run_is_silent(two_runs, verbs, tmp_path, name, verb):
     met(name, verb, verbs[verb], two_runs, tmp_path)
 
 
 @pytest.mark.parametrize(
-    "name", ["FIFO: metrics.jsonl", "FIFO: log.txt", "device: recipe.toml", "circle: eval/base.json"]
+    "name", ["pipe: metrics.jsonl", "pipe: log.txt", "device: recipe.toml", "loop: eval/base.json"]
 )
-def test_what_is_no_file_is_refused_and_not_waited_for(
-    two_runs: tuple[Path, Path], verbs: dict[str, Callable[[Path], Result]], tmp_path: Path, name: str
-) -> None:
+def test_what_is_no_file_is_refused_and_not_waited_for(two_runs, verbs, tmp_path, name):
     for verb in verbs:
         assert met(name, verb, verbs[verb], two_runs, tmp_path / verb) == "refused"

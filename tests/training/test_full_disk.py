@@ -7,15 +7,17 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from run_files import figures, groups, log, weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.host.atomic import PARTIAL
 from sleuth.host.disk import is_full
 from sleuth.runs import checkpoints
@@ -23,6 +25,7 @@ from sleuth.runs.checkpoints import load_state, save_checkpoint
 from sleuth.runs.metrics import MetricsFile
 from sleuth.runs.rollouts import read_rollouts, write_rollouts
 from sleuth.training.grpo import GRPOTrainer
+from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs tmpfs")
 ROOT = Path(__file__).parents[2]
@@ -30,7 +33,7 @@ MEGABYTES = 40
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path) -> Iterator[Path]:
     """A file system of MEGABYTES."""
     place = tmp_path / "disk"
     place.mkdir()
@@ -46,6 +49,7 @@ class Filler:
 
     def __init__(self, disk: Path) -> None:
         self.file = disk / "filler"
+        self.until = 0
 
     def fill(self, left: int = 0) -> None:
         self.empty()
@@ -57,10 +61,15 @@ class Filler:
         self.file.unlink(missing_ok=True)
 
 
+@contextmanager
+def finds_no_room() -> Iterator[None]:
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+        yield
+    assert is_full(caught.value)
+
+
 @pytest.mark.parametrize("left", [0, 100_000, 2_000_000, 3_500_000], ids=["at once", "weights", "state", "late state"])
-def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(
-    disk: Path, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itself(disk, left, monkeypatch):
     monkeypatch.setattr(checkpoints, "require_free", lambda *_: None)  # so that libraries run into the end of the disk
     base = ROOT / "models" / "tiny-base"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
@@ -68,9 +77,8 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
     first, second = disk / "step-000001", disk / "step-000002"
     save_checkpoint(first, model, tokenizer, card="", state=state)
     Filler(disk).fill(left)
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         save_checkpoint(second, model, tokenizer, card="", state=state)
-    assert is_full(caught.value)
     assert sorted(place.name for place in disk.iterdir()) == ["filler", "step-000001"]
     assert load_state(first)["moments"].sum() == 500_000
     Filler(disk).empty()
@@ -79,7 +87,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_the_last_one_and_no_half_of_itse
 
 
 @pytest.mark.parametrize("limit", [100_000, 2_000_000], ids=["weights", "state"])
-def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path: Path, limit: int) -> None:
+def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk(tmp_path, limit):
     base = ROOT / "models" / "tiny-base"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(base), AutoTokenizer.from_pretrained(base)
     state = {"moments": torch.ones(2_500_000)}
@@ -87,69 +95,83 @@ def test_a_checkpoint_with_a_file_beyond_the_limit_of_files_is_as_on_a_full_disk
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(OSError, match="File too large") as caught:
+        with finds_no_room():
             save_checkpoint(tmp_path / "step-000002", model, tokenizer, card="", state=state)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert is_full(caught.value)
     assert [place.name for place in tmp_path.iterdir()] == ["step-000001"]
 
 
-def test_figures_that_find_no_room_leave_whole_rows(disk: Path) -> None:
+def test_figures_that_find_no_room_leave_whole_rows(disk):
     metrics, long = MetricsFile(disk / "metrics.jsonl"), {"text": "x" * 5_000}
     metrics.append("grpo", 1, long)
     Filler(disk).fill()
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         metrics.append("grpo", 2, long)
-    assert is_full(caught.value)
     assert [row["step"] for row in metrics.rows()] == [1]
     assert metrics.path.read_bytes().endswith(b"}\n")
 
 
-@pytest.mark.sentinel
-def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
-    run: Callable[..., Path],
-    finished: Callable[..., Path],
-    recipe_file: Path,
-    disk: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = finished()
+@pytest.fixture
+def crowd(disk, finished, monkeypatch) -> Filler:
+    """Fills the disk when step 2 begins, and empties it when the step `until` does."""
+    finished()  # which is made before anything is patched
     step, filler = GRPOTrainer.step, Filler(disk)
 
     def crowded(self: GRPOTrainer, number: int) -> dict[str, Any]:
-        if number == 2:
-            filler.fill()
-        elif number == 4:
+        if number == filler.until:
             filler.empty()
+        elif number == 2:
+            filler.fill()
         return step(self, number)
 
     monkeypatch.setattr(GRPOTrainer, "step", crowded)
+    return filler
+
+
+@pytest.mark.sentinel
+def test_a_run_on_a_disk_that_is_full_for_two_steps_is_the_run_that_always_had_room(
+    run, finished, recipe_file, disk, crowd
+):
+    whole = finished()
+    crowd.until = 4
     last = run(recipe_file, disk / "run")
-    assert (last / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    for number in range(1, 5):
-        name = f"rollouts/step-{number:06d}.parquet"
-        assert read_rollouts(disk / "run" / name) == read_rollouts(whole.parents[1] / name)
+    assert weights(last) == weights(whole)
+    assert figures(disk / "run") == figures(whole.parents[1])
+    assert groups(disk / "run") == groups(whole.parents[1])
     assert not list((disk / "run").rglob(f"*{PARTIAL}"))
-    assert "there is room on the disk again" in (disk / "run" / "log.txt").read_text()
+    for said in (
+        "no room on the disk for the rollouts of step 2",
+        "step 2: no room on the disk for a checkpoint; the last good one is none yet",
+        "there is room on the disk again",
+    ):
+        assert said in log(disk / "run")
 
 
-def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished: Callable[..., Path], disk: Path) -> None:
+def test_a_disk_that_is_full_to_the_end_is_told_in_one_line_and_the_run_goes_on_from_its_last_save(
+    run, finished, recipe_file, disk, crowd
+):
+    every = "stage.1.save_every=1"
+    with pytest.raises(SleuthError, match=r"the disk is full.*run the same command"):
+        run(recipe_file, disk / "run", every)
+    assert [place.name for place in (disk / "run" / "checkpoints").iterdir()] == ["step-000001"]
+    crowd.empty()
+    crowd.until = 2
+    assert weights(run(recipe_file, disk / "run", every)) == weights(finished())
+
+
+def test_rollouts_that_find_no_room_leave_no_half_of_a_file(finished, disk):
     groups = read_rollouts(finished().parents[1] / "rollouts" / "step-000001.parquet")
     Filler(disk).fill()
-    with pytest.raises(OSError) as caught:  # noqa: PT011 - is_full looks closer
+    with finds_no_room():
         write_rollouts(disk / "step-000001.parquet", groups, [[0.0] * len(group.episodes) for group in groups])
-    assert is_full(caught.value)
     assert [place.name for place in disk.iterdir()] == ["filler"]
 
 
-def test_a_report_that_finds_no_room_is_one_line(
-    finished: Callable[..., Path], disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_finds_no_room_is_one_line(finished, disk):
     shutil.copytree(finished().parents[1], disk / "run")
     Filler(disk).fill()
-    with pytest.raises(SystemExit) as ended:
-        app(["report", str(disk / "run")])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device")
+    result = sleuth("report", disk / "run")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].endswith("No space left on device")
     assert not list((disk / "run").rglob(f"*{PARTIAL}"))

@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from played import make_group
+from run_files import evaluation, figures, groups, log, manifest, weights
 from safetensors.torch import load_file
+from small_stages import SECOND_STAGE
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import GrpoRecipe, load_recipe
-from sleuth.runs.rollouts import read_advantages, read_rollouts
+from sleuth.runs.rollouts import read_advantages
 from sleuth.runs.run_folder import RunFolder
 from sleuth.search.setting import retriever_of
 from sleuth.training.grpo import GRPOTrainer
@@ -27,7 +30,6 @@ from sleuth.training.rollout_worker import shuffled_scores
 from sleuth.training.stage_context import StageContext
 from sleuth.types import (
     UNKNOWN_RETRIEVER,
-    Episode,
     Group,
     Passage,
     RetrievalFailed,
@@ -38,101 +40,67 @@ from sleuth.types import (
     Trajectory,
 )
 
-Run = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
 FEW = ("stage.1.prompts_per_step=2", "stage.1.samples_per_prompt=4")
 BRIEF = (*FEW, "stage.0.data.limit=1", "stage.1.env.turn_tokens=12", "stage.2.data.limit=1")
 """Where it is all the same what is played."""
 
 
-def weights(checkpoint: Path) -> bytes:
-    return (checkpoint / "model.safetensors").read_bytes()
-
-
-def metrics(folder: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
-
-
-def records(folder: Path, name: str) -> list[dict[str, object]]:
-    return json.loads((folder / "eval" / f"{name}.json").read_text())["records"]
-
-
-def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
-    last = run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=4", *FEW)
-    assert last == tmp_path / "run" / "checkpoints" / "step-000004"
+def test_a_run_leaves_a_folder_that_can_be_read_evaluated_and_continued(run, recipe_file, tmp_path):
+    folder = tmp_path / "run"
+    last = run(recipe_file, folder, "stage.1.probe_prompts=4", *FEW)
+    assert last == folder / "checkpoints" / "step-000004"
     AutoModelForCausalLM.from_pretrained(last)
     assert AutoTokenizer.from_pretrained(last).decode(AutoTokenizer.from_pretrained(last)("<search> a").input_ids)
-    card = ProtocolCard.read(last)
+    card, bm25 = ProtocolCard.read(last), {"kind": "bm25", "k1": 1.2, "b": 0.75}
     assert card is not None
     assert (card.prompt_text, card.context) == ("Question: {question}\n", 400)
     assert card.dialect == dataclasses.replace(DIALECTS["sleuth"], turn_tokens=14)
-    assert (last / "README.md").read_text().startswith("---")
-    assert [row["step"] for row in metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    readme = (last / "README.md").read_text()
+    assert readme.startswith("---")
+    assert '| `retriever.kind` | `"bm25"` |' in readme
+    assert [row["step"] for row in figures(folder)] == [1, 2, 3, 4]
     for name in ("base", "trained"):
-        found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
+        found = evaluation(folder, name)
         assert found["em"]["n"] == len(found["records"]) == 4
-    planned = json.loads((tmp_path / "run" / "manifest.json").read_text())["planned"]
-    assert all(figures["memory_bytes"] > 10**8 for figures in planned.values())
-
-
-def test_what_found_the_passages_is_in_all_that_a_run_leaves(finished: Run) -> None:
-    last = finished()
-    run, bm25 = last.parents[1], {"kind": "bm25", "k1": 1.2, "b": 0.75}
-    assert json.loads((run / "manifest.json").read_text())["retrievers"] == {"grpo": bm25}
+        assert found["protocol"]["retriever"] == bm25
+    assert manifest(folder)["retrievers"] == {"grpo": bm25}
     assert json.loads((last / "protocol.json").read_text())["retriever"] == bm25
-    evaluation = json.loads((run / "eval" / "trained.json").read_text())["protocol"]
-    assert evaluation["retriever"] == bm25
-    assert ProtocolCard.model_validate_json(json.dumps({k: v for k, v in evaluation.items() if k != "hash"})).retriever
-    assert '| `retriever.kind` | `"bm25"` |' in (last / "README.md").read_text()
+    assert all(planned["memory_bytes"] > 10**8 for planned in manifest(folder)["planned"].values())
 
 
 @pytest.mark.sentinel
-def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(
-    finished: Run,
-) -> None:
+def test_what_was_sampled_is_what_is_recorded_and_the_learner_agrees_with_the_engine(finished):
     last = finished()
     tokenizer, folder = AutoTokenizer.from_pretrained(last), last.parents[1]
-    groups = read_rollouts(folder / "rollouts" / "step-000002.parquet")
-    assert [len(group.episodes) for group in groups] == [8] * 4
-    for group in groups:
+    played = groups(folder, 2)
+    assert [len(group.episodes) for group in played] == [8] * 4
+    for group in played:
         for episode in group.episodes:
             for segment in episode.trajectory.segments:
                 sampled = segment.author == "policy"
                 assert (segment.logprobs is not None) is sampled
                 assert not sampled or segment.policy_version == 1
                 assert tokenizer.decode(segment.tokens).startswith(segment.text)
-    measured = [float(str(row["sampler_learner_kl"])) for row in metrics(folder) if row["loss"] is not None]
+    measured = [row["sampler_learner_kl"] for row in figures(folder) if row["loss"] is not None]
     assert measured
     assert max(map(abs, measured)) < 1e-9
     assert len(read_advantages(folder / "rollouts" / "step-000002.parquet")) == 4
 
 
 @pytest.mark.sentinel
-def test_stopped_and_continued_is_the_run_that_never_stopped(
-    run: Run, finished: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_stopped_and_continued_is_the_run_that_never_stopped(run, finished, recipe_file, tmp_path):
     whole = finished()
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     continued = run(recipe_file, tmp_path / "parts")
     assert weights(continued) == weights(whole)
-    assert metrics(tmp_path / "parts") == metrics(whole.parents[1])
-    for step in range(1, 5):
-        name = f"rollouts/step-{step:06d}.parquet"
-        assert read_rollouts(tmp_path / "parts" / name) == read_rollouts(whole.parents[1] / name)
-    assert records(tmp_path / "parts", "trained") == records(whole.parents[1], "trained")
+    assert figures(tmp_path / "parts") == figures(whole.parents[1])
+    assert groups(tmp_path / "parts") == groups(whole.parents[1])
+    parts, together = (evaluation(folder, "trained") for folder in (tmp_path / "parts", whole.parents[1]))
+    assert parts["records"] == together["records"]
 
 
-def test_a_run_that_goes_on_with_another_retriever_says_so(
-    run: Run,
-    finished: Run,
-    recipe_file: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_that_goes_on_with_another_retriever_says_so(run, finished, recipe_file, tmp_path, monkeypatch, capsys):
     shutil.copytree(finished("stage.1.stop_after=2").parents[1], tmp_path / "parts")
     dense = RetrieverIdentity(kind="dense", encoder="e5-base-v2")
     monkeypatch.setattr("sleuth.search.setting.retriever_of", lambda env, tasks: (*retriever_of(env, tasks)[:2], dense))
@@ -141,9 +109,7 @@ def test_a_run_that_goes_on_with_another_retriever_says_so(
     assert [line for line in "".join(capsys.readouterr()).splitlines() if "another protocol" in line] == [said]
 
 
-def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
-    run: Run, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_played_again_finds_what_its_servers_found_before(run, recipe_file, tmp_path, monkeypatch):
     """The retriever answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step
     1."""
     asked: list[str] = []
@@ -161,80 +127,45 @@ def test_a_step_that_is_played_again_finds_what_its_servers_found_before(
     env += ", urls=['http://127.0.0.1:1']"
     overrides = [f"stage.1.env={{ {env} }}", "stage.1.steps=2", "stage.1.save_every=1", *FEW]
     overrides += ["stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.loss.old_logprobs=learner"]
-    whole = run(recipe_file, tmp_path / "run", *overrides)
-    file, weights_before, made = tmp_path / "run/rollouts/step-000002.parquet", weights(whole), len(asked)
-    before = read_rollouts(file)
-    assert any(action.passages for group in before for episode in group.episodes for action in episode.whole.actions)
-    for lost in ("checkpoints/step-000002", "eval/trained.json"):
-        path = tmp_path / "run" / lost
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    again = run(recipe_file, tmp_path / "run", *overrides)
-    assert read_rollouts(file) == before
-    assert weights(again) == weights_before
+    folder = tmp_path / "run"
+    before, made = weights(run(recipe_file, folder, *overrides)), len(asked)
+    played = groups(folder, 2)
+    assert any(action.passages for group in played for episode in group.episodes for action in episode.whole.actions)
+    shutil.rmtree(folder / "checkpoints/step-000002")
+    (folder / "eval/trained.json").unlink()
+    assert weights(run(recipe_file, folder, *overrides)) == before
+    assert groups(folder, 2) == played
     assert len(asked) - made < 4  # those of the one question that the evaluation asks again
 
 
-SECOND_STAGE = """
-[[stage]]
-kind = "supervised"
-name = "after"
-steps = 2
-rows_per_step = 2
-learning_rate = 1e-4
-data = {{ kind = "world_text", people = 200, mix = {{ phrasing = 1.0 }} }}
-"""
-
-
-def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(
-    run: Run, recipe_file: Path, world: Path, tmp_path: Path
-) -> None:
+def test_questions_that_are_too_long_are_skipped_also_where_a_run_goes_on(run, recipe_file, world, tmp_path):
     rows = (world / "qa_train.jsonl").read_text().splitlines(keepends=True)[:5]
     long = json.dumps(json.loads(rows[0]) | {"id": "long", "question": "Where was Ada born? " * 100}) + "\n"
     (tmp_path / "fitting.jsonl").write_text("".join(rows))
     (tmp_path / "all.jsonl").write_text("".join([*rows[:2], long, *rows[2:]]))
-    small = ["stage.0.data.limit=1", "stage.2.data.limit=1", "grpo.steps=2", "grpo.save_every=1"]
-    small += ["grpo.prompts_per_step=2", "grpo.samples_per_prompt=4"]
+    small = [*BRIEF, "grpo.steps=2", "grpo.save_every=1"]
     skipping = [*small, f"grpo.data.questions={tmp_path}/all.jsonl", "grpo.data.too_long=skip"]
     run(recipe_file, tmp_path / "skipping", *skipping, "grpo.stop_after=1")
     last = run(recipe_file, tmp_path / "skipping", *skipping)
     other = run(recipe_file, tmp_path / "fitting", *small, f"grpo.data.questions={tmp_path}/fitting.jsonl")
-    assert (last / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    manifest = json.loads((tmp_path / "skipping/manifest.json").read_text())
-    assert manifest["skipped"] == {"grpo": {"rows": 1, "of": 6, "first": ["long"]}}
+    assert weights(last) == weights(other)
+    assert manifest(tmp_path / "skipping")["skipped"] == {"grpo": {"rows": 1, "of": 6, "first": ["long"]}}
 
 
-def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_stage_that_goes_on_sends_the_stages_after_it_back_to_their_beginning(run, recipe_file, tmp_path):
     with recipe_file.open("a") as file:
-        file.write(SECOND_STAGE.format())
+        file.write(SECOND_STAGE)
     whole = run(recipe_file, tmp_path / "whole", *BRIEF)
     short = run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2")
     assert run(recipe_file, tmp_path / "parts", *BRIEF, "stage.1.stop_after=2") == short
     continued = run(recipe_file, tmp_path / "parts", *BRIEF)
     assert weights(continued) == weights(whole)
-    assert sorted(map(str, metrics(tmp_path / "parts"))) == sorted(map(str, metrics(tmp_path / "whole")))
+    assert sorted(map(str, figures(tmp_path / "parts"))) == sorted(map(str, figures(tmp_path / "whole")))
 
 
-def test_a_finished_run_is_not_run_again(run: Run, finished: Run, recipe_file: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished().parents[1], tmp_path / "run")
-    last = tmp_path / "run" / "checkpoints" / finished().name
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)
-    assert run(recipe_file, tmp_path / "run") == last
-    assert ((tmp_path / "run" / "metrics.jsonl").read_bytes(), weights(last)) == before
-
-
-def test_another_seed_is_another_run(run: Run, recipe_file: Path, tmp_path: Path) -> None:
-    run(recipe_file, tmp_path / "one", *BRIEF, "stage.1.stop_after=1")
-    run(recipe_file, tmp_path / "other", *BRIEF, "stage.1.stop_after=1", "seed=5")
-    assert metrics(tmp_path / "one") != metrics(tmp_path / "other")
-
-
-def test_groups_with_signal_move_the_weights(finished: Run) -> None:
-    rows = metrics(finished().parents[1])
-    moved = [
-        float(str(row["changed_weights_fraction"])) for row in rows if float(str(row["nonzero_advantage_fraction"])) > 0
-    ]
+def test_groups_with_signal_move_the_weights(finished):
+    rows = figures(finished().parents[1])
+    moved = [row["changed_weights_fraction"] for row in rows if row["nonzero_advantage_fraction"] > 0]
     assert moved
     assert min(moved) > 0.5
 
@@ -287,164 +218,131 @@ class Broken:
         raise RetrievalFailed("the shelf is on fire")
 
 
-@pytest.mark.parametrize(
-    ("override", "hooks"), [("seed=4", []), ('stage.1.credit={kind="search_gain", bonus=0.5}', ["SearchCredit"])]
-)
-def test_hooks_are_those_that_the_recipe_asks_for(
-    recipe_file: Path, tmp_path: Path, override: str, hooks: list[str]
-) -> None:
-    with learning(recipe_file, tmp_path / "run", override) as trainer:
-        assert [type(hook).__name__ for hook in trainer.hooks] == hooks
-
-
-def test_a_retriever_that_fails_stops_the_run_with_the_reason_and_never_scores_zero(
-    recipe_file: Path, tmp_path: Path
-) -> None:
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=0.0") as trainer:
+def test_what_fails_stops_the_run_with_the_reason_and_never_scores_zero(recipe_file, tmp_path):
+    with learning(recipe_file, tmp_path / "retriever", "stage.1.max_missing_fraction=0.0") as trainer:
         trainer.worker.setting = dataclasses.replace(trainer.worker.setting, retriever=Broken())
         with pytest.raises(SleuthError, match=r"\d+ of 32 scores are missing \(retriever failed: the shelf is"):
             trainer.step(1)
-
-
-def test_groups_with_too_few_scores_are_not_blamed_on_the_share_that_may_be_missing(
-    recipe_file: Path, tmp_path: Path
-) -> None:
-    with learning(recipe_file, tmp_path / "run", "stage.1.max_missing_fraction=1.0") as trainer:
+    with learning(recipe_file, tmp_path / "judge", "stage.1.max_missing_fraction=1.0") as trainer:
         trainer.worker.reward = Missing()
         expected = r"28 of 32 scores are missing \(judge asleep\), so that no group keeps the 2 scores"
         with pytest.raises(SleuthError, match=expected):
             trainer.step(1)
 
 
-def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_step_without_signal_leaves_weights_momentum_and_schedule_alone(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
         assert trainer.step(1)["changed_weights_fraction"] > 0.5
         before = copy.deepcopy(learned(trainer))
         trainer.worker.reward = ByQuestion(lambda task: 8)
-        figures = trainer.step(2)
+        found = trainer.step(2)
         after = learned(trainer)
     assert len(before) > len(list(trainer.model.parameters()))
     assert all(torch.equal(was, now) for was, now in zip(before, after, strict=True))
     assert trainer.policy.optimiser.steps == 1
-    assert (figures["reward_mean"], figures["nonzero_advantage_fraction"], figures["loss"]) == (1.0, 0.0, None)
-    assert (figures["changed_weights_fraction"], figures["tokens_trained"]) == (0, 0)
-    assert len(read_rollouts(tmp_path / "run" / "rollouts" / "step-000002.parquet")) == 4
+    assert (found["reward_mean"], found["nonzero_advantage_fraction"], found["loss"]) == (1.0, 0.0, None)
+    assert (found["changed_weights_fraction"], found["tokens_trained"]) == (0, 0)
+    assert len(groups(tmp_path / "run", 2)) == 4
 
 
-def test_a_step_without_signal_is_said_on_the_console_and_in_the_log_and_has_its_row(
-    run: Run, recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_without_signal_is_said_on_the_console_and_in_the_log(run, recipe_file, tmp_path, capsys):
     unanswerable = tmp_path / "q.jsonl"
     row = {"id": "1", "question": "Where?", "golden_answers": ["no model would ever say this"]}
     unanswerable.write_text(json.dumps(row) + "\n")
-    run(recipe_file, tmp_path / "run", *BRIEF, f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
+    last = run(recipe_file, tmp_path / "run", *BRIEF, f"stage.1.data.questions={unanswerable}", "stage.1.stop_after=2")
     told = "step 2: in no group do the scores differ, so there was nothing to learn and no update"
     assert told in capsys.readouterr().err
-    assert told in (tmp_path / "run" / "log.txt").read_text()
-    assert [(row["loss"], row["reward_mean"]) for row in metrics(tmp_path / "run")] == [(None, 0.0)] * 2
-    base = load_file(ROOT / "models" / "tiny-base" / "model.safetensors")
-    trained = load_file(tmp_path / "run" / "checkpoints" / "step-000002" / "model.safetensors")
+    assert told in log(tmp_path / "run")
+    assert [(row["loss"], row["reward_mean"]) for row in figures(tmp_path / "run")] == [(None, 0.0)] * 2
+    base, trained = load_file(ROOT / "models/tiny-base/model.safetensors"), load_file(last / "model.safetensors")
     assert all(torch.equal(base[name].float(), trained[name]) for name in base)
 
 
-def test_a_penalty_still_pulls_where_no_score_does(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_penalty_still_pulls_where_no_score_does(recipe_file, tmp_path):
     with learning(recipe_file, tmp_path / "run", "stage.1.loss.beta=0.1") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
         trainer.step(1)
         trainer.worker.reward = ByQuestion(lambda task: 8)
-        figures = trainer.step(2)
-    assert figures["loss"] is not None
-    assert figures["changed_weights_fraction"] > 0
+        found = trainer.step(2)
+    assert found["loss"] is not None
+    assert found["changed_weights_fraction"] > 0
 
 
-def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(
-    recipe_file: Path, tmp_path: Path
-) -> None:
-    overrides = ("stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2")
-    with learning(recipe_file, tmp_path / "run", *overrides) as trainer:
+def test_groups_without_signal_make_room_and_stay_on_record_as_they_were_played(recipe_file, tmp_path):
+    with learning(
+        recipe_file, tmp_path / "run", "stage.1.replace_no_signal=2", "stage.1.prompts_per_step=2"
+    ) as trainer:
         asked = [task.id for task in trainer.worker.order.peek(5)]
         useful = {asked[1], asked[3]}  # of the first two, one is replaced by the third, that one by the fourth
         trainer.worker.reward = ByQuestion(lambda task: 4 if task.id in useful else 0)
-        figures = trainer.step(1)
-    file = tmp_path / "run" / "rollouts" / "step-000001.parquet"
-    groups, advantages = read_rollouts(file), read_advantages(file)
-    assert [group.task.id for group in groups] == asked[:4]
+        found = trainer.step(1)
+    played = groups(tmp_path / "run", 1)
+    advantages = read_advantages(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    assert [group.task.id for group in played] == asked[:4]
     assert [set(of_group) for of_group in advantages] == [{None}, {1.0, -1.0}, {None}, {1.0, -1.0}]
-    assert all(len(group.scores) == 8 for group in groups)
-    assert (figures["replaced_groups"], figures["dropped_groups"], figures["nonzero_advantage_fraction"]) == (2, 0, 0.5)
-    assert figures["reward_mean"] == 0.25
-    trained = [e.trajectory for group in groups if group.task.id in useful for e in group.episodes]
+    assert all(len(group.scores) == 8 for group in played)
+    assert (found["replaced_groups"], found["dropped_groups"], found["nonzero_advantage_fraction"]) == (2, 0, 0.5)
+    assert found["reward_mean"] == 0.25
+    trained = [e.trajectory for group in played if group.task.id in useful for e in group.episodes]
     written = sum(len(s.tokens) for trajectory in trained for s in trajectory.segments if s.author == "policy")
-    assert figures["tokens_trained"] == written
+    assert found["tokens_trained"] == written
 
 
 @pytest.mark.parametrize(("old", "share"), [("learner", None), ("sampler", 0.0)])
-def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(
-    recipe_file: Path, tmp_path: Path, old: str, share: float | None
-) -> None:
+def test_a_share_of_clipped_tokens_is_claimed_only_where_a_bound_could_have_acted(recipe_file, tmp_path, old, share):
     with learning(recipe_file, tmp_path / "run", f"stage.1.loss.old_logprobs={old}") as trainer:
         trainer.worker.reward = ByQuestion(lambda task: 4)
-        figures = trainer.step(1)
-    assert (figures["clip_fraction"], figures["old_logprobs"]) == (share, old)
+        found = trainer.step(1)
+    assert (found["clip_fraction"], found["old_logprobs"]) == (share, old)
 
 
-def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_the_base_is_asked_a_second_time_with_its_first_search_opened_for_it(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "run", *FEW, "stage.1.stop_after=1", "stage.0.forced_search_arm=true")
     names = sorted(file.stem for file in (tmp_path / "run" / "eval").iterdir())
     assert names == ["base", "base_forced", "trained"]
-    for record in records(tmp_path / "run", "base_forced"):
+    files = [evaluation(tmp_path / "run", name) for name in names]
+    for record in files[1]["records"]:
         authors = [segment["author"] for segment in record["segments"]]
         opened = authors.index("policy") - 1
         assert (authors[opened], record["segments"][opened]["text"]) == ("env", "<search>")
-    files = [json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text()) for name in names]
     assert [file["name"] for file in files] == names
     assert [file["protocol"]["forced_search"] for file in files] == [False, True, False]
     asked = [[record["id"] for record in file["records"]] for file in files]
     assert asked[0] == asked[1] == asked[2]
 
 
-def test_shuffled_scores_are_the_same_scores_on_other_episodes() -> None:
-    task = Task(id="q", question="?", golden_answers=("x",))
-    episodes = tuple(Episode(task=task, sample=i, trajectories=(Trajectory(segments=()),)) for i in range(4))
-    groups = [
-        Group(task=task, episodes=episodes, scores=tuple(Score(value=float(4 * g + i)) for i in range(4)))
-        for g in range(8)
-    ]
-    dealt = shuffled_scores(groups, key=(0, 1, 2))
-    before = [score.value for group in groups for score in group.scores]
+def test_shuffled_scores_are_the_same_scores_on_other_episodes():
+    text = Trajectory(segments=())
+    played = [make_group(*((text, Score(value=float(4 * g + i))) for i in range(4))) for g in range(8)]
+    dealt = shuffled_scores(played, key=(0, 1, 2))
+    before = [score.value for group in played for score in group.scores]
     after = [score.value for group in dealt for score in group.scores]
     assert sorted(map(float, after)) == before
     assert after != before
-    assert shuffled_scores(groups, key=(0, 1, 2)) == dealt
+    assert shuffled_scores(played, key=(0, 1, 2)) == dealt
 
 
-def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(
-    run: Run, recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_paid_by_a_published_scorer_logs_strict_exact_match_beside_it_everywhere(run, recipe_file, tmp_path):
     rewards = 'stage.1.reward=[{kind="format", weight=0.2}, {kind="answer", scorer="verl"}, {kind="token_f1"}]'
     last = run(recipe_file, tmp_path / "run", "stage.1.stop_after=2", rewards)
-    for row in metrics(tmp_path / "run"):
+    for row in figures(tmp_path / "run"):
         em, verl, formed, cover = (row[key] for key in ("em", "score_verl", "format", "token_f1"))
         assert row["reward_mean"] == pytest.approx(verl + 0.2 * formed + cover)
         assert em <= verl  # the tiny base writes one pair of answer tags at most
-    assert metrics(tmp_path / "run")[1]["em"] > 0
+    assert figures(tmp_path / "run")[1]["em"] > 0
     card = ProtocolCard.read(last)
     assert card is not None
     assert card.scorer == "verl"
     assert [part.kind for part in card.reward.parts] == ["format", "answer", "token_f1"]
     for name in ("base", "trained"):
-        found = json.loads((tmp_path / "run" / "eval" / f"{name}.json").read_text())
+        found = evaluation(tmp_path / "run", name)
         assert found["score_verl"]["n"] == found["em"]["n"] == 4
         assert found["protocol"]["scorer"] == "verl"
         assert {"em", "score_verl"} <= found["records"][0].keys()
 
 
-def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_scorer_that_the_prompt_does_not_fit_is_named_before_the_first_step(recipe_file, tmp_path):
     for scorer, said in (("verl", 0), ("search_r1", 1)):
         with learning(recipe_file, tmp_path / scorer, f"stage.1.reward.0.scorer={scorer}") as trainer:
             lines = [line for line in trainer.opening() if line.startswith("the scorer ")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -12,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import evaluation, log
 from test_kills import outcome
+from typer.testing import Result
 from verb import sleuth
 
 from sleuth.evaluation.eval_session import EvalSession
@@ -20,12 +21,7 @@ from sleuth.ranks import Ranks
 from sleuth.runs.interruption import SAME_REQUEST_SECONDS, Interrupted, StopRequest, forwarded_to
 from sleuth.training.grpo import GRPOTrainer
 
-BRIEF = (
-    "--set=stage.0.data.limit=1",
-    "--set=stage.1.prompts_per_step=2",
-    "--set=stage.1.env.turn_tokens=12",
-    "--set=stage.2.data.limit=1",
-)
+BRIEF = ("stage.0.data.limit=1", "stage.1.prompts_per_step=2", "stage.1.env.turn_tokens=12", "stage.2.data.limit=1")
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 
@@ -50,87 +46,76 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, step: int, *numbers: int) -> N
     monkeypatch.setattr(GRPOTrainer, "_update", update)
 
 
-@pytest.mark.parametrize(
-    ("step", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (3, signal.SIGINT)]
-)
-def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
-    recipe_file: Path,
-    tmp_path: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-    number: signal.Signals,
-) -> None:
-    folder = tmp_path / "run"
-    interrupting(monkeypatch, step, number)
-    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
-    assert stopped.exit_code == STATUS[number]
-    assert stopped.stderr.endswith(f"saved at step {step}; the same command goes on\n")
-    assert f"{number.name}: finishing the step, then saving" in (folder / "log.txt").read_text()
-    assert max(path.name for path in (folder / "checkpoints").iterdir()) == f"step-{step:06d}"
-    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
-    assert outcome(folder) == outcome(whole)
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "run"
 
 
 @pytest.fixture
-def whole(once: Callable[[str, Callable[[Path], object]], Path], recipe_file: Path) -> Path:
+def train(recipe_file) -> Callable[[Path], Result]:
+    return lambda folder: sleuth("train", recipe_file, "--run", folder, *(f"--set={override}" for override in BRIEF))
+
+
+@pytest.fixture
+def whole(once, train) -> Path:
     def make(folder: Path) -> None:
-        assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+        assert train(folder).exit_code == 0
 
     return once("never-interrupted", make)
 
 
-@SIGNALS
-def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(
-    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    folder = tmp_path / "run"
-    interrupting(monkeypatch, 3, number, number)
-    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+@pytest.mark.parametrize(
+    ("step", "number"), [pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow), (3, signal.SIGINT)]
+)
+def test_an_interrupted_and_continued_run_is_the_run_that_nobody_stopped(
+    train, folder, whole, monkeypatch, step, number
+):
+    interrupting(monkeypatch, step, number)
+    stopped = train(folder)
     assert stopped.exit_code == STATUS[number]
-    assert stopped.stderr.endswith("interrupted\n")
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000002"]
-    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+    assert stopped.stderr.endswith(f"saved at step {step}; the same command goes on\n")
+    assert f"{number.name}: finishing the step, then saving" in log(folder)
+    assert max(path.name for path in (folder / "checkpoints").iterdir()) == f"step-{step:06d}"
+    assert train(folder).exit_code == 0
     assert outcome(folder) == outcome(whole)
 
 
 @SIGNALS
-def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(
-    recipe_file: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    folder = tmp_path / "run"
+def test_a_second_signal_ends_the_run_in_the_middle_of_a_step(train, folder, whole, monkeypatch, number):
+    interrupting(monkeypatch, 3, number, number)
+    stopped = train(folder)
+    assert stopped.exit_code == STATUS[number]
+    assert stopped.stderr.endswith("interrupted\n")
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-000002"]
+    assert train(folder).exit_code == 0
+    assert outcome(folder) == outcome(whole)
+
+
+@SIGNALS
+def test_an_evaluation_ends_at_once_and_nothing_trained_is_lost(train, folder, whole, monkeypatch, number):
     shutil.copytree(whole, folder)
     (folder / "eval" / "trained.json").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(EvalSession, "ask", lambda *_: send(number))
-        stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+        stopped = train(folder)
     assert (stopped.exit_code, stopped.stderr.splitlines()[-1]) == (STATUS[number], "interrupted")
     assert not (folder / "eval" / "trained.json").exists()
-    assert sleuth("train", recipe_file, "--run", folder, *BRIEF).exit_code == 0
+    assert train(folder).exit_code == 0
     assert outcome(folder) == outcome(whole)
-    records = [json.loads((place / "eval" / "trained.json").read_text())["records"] for place in (folder, whole)]
-    assert records[0] == records[1]
+    assert evaluation(folder, "trained")["records"] == evaluation(whole, "trained")["records"]
 
 
-def test_an_interrupted_run_without_room_for_a_checkpoint_names_the_last_one(
-    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "run"
+def test_an_interrupted_run_without_room_for_a_checkpoint_names_the_last_one(train, folder, monkeypatch):
     interrupting(monkeypatch, 3, signal.SIGINT)
-    monkeypatch.setattr(
-        "sleuth.training.loop._saved", lambda trainer, context, step, last: _unless_third(trainer, step)
-    )
-    stopped = sleuth("train", recipe_file, "--run", folder, *BRIEF)
+    saved = lambda trainer, context, step, last: None if step == 3 else trainer.save(step)  # noqa: E731
+    monkeypatch.setattr("sleuth.training.loop._saved", saved)
+    stopped = train(folder)
     assert stopped.exit_code == 130
     assert "stopped at step 3 without room for its checkpoint; the same command goes on from " in stopped.stderr
     assert stopped.stderr.endswith("checkpoints/step-000002\n")
 
 
-def _unless_third(trainer: GRPOTrainer, step: int) -> Path | None:
-    return None if step == 3 else trainer.save(step)
-
-
-def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back() -> None:
+def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back():
     before = signal.getsignal(signal.SIGINT)
     told: list[str] = []
     with StopRequest(told.append) as request:
@@ -145,17 +130,15 @@ def test_signals_in_quick_succession_are_one_request_and_handlers_are_put_back()
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_signal_that_the_process_ignores_stays_ignored() -> None:
+def test_a_signal_that_the_process_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with StopRequest(print) as request:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert request.agreed(Ranks()) is None
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with StopRequest(print) as request:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert request.agreed(Ranks()) is None
+    signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path: Path) -> None:
+def test_a_signal_that_a_launcher_received_is_read_from_its_file(tmp_path):
     told: list[str] = []
     with forwarded_to(tmp_path / "signal"), StopRequest(told.append) as request:
         assert request.agreed(Ranks()) is None

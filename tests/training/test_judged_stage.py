@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from answer_key import AnswerKey
 from chat_server import MODEL, ChatServer, part, says, scored
+from refusals import refused
+from run_files import groups, rows, weights
 
 from sleuth.answers.factory import judges_in
 from sleuth.cite.citation_reward import CitationRecipe
@@ -23,15 +25,17 @@ from sleuth.evaluation.judge_exam import exam_paper, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.preference_tables import PairwiseRecipe, WinRateRecipe
 from sleuth.think.tables import ProbeRecipe, SuffixRecipe
 from sleuth.think.thought_probe import probe_thoughts
 from sleuth.think.win_rate import compare_writers
 from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
 SHORT = ("stage.1.steps=2", "stage.1.save_every=2")
+BAR = "stage.1.reward.0.judge.least_accuracy=0.9"
+PEOPLE = 12
+STATIC = ("static_criteria",)
+PAIRED = ("continuations", "suffixes", "criteria", "claims")
 
 
 def by_length(body: dict[str, Any]) -> tuple[int, object]:
@@ -46,7 +50,7 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def judged(recipe_file: Path, server: ChatServer) -> list[str]:
+def judged(server) -> list[str]:
     """The overrides that have a model judge the answers of a small search recipe."""
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
     return [
@@ -59,19 +63,23 @@ def judged(recipe_file: Path, server: ChatServer) -> list[str]:
     ]
 
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "run"
 
 
-def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    last = run(recipe_file, folder, *judged)
-    rows, asked, weights = metrics(folder), len(server.asked), (last / "model.safetensors").read_bytes()
-    assert asked == sum(row["judge_asked"] for row in rows) > 0
-    assert [row["judge_missing"] + row["judge_invalid"] for row in rows] == [0] * 4
-    assert all(0 <= row["rubric"] <= 1 and 0 <= row["citation_discipline"] <= 1 for row in rows)
+@pytest.fixture
+def train(run, recipe_file, judged, folder) -> Callable[..., Path]:
+    """Runs the judged recipe, or goes on with it."""
+    return lambda *overrides: run(recipe_file, folder, *judged, *overrides)
+
+
+def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(train, server, folder):
+    last = train()
+    steps, asked, before = rows(folder), len(server.asked), weights(last)
+    assert asked == sum(row["judge_asked"] for row in steps) > 0
+    assert [row["judge_missing"] + row["judge_invalid"] for row in steps] == [0] * 4
+    assert all(0 <= row["rubric"] <= 1 and 0 <= row["citation_discipline"] <= 1 for row in steps)
     kept = sqlite3.connect(folder / "verdicts.sqlite").execute("SELECT count(*) FROM verdicts").fetchone()
     assert kept == (asked,)
     card = ProtocolCard.read(last)
@@ -79,84 +87,72 @@ def test_a_killed_run_pays_for_no_verdict_twice_and_goes_on_to_the_same_weights(
     assert card.reward is not None
     assert card.reward.parts[0].scorer.startswith(f"http {MODEL} ")
     shutil.rmtree(last)  # as if it had been killed after scoring steps 3 and 4, and before it saved them
-    again = run(recipe_file, folder, *judged)
+    again = train()
     assert len(server.asked) == asked
-    assert [row["judge_asked"] for row in metrics(folder)[2:]] == [0, 0]
-    assert (again / "model.safetensors").read_bytes() == weights
+    assert [row["judge_asked"] for row in rows(folder)[2:]] == [0, 0]
+    assert weights(again) == before
 
 
-def test_what_the_judge_did_not_say_is_missing_and_never_zero(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path
-) -> None:
+def test_what_the_judge_did_not_say_is_missing_and_never_zero(train, server, folder):
     server.answer = lambda body: (400, {"detail": "?"}) if len(part(body, "answer")) % 7 == 0 else by_length(body)
-    run(recipe_file, tmp_path / "run", *judged, "stage.1.steps=1", "stage.1.save_every=1")
-    [row] = metrics(tmp_path / "run")
+    train("stage.1.steps=1", "stage.1.save_every=1")
+    [row] = rows(folder)
     assert row["judge_missing"] > 0
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
-    lost = [score for group in groups for score in group.scores if score.value is None]
-    assert row["missing_fraction"] == len(lost) / 8
-    assert lost
+    lost = [score for group in groups(folder) for score in group.scores if score.value is None]
+    assert row["missing_fraction"] == len(lost) / 8 > 0
     assert all("refused with 400" in score.note for score in lost)
 
 
-def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(
-    recipe_file: Path, judged: list[str], server: ChatServer
-) -> None:
+def test_a_judge_that_does_not_answer_ends_the_run_before_its_first_step(recipe_file, judged, server):
     require_inputs(load_recipe(recipe_file, judged))
-    nobody = [text.replace(server.url, "http://127.0.0.1:9") for text in judged]
-    with pytest.raises(
-        SleuthError, match=r"stage\.1 \(grpo\): the judge of the rubric reward: urls: .* does not answer"
-    ):
-        require_inputs(load_recipe(recipe_file, nobody))
+    said = refused(recipe_file, *(text.replace(server.url, "http://127.0.0.1:9") for text in judged))
+    assert said.startswith("stage.1 (grpo): the judge of the rubric reward: urls: ")
+    assert "does not answer" in said
     assert server.asked == []
 
 
 def test_a_judge_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_done_is_kept(
-    run: Run, recipe_file: Path, judged: list[str], server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    train, server, folder, monkeypatch
+):
     monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
     there, server.models = server.models, (200, {"data": [{"id": "another"}]})
     with pytest.raises(SleuthError, match=r"the judge of the rubric reward: .* does not serve it"):
-        run(recipe_file, tmp_path / "run", *judged, *SHORT)
+        train(*SHORT)
     assert server.asked == []
-    [base] = (tmp_path / "run" / "eval").iterdir()
+    [base] = (folder / "eval").iterdir()
     measured = base.read_bytes()
     server.models = there
-    run(recipe_file, tmp_path / "run", *judged, *SHORT)
-    assert (len(metrics(tmp_path / "run")), base.read_bytes()) == (2, measured)
+    train(*SHORT)
+    assert (len(rows(folder)), base.read_bytes()) == (2, measured)
 
 
-def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file: Path, judged: list[str]) -> None:
-    with pytest.raises(SleuthError, match="has no rubrics, so that there is nothing to judge its answers by"):
-        require_inputs(load_recipe(recipe_file, [*judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none"]))
+def test_answers_without_a_criterion_to_judge_them_by_are_refused(recipe_file, judged):
+    said = refused(recipe_file, *judged, "stage.1.reward.0.own=true", "stage.1.reward.0.static=none")
+    assert "has no rubrics, so that there is nothing to judge its answers by" in said
 
 
-PEOPLE = 12
-STATIC = ("static_criteria",)
-BAR = "stage.1.reward.0.judge.least_accuracy=0.9"
+# -- exams -------------------------------------------------------------------------------------------------------------
 
 
-def sits_exam(
-    server: ChatServer, monkeypatch: pytest.MonkeyPatch, *skills: str, guesses: Sequence[str] = ()
-) -> Callable[[], int]:
+@pytest.fixture
+def sits_exam(server, monkeypatch) -> Callable[..., Callable[[], int]]:
     """Has the server answer an exam rightly but in the skills that it guesses, and judge answers by their length.
     Returns how many calls the exam has made."""
     monkeypatch.setattr("sleuth.evaluation.judge_exam.PEOPLE", PEOPLE)
-    key = AnswerKey(exam_paper(PEOPLE, skills), lambda question: question.skill in guesses)
-    server.answer = lambda body: key.reply(body) if key.knows(body) else by_length(body)
-    return lambda: sum(map(key.knows, server.asked))
+
+    def sits(*skills: str, guesses: Sequence[str] = ()) -> Callable[[], int]:
+        key = AnswerKey(exam_paper(PEOPLE, skills), lambda question: question.skill in guesses)
+        server.answer = lambda body: key.reply(body) if key.knows(body) else by_length(body)
+        return lambda: sum(map(key.knows, server.asked))
+
+    return sits
 
 
 def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_that_it_trained(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = sits_exam(server, monkeypatch, *STATIC)
-    last = run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    train, sits_exam, folder
+):
+    calls = sits_exam(*STATIC)
+    last = train(BAR, *SHORT)
     [card] = json.loads((last / "judges.json").read_text())
     right = card["skills"]["static_criteria"]["accuracy"]
     assert ([*card["skills"]], right["value"], right["n"]) == (["static_criteria"], 1.0, PEOPLE)
@@ -164,125 +160,88 @@ def test_a_judge_that_passes_its_exam_pays_and_its_card_is_in_every_checkpoint_t
     assert "| static criteria | 1.000 | 0.758 to 1.000 | 12 | " in (last / "README.md").read_text()
     assert calls() == card["calls"] > card["questions"] == PEOPLE * 8
     shutil.rmtree(last)
-    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    train(BAR, *SHORT)
     assert calls() == card["calls"]  # who has passed is not asked again
     assert json.loads((last / "judges.json").read_text()) == [card]
-    assert "static criteria" in write_report(tmp_path / "run").read_text()
+    assert "static criteria" in write_report(folder).read_text()
 
 
-def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined_again(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = sits_exam(server, monkeypatch, *STATIC)
-    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
-    file, asked = tmp_path / "run" / "judges.json", calls()
+def test_a_judge_whose_old_card_says_nothing_of_what_it_is_asked_for_is_examined_again(train, sits_exam, folder):
+    calls = sits_exam(*STATIC)
+    train(BAR, *SHORT)
+    file, asked = folder / "judges.json", calls()
     [card] = json.loads(file.read_text())
     old = {"judge": card["judge"], "cases": {}, "sheets": {}, "pairs": {}, "accuracy": 1.0, "sheet_accuracy": None}
     file.write_text(json.dumps([old]))
-    write_report(tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004", ignore_errors=True)
-    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
+    write_report(folder)
+    for checkpoint in (folder / "checkpoints").iterdir():
         shutil.rmtree(checkpoint)
-    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
+    train(BAR, *SHORT)
     assert calls() == 2 * asked
     assert json.loads(file.read_text())[0]["skills"] == card["skills"]
 
 
-def test_a_judge_of_two_rewards_sits_one_exam(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_judge_of_two_rewards_sits_one_exam(run, recipe_file, judged, server, sits_exam, folder):
     skills = ("static_criteria", "static_criteria_without_evidence")
-    calls = sits_exam(server, monkeypatch, *skills)
+    calls = sits_exam(*skills)
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}', least_accuracy=0.9}}"
     rubric = f"kind='rubric', own=false, static='refiner', judge={judge}"
     rewards = f"stage.1.reward=[{{{rubric}}}, {{{rubric}, sees_evidence=false}}]"
-    last = run(recipe_file, tmp_path / "run", *judged[:-1], rewards, *SHORT)
+    last = run(recipe_file, folder, *judged[:-1], rewards, *SHORT)
     [card] = json.loads((last / "judges.json").read_text())
     assert (*card["skills"],) == skills
     assert calls() == card["calls"]
 
 
-def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sits_exam(server, monkeypatch, *STATIC, guesses=STATIC)
+def test_a_judge_below_the_bar_trains_nothing_and_may_try_again(train, sits_exam, folder):
+    sits_exam(*STATIC, guesses=STATIC)
     expected = (
         r"right about 0\.[456]\d\d \(.*\) of an exam's static criteria \(of the kind .*; n = 12\), .* trained by it"
     )
     with pytest.raises(SleuthError, match=expected):
-        run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    sits_exam(server, monkeypatch, *STATIC)
-    run(recipe_file, tmp_path / "run", *judged, BAR, *SHORT)
-    assert len(metrics(tmp_path / "run")) == 2
+        train(BAR, *SHORT)
+    assert not (folder / "metrics.jsonl").exists()
+    sits_exam(*STATIC)
+    train(BAR, *SHORT)
+    assert len(rows(folder)) == 2
 
 
-def test_a_judge_that_is_right_about_single_criteria_only_is_not_paid_for_sheets(
-    run: Run,
-    recipe_file: Path,
-    judged: list[str],
-    server: ChatServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_judge_that_is_right_about_single_criteria_only_is_not_paid_for_sheets(train, sits_exam):
     skills = ("static_criteria", "static_criteria_on_sheets")
-    sits_exam(server, monkeypatch, *skills, guesses=skills[1:])
-    sheets = ('stage.1.reward.0.calls="per_answer_or_rubric"', BAR)
+    sits_exam(*skills, guesses=skills[1:])
     with pytest.raises(SleuthError, match=r"an exam's static criteria on sheets .* nothing is trained by it"):
-        run(recipe_file, tmp_path / "run", *judged, *sheets, *SHORT)
-
-
-PAIRED = ("continuations", "suffixes", "criteria", "claims")
+        train('stage.1.reward.0.calls="per_answer_or_rubric"', BAR, *SHORT)
 
 
 @pytest.mark.parametrize(
-    ("reward", "asked"),
+    ("table", "kind", "asked"),
     [
-        ({"kind": "pairwise"}, "continuations"),
-        ({"kind": "suffix"}, "suffixes"),
-        ({"kind": "rubric"}, "criteria"),
-        ({"kind": "citation"}, "claims"),
+        (PairwiseRecipe, "pairwise", "continuations"),
+        (SuffixRecipe, "suffix", "suffixes"),
+        (RubricRecipe, "rubric", "criteria"),
+        (CitationRecipe, "citation", "claims"),
     ],
 )
 def test_a_judge_must_be_right_in_what_it_is_paid_for_and_in_nothing_else(
-    reward: dict[str, str], asked: str, server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = {"pairwise": PairwiseRecipe, "suffix": SuffixRecipe, "rubric": RubricRecipe, "citation": CitationRecipe}
+    server, sits_exam, tmp_path, table, kind, asked
+):
     judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
-    recipe = tables[reward["kind"]].model_validate(reward | {"judge": judge})
-    others = [skill for skill in PAIRED if skill != asked]
-    for guesses, barred in (([asked], True), (others, False)):
-        sits_exam(server, monkeypatch, *PAIRED, guesses=guesses)
-        said: list[str] = []
-        with JudgePool(tmp_path / str(barred) / "verdicts.sqlite") as judge_pool:
-            if barred:
-                with pytest.raises(SleuthError, match=f"the judge of the {recipe.kind} reward.* of an exam's {asked} "):
-                    require_accurate(judges_in([recipe]), judge_pool, said.append)
-            else:
-                [card] = require_accurate(judges_in([recipe]), judge_pool, said.append)
-                assert [*card["skills"]] == [asked]
-                assert f"is right about 1.000 (0.758 to 1.000) of an exam's {asked} (n = 12)" in said[0]
+    recipe, said = table.model_validate({"kind": kind, "judge": judge}), list[str]()
+    sits_exam(*PAIRED, guesses=[asked])
+    with (
+        JudgePool(tmp_path / "barred" / "verdicts.sqlite") as judge_pool,
+        pytest.raises(SleuthError, match=f"the judge of the {kind} reward.* of an exam's {asked} "),
+    ):
+        require_accurate(judges_in([recipe]), judge_pool, said.append)
+    sits_exam(*PAIRED, guesses=[skill for skill in PAIRED if skill != asked])
+    with JudgePool(tmp_path / "passed" / "verdicts.sqlite") as judge_pool:
+        [card] = require_accurate(judges_in([recipe]), judge_pool, said.append)
+    assert [*card["skills"]] == [asked]
+    assert f"is right about 1.000 (0.758 to 1.000) of an exam's {asked} (n = 12)" in said[-1]
 
 
-def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(
-    server: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sits_exam(server, monkeypatch, *PAIRED, guesses=["continuations", "suffixes"])
+def test_a_stage_that_measures_by_a_judge_holds_it_to_its_bar(server, sits_exam, tmp_path):
+    sits_exam(*PAIRED, guesses=["continuations", "suffixes"])
     judge = {"kind": "http", "urls": [server.url], "model": MODEL, "least_accuracy": 0.8}
     data = {"kind": "text", "texts": "texts.jsonl", "prefix_tokens": 8, "suffix_tokens": 8}
     probe = ProbeRecipe.model_validate(

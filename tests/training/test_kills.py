@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from forked import ForkedSleuth
+from run_files import bytes_of, figures, written
 
 RHYTHM = ("stage.1.save_every=1", "stage.1.keep=1", "stage.1.milestone_every=2", "stage.1.steps=4")
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.probe_prompts=0")
@@ -61,13 +61,9 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], list[dict[str, object]], li
     files = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted((folder / "checkpoints").rglob("*"))
-        if path.name in ("model.safetensors", "protocol.json")
+        if path.name == "protocol.json"
     }
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows]
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    rollouts = {path.name: path.read_bytes() for path in sorted((folder / "rollouts").iterdir())}
-    return files, rows, names, rollouts
+    return files, figures(folder), written(folder), bytes_of(folder)
 
 
 def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
@@ -87,12 +83,10 @@ def survives(kills: int, recipe: Path, place: Path, seed: int) -> None:
 
 
 @pytest.mark.sentinel
-def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_run_killed_once_is_the_run_that_was_never_killed(recipe_file, tmp_path):
     survives(1, recipe_file, tmp_path, seed=0)
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(
-    recipe_file: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_any_of_fifty_moments_is_the_run_that_was_never_killed(recipe_file, tmp_path):
     survives(50, recipe_file, tmp_path, seed=1)

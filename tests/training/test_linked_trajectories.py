@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
+from played import written
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.learn.batch import Batch, batch_of_groups
+from sleuth.learn.losses import Normaliser
 from sleuth.learn.models import random_model
 from sleuth.learn.objective import PolicyLoss
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
-from sleuth.recipe import GrpoRecipe, InitRecipe
-from sleuth.runs.rollouts import read_advantages, read_rollouts, write_rollouts
+from sleuth.recipe import InitRecipe
 from sleuth.training.step_metrics import response_tokens, step_figures
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
 from sleuth.world.tokens import make_tokenizer
@@ -26,66 +26,30 @@ ASKED = Action(kind="search", text="Ada")
 SAID = Action(kind="answer", text="Tarn")
 
 
-def segment(author: str, *tokens: int) -> Segment:
-    written = author == "policy"
-    return Segment(
-        author=author,  # type: ignore[arg-type]
-        tokens=tokens,
-        text=".",
-        logprobs=tuple(-0.5 for _ in tokens) if written else None,
-        policy_version=0 if written else None,
-    )
+def read(author: Literal["template", "env"], *tokens: int) -> Segment:
+    return Segment(author=author, tokens=tokens, text=".")
 
 
-LINKED = Episode(
-    task=TASK,
-    sample=0,
-    trajectories=(
-        Trajectory(
-            segments=(segment("template", 1, 2), segment("policy", 3, 4, 5, 6)), actions=(ASKED,), stop="rewritten"
-        ),
-        Trajectory(
-            segments=(segment("template", 1, 2), segment("env", 5, 6), segment("template", 7), segment("policy", 8, 9)),
-            actions=(FOUND, SAID),
-        ),
-    ),
+BEFORE = Trajectory(segments=(read("template", 1, 2), written(3, 4, 5, 6)), actions=(ASKED,), stop="rewritten")
+AFTER = Trajectory(
+    segments=(read("template", 1, 2), read("env", 5, 6), read("template", 7), written(8, 9)), actions=(FOUND, SAID)
 )
-WHOLE = Episode(
-    task=TASK,
-    sample=1,
-    trajectories=(Trajectory(segments=(segment("template", 1, 2), segment("policy", 9, 9, 3)), stop="turns"),),
-)
+SHORT = Trajectory(segments=(read("template", 1, 2), written(9, 9, 3)), stop="turns")
+LINKED = Episode(task=TASK, sample=0, trajectories=(BEFORE, AFTER))
+WHOLE = Episode(task=TASK, sample=1, trajectories=(SHORT,))
 GROUP = Group(task=TASK, episodes=(LINKED, WHOLE), scores=(Score(value=1.0), Score(value=0.0)))
 ADVANTAGES = [[0.75, -0.5]]
 
 
-def stage(normalise: Literal["token", "sequence", "constant"]) -> GrpoRecipe:
-    return GrpoRecipe(
-        kind="grpo",
-        steps=1,
-        prompts_per_step=1,
-        samples_per_prompt=2,
-        learning_rate=1e-3,
-        context=64,
-        data={"questions": "q.jsonl"},
-        env={"kind": "search", "dialect": "chat", "prompt": "tool_rules", "prompt_role": "user", "retriever": "empty"},
-        reward=[{"kind": "answer"}],
-        loss={"normalise": normalise} | ({"constant": 10} if normalise == "constant" else {}),
-    )  # type: ignore[arg-type]
-
-
-def batch_of(normalise: Literal["token", "sequence", "constant"]) -> Batch:
-    loss = stage(normalise).loss
-    return batch_of_groups([GROUP], ADVANTAGES, normalise=loss.normalise, constant=loss.constant)
+def batch_of(normalise: Normaliser) -> Batch:
+    return batch_of_groups([GROUP], ADVANTAGES, normalise=normalise, constant=10 if normalise == "constant" else None)
 
 
 @pytest.mark.parametrize(
     ("normalise", "of_linked", "of_whole"),
     [("token", 6 / 9, 3 / 9), ("sequence", 1 / 2, 1 / 2), ("constant", 0.3, 0.15)],
 )
-def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
-    normalise: Literal["token", "sequence", "constant"], of_linked: float, of_whole: float
-) -> None:
+def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(normalise, of_linked, of_whole):
     batch = batch_of(normalise)
     assert [set(row[trained].tolist()) for row, trained in zip(batch.advantages, batch.trained, strict=True)] == [
         {0.75},
@@ -97,13 +61,13 @@ def test_linked_trajectories_share_the_advantage_and_weigh_as_one_episode(
     assert len(set(batch.weights[:2][batch.trained[:2]].tolist())) == 1
 
 
-def test_the_copy_of_a_turn_is_read_and_never_trained() -> None:
+def test_the_copy_of_a_turn_is_read_and_never_trained():
     batch = batch_of("token")
     assert batch.tokens[1, :7].tolist() == [1, 2, 5, 6, 7, 8, 9]
     assert batch.trained[1, :7].tolist() == [False, False, False, False, False, True, True]
 
 
-def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weights() -> None:
+def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weights():
     tokenizer = make_tokenizer(200)
     shape = InitRecipe(layers=1, width=16, heads=1, kv_heads=1, head_dim=16, mlp=16, context=64)
     policy = Policy(random_model(shape, tokenizer, seed=0), Optimisation(steps=1, learning_rate=1e-3))
@@ -117,26 +81,16 @@ def test_the_gradient_of_linked_trajectories_is_the_sum_of_both_under_their_weig
     assert all(part.abs().max() > 0 for _, part in parts)
 
 
-def test_linked_trajectories_are_recorded_and_come_back(tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "r.parquet", [GROUP], ADVANTAGES)
-    assert read_rollouts(tmp_path / "r.parquet") == [GROUP]
-    assert read_advantages(tmp_path / "r.parquet") == ADVANTAGES
-
-
-def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote() -> None:
+def test_figures_of_an_episode_count_a_search_once_and_all_that_the_policy_wrote():
     figures = step_figures([GROUP], ADVANTAGES)
     assert response_tokens(LINKED) == 6
     assert figures["searches_mean"] == 0.5
     assert figures["response_tokens_mean"] == 4.5
 
 
-def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_actions_once() -> None:
+def test_the_record_of_a_question_holds_all_linked_trajectories_and_tells_its_actions_once():
     record = question_record(LINKED, GROUP.scores[0])
     authors = [segment["author"] for segment in record["segments"]]
     assert authors == ["template", "policy", "template", "env", "template", "policy"]
     assert [action["kind"] for action in record["actions"]] == ["search", "answer"]
     assert (record["searches"], record["stop"]) == (1, "answered")
-
-
-def test_an_episode_of_one_trajectory_is_that_trajectory() -> None:
-    assert WHOLE.whole == WHOLE.trajectory

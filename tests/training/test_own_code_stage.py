@@ -10,18 +10,16 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from run_files import evaluation, figures, groups, log, manifest, rows, weights
 from verb import sleuth
 
-from sleuth.episodes.function import code_differences, own_code_in
+from sleuth.episodes.function import code_differences
 from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.episodes.scripted import ScriptedEngine
-from sleuth.recipe import load_recipe
 from sleuth.report.page import write_report
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
-Once = Callable[[str, Callable[[Path], object]], Path]
 
 REWARDS = """
 from sleuth.types import Episode, Score
@@ -83,12 +81,12 @@ def write_own_recipe(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def recipe(recipe_file: Path, tmp_path: Path) -> Path:
+def recipe(recipe_file, tmp_path) -> Path:
     return write_own_recipe(tmp_path, recipe_file.read_text())
 
 
 @pytest.fixture
-def ended(run: Run, recipe_file: Path, once: Once) -> Run:
+def ended(run, recipe_file, once) -> Run:
     """`ended(*overrides)`: the last checkpoint of a run with the user's code as it is, made once for all tests."""
 
     def last(*overrides: str) -> Path:
@@ -102,55 +100,45 @@ def ended(run: Run, recipe_file: Path, once: Once) -> Run:
     return last
 
 
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def comparable(folder: Path) -> list[dict]:
-    return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows(folder)]
-
-
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended: Run) -> None:
+def card_of(checkpoint: Path) -> ProtocolCard:
+    card = ProtocolCard.read(checkpoint)
+    assert card is not None
+    return card
+
+
+def test_a_reward_of_the_user_is_paid_measured_and_recorded(ended):
     last = ended(PYTHON_REWARD, SHORT)
     folder = last.parents[1]
     first = rows(folder)[0]
     assert first["reward_mean"] == pytest.approx(first["score_brevity"])
-    [group, *_] = read_rollouts(folder / "rollouts" / "step-000001.parquet")
+    [group, *_] = groups(folder, 1)
     for episode, score in zip(group.episodes, group.scores, strict=True):
         written = sum(len(one.tokens) for one in episode.whole.segments if one.author == "policy")
         assert score.value == pytest.approx(1 - written / 30)
-    for name in ("base", "trained"):
-        assert json.loads((folder / "eval" / f"{name}.json").read_text())["score_brevity"]["n"] == 2
-    card = ProtocolCard.read(last)
-    assert card is not None
-    assert card.reward is not None
-    [part] = card.reward.parts
-    assert (part.kind, part.scorer) == ("python", "own_rewards:brevity, limit=30")
-    sources = {"own_rewards.py": digest(REWARDS)}
-    assert part.sources == sources
-    assert json.loads((folder / "manifest.json").read_text())["sources"] == {"grpo": sources}
+    assert [evaluation(folder, name)["score_brevity"]["n"] for name in ("base", "trained")] == [2, 2]
+    [part], sources = card_of(last).reward.parts, {"own_rewards.py": digest(REWARDS)}
+    assert (part.kind, part.scorer, part.sources) == ("python", "own_rewards:brevity, limit=30", sources)
+    assert manifest(folder)["sources"] == {"grpo": sources}
 
 
-def test_parts_of_the_users_score_touch_no_figure_of_ours(ended: Run) -> None:
-    both = "stage.1.reward=[{ kind = 'answer' }, { kind = 'python', function = 'own_rewards:named' }]"
-    last = ended(both, SHORT)
-    folder = last.parents[1]
+def test_parts_of_the_users_score_touch_no_figure_of_ours(ended):
+    folder = ended("stage.1.reward=[{ kind = 'answer' }, { kind = 'python', function = 'own_rewards:named' }]", SHORT)
+    folder = folder.parents[1]
     for number, row in enumerate(rows(folder), start=1):
         assert (row["stage"], row["step"], row["score_named/step"]) == ("grpo", number, 99)
         assert 0 <= row["em"] <= 1
         assert row["learning_rate"] != 99
         assert row["reward_mean"] < 99
         assert "correct" not in row
-    [group, *_] = read_rollouts(folder / "rollouts" / "step-000001.parquet")
-    score = group.scores[0]
+    score = groups(folder, 1)[0].scores[0]
     assert score.note in ("correct", "wrong", "no_answer", "malformed")
     assert score.parts[score.note] == 1
     assert score.notes == {"named": "a note of the user"}
-    trained = json.loads((folder / "eval/trained.json").read_text())
+    trained = evaluation(folder, "trained")
     assert trained["score_named/step"]["value"] == 99
     assert "headline" not in trained  # answers are compared with golden ones
     record = trained["records"][0]
@@ -161,117 +149,89 @@ def test_parts_of_the_users_score_touch_no_figure_of_ours(ended: Run) -> None:
         assert shown in text
 
 
-def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended: Run) -> None:
+def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
     paid = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:named', weight = 2 }, { kind = 'format' }]"
     last = ended(paid, PYTHON_ENV, SHORT)
-    folder = last.parents[1]
-    trained = json.loads((folder / "eval/trained.json").read_text())
+    trained = evaluation(last.parents[1], "trained")
     assert trained["headline"][:2] == ["score", "score_named"]
     for record in trained["records"]:
         assert record["score"] == pytest.approx(2 * record["score_named"] + record["well_formed"])
-    log = (folder / "log.txt").read_text()
-    assert f"trained: score {trained['score']['value']:.3f} [" in log
-    assert "exact match" not in log
+    said = log(last.parents[1])
+    assert f"trained: score {trained['score']['value']:.3f} [" in said
+    assert "exact match" not in said
     assert list(trained["outcomes"]) == ["answered"]
-    table = (last / "README.md").read_text().partition("## Measured")[2]
-    assert table.index("| score |") < table.index("| score_named |") < table.index("| score_named/step |")
-    assert table.index("| score_named/step |") < table.index("| em |")
+    readme = (last / "README.md").read_text()
+    assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in readme
+    table = readme.partition("## Measured")[2]
+    places = [table.index(f"| {name} |") for name in ("score", "score_named", "score_named/step", "em")]
+    assert places == sorted(places)
 
 
-def test_a_changed_reward_is_refused_on_resume_unless_it_is_accepted(run: Run, recipe: Path, tmp_path: Path) -> None:
-    run(recipe, tmp_path / "run", PYTHON_REWARD, SHORT)
-    (tmp_path / "own_rewards.py").write_text(REWARDS + "\n# another byte\n")
+@pytest.mark.parametrize(
+    ("override", "file"),
+    [
+        (PYTHON_REWARD, "own_rewards.py"),
+        pytest.param(PYTHON_ENV, "own_env.py", marks=pytest.mark.slow),
+        pytest.param(OWN_LOSS, "own_losses.py", marks=pytest.mark.slow),
+    ],
+)
+def test_changed_code_is_refused_on_resume_unless_it_is_accepted(run, recipe, tmp_path, override, file):
+    run(recipe, tmp_path / "run", override, SHORT)
+    before = digest((tmp_path / file).read_text())[:12]
+    with (tmp_path / file).open("a") as source:
+        source.write("\n# another byte\n")
+    now = digest((tmp_path / file).read_text())[:12]
     with pytest.raises(SleuthError) as caught:
-        run(recipe, tmp_path / "run", PYTHON_REWARD)
-    message = str(caught.value)
-    before, now = digest(REWARDS)[:12], digest(REWARDS + "\n# another byte\n")[:12]
-    assert f"own_rewards.py ({before}), the recipe own_rewards.py ({now})" in message
-    arguments = ["train", recipe, "--set", PYTHON_REWARD, "--run", tmp_path / "run"]
-    wrong = sleuth(*arguments, "--accept-reward", "nonsense")
+        run(recipe, tmp_path / "run", override)
+    if file == "own_rewards.py":
+        assert f"{file} ({before}), the recipe {file} ({now})" in str(caught.value)
+    else:
+        assert f"{file} changed after it was saved; start a new run, or continue" in str(caught.value)
+    arguments = ["train", recipe, "--set", override, "--run", tmp_path / "run", "--accept-reward"]
+    wrong = sleuth(*arguments, "nonsense")
     assert wrong.exit_code == 2
     assert [line.split()[0] for line in wrong.stderr.splitlines()] == ["code:", "error:"]
-    accepted = sleuth(*arguments, "--accept-reward", message.split()[-1])
+    accepted = sleuth(*arguments, str(caught.value).split()[-1])
     assert accepted.exit_code == 0, accepted.stderr
     assert len(rows(tmp_path / "run")) == 4
 
 
-def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_a_changed_file_that_a_function_reads_is_refused_on_resume(run, recipe, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("one")
     override = PYTHON_REWARD.replace(" }]", f", files = ['{words}'] }}]")
     run(recipe, tmp_path / "run", override, SHORT)
     recorded = {"own_rewards.py": digest(REWARDS), str(words): digest("one")}
-    assert json.loads((tmp_path / "run/manifest.json").read_text())["sources"] == {"grpo": recorded}
+    assert manifest(tmp_path / "run")["sources"] == {"grpo": recorded}
     words.write_text("two")
     with pytest.raises(SleuthError) as caught:
         run(recipe, tmp_path / "run", override)
     assert f"{words} ({digest('one')[:12]})" in str(caught.value)
 
 
-def test_files_that_environments_and_losses_read_are_part_of_their_code(recipe: Path, tmp_path: Path) -> None:
-    words = tmp_path / "words.txt"
-    words.write_text("one")
-    given = [one[: -len(" }")] + f", files = ['{words}'] }}" for one in (PYTHON_ENV, OWN_LOSS)]
-    stage = load_recipe(recipe, given).stage[1]
-    before = own_code_in(stage)
-    words.write_text("two")
-    assert code_differences(before, own_code_in(stage)) == [str(words)]
-
-
-@pytest.mark.parametrize(
-    "override", [*(pytest.param(own, marks=pytest.mark.slow) for own in (PYTHON_REWARD, OWN_LOSS)), PYTHON_ENV]
-)
-def test_stopped_and_continued_is_the_run_that_never_stopped(
-    override: str, run: Run, recipe: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("override", [pytest.param(PYTHON_REWARD, marks=pytest.mark.slow), PYTHON_ENV])
+def test_stopped_and_continued_is_the_run_that_never_stopped(run, recipe, tmp_path, override):
     whole = run(recipe, tmp_path / "whole", override)
     run(recipe, tmp_path / "parts", override, SHORT)
-    continued = run(recipe, tmp_path / "parts", override)
-    assert (continued / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert comparable(tmp_path / "parts") == comparable(tmp_path / "whole")
+    assert weights(run(recipe, tmp_path / "parts", override)) == weights(whole)
+    assert figures(tmp_path / "parts") == figures(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("override", "file"),
-    [
-        (PYTHON_ENV, "own_env.py"),
-        pytest.param(OWN_LOSS, "own_losses.py", marks=pytest.mark.slow),
-    ],
-)
-def test_changed_code_is_refused_on_resume_unless_it_is_accepted(
-    override: str, file: str, run: Run, recipe: Path, tmp_path: Path
-) -> None:
-    run(recipe, tmp_path / "run", override, SHORT)
-    with (tmp_path / file).open("a") as source:
-        source.write("\n# another byte\n")
-    with pytest.raises(SleuthError, match=f"{file} changed after it was saved; start a new run, or continue") as caught:
-        run(recipe, tmp_path / "run", override)
-    accepted = sleuth(
-        *("train", recipe, "--set", override, "--run", tmp_path / "run"),
-        *("--accept-reward", str(caught.value).split()[-1]),
-    )
-    assert accepted.exit_code == 0, accepted.stderr
-
-
-def test_episodes_are_played_in_the_users_environment(ended: Run) -> None:
+def test_episodes_are_played_in_the_users_environment(ended):
     last = ended(PYTHON_ENV, SHORT)
-    [group, *_] = read_rollouts(last.parents[1] / "rollouts" / "step-000001.parquet")
-    trajectory = group.episodes[0].trajectory
+    trajectory = groups(last.parents[1], 1)[0].episodes[0].trajectory
     assert [segment.author for segment in trajectory.segments] == ["env", "policy"] * 3
     assert (trajectory.segments[2].text, trajectory.stop, len(trajectory.actions)) == ("\nmore\n", "answered", 3)
-    card = ProtocolCard.read(last)
-    assert card is not None
-    assert card.env is not None
-    assert card.env.model_dump() == {
+    assert card_of(last).env.model_dump() == {
         "functions": ("own_env:Longer",),
         "parameters": {"turns": 3},
         "sources": {"own_env.py": digest(ENV)},
     }
-    record = json.loads((last.parents[1] / "eval/trained.json").read_text())["records"][0]
+    record = evaluation(last.parents[1], "trained")["records"][0]
     assert [action["kind"] for action in record["actions"]] == ["answer"] * 3
 
 
-def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Path, tmp_path: Path, world: Path) -> None:
+def test_a_card_never_makes_a_command_import_what_it_names(run, recipe, tmp_path, world):
     with_env = run(recipe, tmp_path / "env", PYTHON_ENV, SHORT)
     with_reward = run(recipe, tmp_path / "reward", PYTHON_REWARD, OWN_LOSS, SHORT)
     for name in ("own_env", "own_rewards", "own_losses"):
@@ -287,36 +247,25 @@ def test_a_card_never_makes_a_command_import_what_it_names(run: Run, recipe: Pat
         assert "was trained in own_env:Longer, code of your own that its card does not start" in result.stderr
 
 
-def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended: Run) -> None:
-    last = ended(PYTHON_REWARD, OWN_LOSS, SHORT)
-    other = ended(PYTHON_REWARD, OWN_LOSS.replace("2.0", "1.0"), SHORT)
+def test_a_loss_of_the_user_moves_the_weights_and_is_recorded(ended):
+    last, other = (ended(PYTHON_REWARD, OWN_LOSS.replace("2.0", factor), SHORT) for factor in ("2.0", "1.0"))
     one, two = rows(last.parents[1])[0], rows(other.parents[1])[0]
     assert one["loss"] == pytest.approx(2 * two["loss"], rel=1e-4)
     assert one["gradient_norm"] == pytest.approx(2 * two["gradient_norm"], rel=1e-4)
     assert one["clip_fraction"] is None
-    assert (last / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
-    card = ProtocolCard.read(last)
-    assert card is not None
-    assert card.loss is not None
-    assert card.loss.functions == ("own_losses:plain",)
-    plain = ProtocolCard.read(other)
-    assert plain is not None
-    assert card.hash == plain.hash  # evaluations are compared whatever the loss was
+    assert weights(last) != weights(other)
+    assert card_of(last).loss.functions == ("own_losses:plain",)
+    assert card_of(last).hash == card_of(other).hash  # evaluations are compared whatever the loss was
 
 
-def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(
-    run: Run, recipe: Path, tmp_path: Path
-) -> None:
-    text = (
-        "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 20) if len(calls) else 0\n"
-    )
+def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what_it_has(run, recipe, tmp_path):
+    text = "calls = []\ndef late(episode):\n    calls.append(1)\n    return 1 / (len(calls) < 20)\n"
     (tmp_path / "own_rewards.py").write_text(text)
     override = "stage.1.reward=[{ kind = 'python', function = 'own_rewards:late' }]"
     with pytest.raises(SleuthError) as caught:
         run(recipe, tmp_path / "run", override, "stage.1.save_every=1")
-    message = str(caught.value)
-    assert "scores are missing (" in message
-    assert "own_rewards.py:4: late: ZeroDivisionError: division by zero)" in message
+    assert "scores are missing (" in str(caught.value)
+    assert "own_rewards.py:4: late: ZeroDivisionError: division by zero)" in str(caught.value)
     done = rows(tmp_path / "run")
     assert done
     assert all(row["missing_fraction"] <= 0.5 for row in done)
@@ -326,31 +275,19 @@ def test_a_run_whose_reward_always_fails_ends_with_the_users_line_and_keeps_what
 @pytest.mark.parametrize(
     ("file", "text", "override", "reason"),
     [
-        ("own_rewards.py", "def brevity(episode): return 'x'", "", "own_rewards.py:1: brevity: returned 'x'; exp"),
-        ("own_rewards.py", "def brevity(episode): return episode.trajectory.actions[3]", "",
-         "own_rewards.py:1: brevity: IndexError: tuple index out of range"),
-        ("own_env.py", "class Longer:\n    def __init__(self, task): 1 / 0", PYTHON_ENV,
+        ("own_rewards.py", "def brevity(episode, limit): return 'x'", PYTHON_REWARD,
+         "own_rewards.py:1: brevity: returned 'x'; exp"),
+        ("own_env.py", "class Longer:\n    def __init__(self, task, turns): 1 / 0", PYTHON_ENV,
          "own_env.py:2: Longer: ZeroDivisionError: division by zero"),
+        ("own_env.py", ENV.replace("max_tokens=6", "max_tokens=0", 1), PYTHON_ENV.replace("stage.1", "stage.0"),
+         "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens, or done"),
         ("own_losses.py", "def plain(logprobs, old_logprobs, advantages, weights): return 3", OWN_LOSS,
          "own_losses.py:1: plain: has no parameter factor; it has none"),
     ],
 )  # fmt: skip
-def test_a_check_calls_each_once_and_names_the_users_line(
-    file: str, text: str, override: str, reason: str, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_check_calls_each_once_and_names_the_users_line(recipe, tmp_path, file, text, override, reason):
     (tmp_path / file).write_text(text)
-    reward = PYTHON_REWARD.replace(", parameters = { limit = 30 }", "") if file == "own_rewards.py" else "seed=4"
-    override = override.replace(", parameters = { turns = 3 }", "")
-    assert reason in refused(recipe, reward, *([override] if override else []))
-
-
-def test_prints_of_the_user_do_not_break_json(recipe: Path) -> None:
-    with recipe.open("a") as file:
-        file.write('\n[set]\n"grpo.reward" = [{ kind = "python", function = "own_rewards:brevity" }]\n')
-    found = sleuth("check", "recipe", recipe, "--json")
-    assert found.exit_code == 0, found.stderr
-    assert json.loads(found.stdout)["ok"] is True
-    assert "a print of the user" in found.stderr
+    assert reason in refused(recipe, override)
 
 
 TOOLS = """
@@ -387,9 +324,7 @@ class CallingEngine(ScriptedEngine):
         return {}
 
 
-def test_a_resumed_run_uses_the_results_that_tools_gave_before(
-    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_uses_the_results_that_tools_gave_before(run, recipe, tmp_path, monkeypatch):
     """The tool answers otherwise at each call. The run is killed after step 2, and its last checkpoint is of step 1."""
     monkeypatch.setattr(
         "sleuth.training.grpo.training_engine", lambda stage, context, model, tokenizer: (CallingEngine(tokenizer), [])
@@ -400,8 +335,7 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     overrides = [f"stage.1.env={{ {env} }}", PYTHON_REWARD, "stage.1.save_every=1", "stage.1.context=600"]
     overrides += ["stage.1.loss.old_logprobs=learner", "stage.1.samples_per_prompt=8", SHORT]
     run(recipe, tmp_path / "run", *overrides)
-    file = tmp_path / "run/rollouts/step-000002.parquet"
-    before = read_rollouts(file)
+    before = groups(tmp_path / "run", 2)
     results = [action.result for group in before for one in group.episodes for action in one.trajectory.actions[:2]]
     assert len(set(results)) == len(results) == 2 * 2 * 8  # every call is made, whatever was called before
     assert rows(tmp_path / "run")[1]["calls_mean"] == 2.0
@@ -410,7 +344,7 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     made = len((tmp_path / "answers.txt").read_text())
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
     run(recipe, tmp_path / "run", *overrides)
-    assert read_rollouts(file) == before
+    assert groups(tmp_path / "run", 2) == before
     assert len((tmp_path / "answers.txt").read_text()) == made
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
     (tmp_path / "own_tools.py").write_text(f"{TOOLS}\n# changed\n")
@@ -423,15 +357,14 @@ def test_a_resumed_run_uses_the_results_that_tools_gave_before(
     assert len((tmp_path / "answers.txt").read_text()) > made  # the results were those of the old tool
 
 
-def test_changes_of_files_functions_and_parameters_are_each_named() -> None:
+def test_changes_of_files_functions_and_parameters_are_each_named():
     before = {"env": OwnCode(functions=("a:E",), parameters={"n": 1}, sources={"a.py": "1"})}
     now = {"env": OwnCode(functions=("a:F",), parameters={"n": 2}, sources={"a.py": "2", "b.py": "3"})}
     assert code_differences(before, now) == ["a.py", "b.py", "the functions of env", "the parameters of env"]
-    assert code_differences(before, {}) == ["a.py", "the functions of env", "the parameters of env"]
     assert code_differences(now, now) == []
 
 
-def test_recorded_episodes_are_scored_and_replayed_with_functions(ended: Run, recipe: Path, tmp_path: Path) -> None:
+def test_recorded_episodes_are_scored_and_replayed_with_functions(ended, recipe, tmp_path):
     shutil.copytree(ended(PYTHON_REWARD, OWN_LOSS, SHORT).parents[1], tmp_path / "run")
     new = tmp_path / "new.toml"
     new.write_text('[[reward]]\nkind = "python"\nfunction = "own_rewards:brevity"\nparameters = { limit = 60 }\n')
@@ -445,17 +378,3 @@ def test_recorded_episodes_are_scored_and_replayed_with_functions(ended: Run, re
     found = json.loads(replayed.stdout)
     assert found["loss"] == pytest.approx(found["recorded_loss"], rel=1e-6)
     assert (found["scores_changed"], found["cosine"]) == (0, pytest.approx(1.0))
-
-
-def test_the_readme_of_a_checkpoint_says_what_its_environment_is(ended: Run) -> None:
-    last = ended(PYTHON_ENV, SHORT)
-    assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in (last / "README.md").read_text()
-
-
-def test_an_evaluation_alone_plays_the_users_environment_before_the_run(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "own_env.py").write_text(ENV.replace("max_tokens=6", "max_tokens=0", 1))
-    text = refused(recipe, PYTHON_ENV.replace("stage.1", "stage.0"))
-    assert "stage.0 (base): " in text
-    assert (
-        "own_env.py:5: Longer: open returned a reply that allows the policy no token: set max_tokens, or done" in text
-    )

@@ -2,75 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server
+from emulator.served import EmulatedServer
+from run_files import groups, manifest, rows
+from small_stages import engine, through
 
-from sleuth.learn.models import load_model
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.training import engines
 from sleuth.training.engines import retried
 from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-
 
 @pytest.fixture
-def pair() -> Iterator[list[EmulatedServer]]:
-    """A vLLM and an SGLang of the tiny base model."""
-    (model, tokenizer), (other, _) = (load_model(str(BASE), dtype="float32", device="cpu") for _ in range(2))
-    with (
-        emulated_server("vllm", model, tokenizer, context=512) as one,
-        emulated_server("sglang", other, tokenizer, context=512) as two,
-    ):
-        yield [one, two]
-
-
-def through(pair: list[EmulatedServer], **more: object) -> str:
-    """The override that sends a stage to these servers."""
-    table = {"urls": [server.url for server in pair], **more}
-    inner = ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
-    return f"stage.1.engine={{ {inner} }}"
+def pair(servers) -> list[EmulatedServer]:
+    return servers("vllm", "sglang")
 
 
 SHORT = ("stage.0.data.limit=1", "stage.1.env.turn_tokens=10", "stage.2.data.limit=1")
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.sentinel
-def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_pool_of_both_servers_trains_as_the_engine_in_this_process_would(run, recipe_file, tmp_path, pair):
     run(recipe_file, tmp_path / "run", through(pair), SHORT[0], "stage.1.prompts_per_step=2", SHORT[2])
     figures = rows(tmp_path / "run")
     assert [row["step"] for row in figures] == [1, 2, 3, 4]
     assert [row["turns_redrawn"] + row["servers_reloaded"] for row in figures] == [0, 0, 0, 0]
     assert all(row["seconds_client"] > 0 for row in figures)
     assert max(abs(row["sampler_learner_kl"]) for row in figures if row["loss"] is not None) < 1e-8
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000003.parquet")
-    written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+    played = groups(tmp_path / "run", 3)
+    written = [s for g in played for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
     assert {segment.policy_version for segment in written} == {2}
     assert all(server.fault() > 30 for server in pair)
-    kept = json.loads((tmp_path / "run" / "manifest.json").read_text())["pools"]["grpo"]
-    assert [(server["kind"], server["logprobs"]) for server in kept] == [
-        ("vLLM", "before temperature"),
-        ("SGLang", "after temperature"),
-    ]
+    kept = [(server["kind"], server["logprobs"]) for server in manifest(tmp_path / "run")["pools"]["grpo"]]
+    assert kept == [("vLLM", "before temperature"), ("SGLang", "after temperature")]
     assert len(list((tmp_path / "run" / "weights").iterdir())) == 2
 
 
-def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(run, recipe_file, tmp_path, pair):
     stop = threading.Event()
 
     def trouble() -> None:
@@ -94,14 +64,12 @@ def test_no_episode_is_lost_or_counted_twice_while_servers_fail_and_forget(
     figures = rows(tmp_path / "run")
     assert sum(row["turns_redrawn"] + row["servers_reloaded"] for row in figures) > 0
     for step, row in enumerate(figures, start=1):
-        groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
-        assert [[episode.sample for episode in group.episodes] for group in groups] == [list(range(8))] * 4
+        played = [[episode.sample for episode in group.episodes] for group in groups(tmp_path / "run", step)]
+        assert played == [list(range(8))] * 4
         assert row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8
 
 
-def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_training(monkeypatch):
     said: list[str] = []
     answers = iter([SleuthError("does not answer"), SleuthError("does not answer"), "the pool"])
 
@@ -123,9 +91,7 @@ def test_a_server_that_is_being_restarted_does_not_end_the_evaluation_after_trai
         retried(ask, 0.0, said.append)
 
 
-def test_servers_that_share_the_card_sleep_while_the_learner_computes(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_servers_that_share_the_card_sleep_while_the_learner_computes(run, recipe_file, tmp_path, pair):
     slept: list[frozenset[str]] = []
     for server in pair:
         lose = server.engine.sleep
@@ -135,23 +101,13 @@ def test_servers_that_share_the_card_sleep_while_the_learner_computes(
             await lose(*parts, **how)
 
         server.engine.sleep = watched
-    run(
-        recipe_file,
-        tmp_path / "run",
-        through(pair, sleeps=True),
-        SHORT[0],
-        "stage.1.prompts_per_step=2",
-        "stage.1.stop_after=2",
-        SHORT[2],
-    )
+    run(recipe_file, tmp_path / "run", through(pair, sleeps=True), "stage.1.stop_after=2", SHORT[0], SHORT[2])
     assert slept == [frozenset({"weights", "kv_cache"})] * 4
     assert all(row["loss"] is None or abs(row["sampler_learner_kl"]) < 1e-8 for row in rows(tmp_path / "run"))
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_its_pool_or_without(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_run_goes_on_with_its_pool_or_without(run, recipe_file, tmp_path, pair):
     run(recipe_file, tmp_path / "run", through(pair), "stage.1.stop_after=2")
     pair[0].fault(forget=0)
     run(recipe_file, tmp_path / "run", through(pair[:1]), "stage.1.stop_after=3")
@@ -159,12 +115,10 @@ def test_a_run_goes_on_with_its_pool_or_without(
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4]
 
 
-def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(
-    run: Run, recipe_file: Path, tmp_path: Path, pair: list[EmulatedServer]
-) -> None:
+def test_a_pool_that_cannot_be_used_is_one_line_before_the_first_step(run, recipe_file, tmp_path, pair):
     started = time.monotonic()
     with pytest.raises(SleuthError, match=r"engine.urls: http://127.0.0.1:9: does not answer"):
-        run(recipe_file, tmp_path / "nobody", 'stage.1.engine={ urls = ["http://127.0.0.1:9"] }')
+        run(recipe_file, tmp_path / "nobody", engine(urls=["http://127.0.0.1:9"]))
     with pytest.raises(SleuthError, match=r"takes 512 tokens, and context = 600; start it with a longer context"):
         run(recipe_file, tmp_path / "short", through(pair), "stage.1.context=600")
     with pytest.raises(SleuthError, match=r"before temperature, and sampling.temperature = 0.7; start vLLM with"):

@@ -6,47 +6,39 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
+from emulator.served import EmulatedServer
+from played import make_group, written
+from run_files import groups, log, rows
+from small_stages import engine, through
+from verb import sleuth
 
-from sleuth.cli.app import app
-from sleuth.learn.models import load_model
 from sleuth.recipe import load_recipe
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction
-from sleuth.types import Episode, Group, Segment, SleuthError, Task, Trajectory
-
-Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
-TASK = Task(id="1", question="Where?", golden_answers=("Tarn",))
+from sleuth.types import Group, Segment, SleuthError, Trajectory
 
 
-def group(*versions: int | None) -> Group:
+def versions(*each: int | None) -> Group:
     """An episode for each version: as many tokens as it is above 0."""
-    episodes = []
-    for sample, version in enumerate(versions):
-        asked = Segment(author="env", tokens=(1,) * 9, text="?")
-        written = Segment(author="policy", tokens=(2,) * (version or 1), text="!", policy_version=version)
-        episodes.append(Episode(task=TASK, sample=sample, trajectories=(Trajectory(segments=(asked, written)),)))
-    return Group(task=TASK, episodes=tuple(episodes))
+    asked = Segment(author="env", tokens=(1,) * 9, text="?")
+    texts = [(asked, written(*(2,) * (version or 1), version=version)) for version in each]
+    return make_group(*((Trajectory(segments=segments), None) for segments in texts))
 
 
-def test_the_off_policy_share_counts_tokens_that_older_weights_wrote() -> None:
-    assert off_policy_fraction([group(4, 3), group(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
-    assert off_policy_fraction([group(4, 4)], newest=4, max_policy_lag=0) == 0
-    assert off_policy_fraction([group(None)], newest=4, max_policy_lag=0) is None
+def test_the_off_policy_share_counts_tokens_that_older_weights_wrote():
+    assert off_policy_fraction([versions(4, 3), versions(4)], newest=4, max_policy_lag=1) == pytest.approx(3 / 11)
+    assert off_policy_fraction([versions(4, 4)], newest=4, max_policy_lag=0) == 0
+    assert off_policy_fraction([versions(None)], newest=4, max_policy_lag=0) is None
 
 
 @pytest.mark.parametrize(("oldest", "max_policy_lag"), [(3, 0), (2, 1)])
-def test_older_weights_than_the_bound_end_the_run(oldest: int, max_policy_lag: int) -> None:
+def test_older_weights_than_the_bound_end_the_run(oldest, max_policy_lag):
     with pytest.raises(SleuthError, match=f"the weights of version {oldest}, and the learner is at 4: more than"):
-        off_policy_fraction([group(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
+        off_policy_fraction([versions(4, oldest)], newest=4, max_policy_lag=max_policy_lag)
 
 
-def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for() -> None:
+def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is_asked_for():
     began, go_on = threading.Event(), threading.Event()
 
     async def work() -> int:
@@ -55,126 +47,78 @@ def test_work_goes_on_beside_its_caller_and_what_it_raises_is_raised_where_it_is
             await asyncio.sleep(0.001)
         return 7
 
+    async def fail() -> int:
+        raise SleuthError("the retriever is gone")
+
     prefetcher = Prefetcher(work)
     assert began.wait(10)
     go_on.set()
     assert prefetcher.result() == 7
-
-    async def fail() -> int:
-        raise SleuthError("the retriever is gone")
-
     with pytest.raises(SleuthError, match="the retriever is gone"):
         Prefetcher(fail).result()
 
 
-def test_work_that_is_cancelled_ends_at_once() -> None:
+def test_work_that_is_cancelled_ends_at_once_and_before_it_began_never_begins():
     began = threading.Event()
 
     async def work() -> None:
         began.set()
         await asyncio.sleep(60)
 
-    prefetcher = Prefetcher(work)
-    assert began.wait(10)
-    started = time.monotonic()
-    prefetcher.cancel()
-    assert time.monotonic() - started < 5
-
-
-def test_work_that_is_cancelled_before_it_began_never_begins() -> None:
-    async def work() -> None:
-        await asyncio.sleep(60)
-
     started = time.monotonic()
     for _ in range(50):
         Prefetcher(work).cancel()
+    began.clear()
+    prefetcher = Prefetcher(work)
+    assert began.wait(10)
+    prefetcher.cancel()
     assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
-    ("overrides", "problem"),
+    ("more", "loss", "problem"),
     [
-        (("stage.1.engine={ urls = ['http://a'], max_policy_lag = 2 }",), "less than or equal to 1"),
-        (
-            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1, sleeps = true }",),
-            "servers that sleep while the learner",
-        ),
-        (
-            ("stage.1.engine={ urls = ['http://a'], max_policy_lag = 1 }", "stage.1.loss.old_logprobs=learner"),
-            "engine.max_policy_lag = 1 trains on samples of older weights",
-        ),
+        ({"max_policy_lag": 2}, "sampler", "less than or equal to 1"),
+        ({"max_policy_lag": 1, "sleeps": True}, "sampler", "servers that sleep while the learner"),
+        ({"max_policy_lag": 1}, "learner", "engine.max_policy_lag = 1 trains on samples of older weights"),
     ],
 )
-def test_what_cannot_be_honest_is_refused(recipe_file: Path, overrides: tuple[str, ...], problem: str) -> None:
+def test_what_cannot_be_honest_is_refused(recipe_file, more, loss, problem):
+    overrides = [engine(urls=["http://a"], **more), f"stage.1.loss.old_logprobs={loss}"]
     with pytest.raises(SleuthError, match=problem):
         load_recipe(recipe_file, overrides)
 
 
 @pytest.fixture
-def server() -> Iterator[EmulatedServer]:
-    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    with emulated_server("sglang", model, tokenizer, context=512) as server:
-        yield server
+def server(servers) -> EmulatedServer:
+    [server] = servers("sglang")
+    return server
 
 
 def test_a_run_one_step_ahead_tells_how_old_its_episodes_are_and_goes_on_where_it_stopped(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
-) -> None:
-    engine = f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}"
-    run(recipe_file, tmp_path / "run", engine, "stage.1.stop_after=2")
-    run(recipe_file, tmp_path / "run", engine)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["off_policy_fraction"] for row in rows] == [0, 1, 0, 1]  # each session plays its first step itself
+    run, recipe_file, tmp_path, server
+):
+    ahead = through([server], max_policy_lag=1)
+    run(recipe_file, tmp_path / "run", ahead, "stage.1.stop_after=2")
+    run(recipe_file, tmp_path / "run", ahead)
+    steps = rows(tmp_path / "run")
+    assert [row["off_policy_fraction"] for row in steps] == [0, 1, 0, 1]  # each session plays its first step itself
     asked = []
     for step, version in ((1, 0), (2, 0), (3, 2), (4, 2)):
-        groups = read_rollouts(tmp_path / "run" / "rollouts" / f"step-{step:06d}.parquet")
-        asked += [group.task.id for group in groups]
-        written = [s for g in groups for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
-        assert {segment.policy_version for segment in written} == {version}
+        played = groups(tmp_path / "run", step)
+        asked += [group.task.id for group in played]
+        turns = [s for g in played for e in g.episodes for s in e.trajectory.segments if s.author == "policy"]
+        assert {segment.policy_version for segment in turns} == {version}
     assert len(set(asked)) == 16  # no question was skipped or asked twice
-    trained = [row for row in rows if row["loss"] is not None]
+    trained = [row for row in steps if row["loss"] is not None]
     assert max(row["sampler_learner_kl"] for row in trained if row["off_policy_fraction"]) > 1e-7
-    assert "mismatch" not in (tmp_path / "run" / "log.txt").read_text()  # it is as it should be
+    assert "mismatch" not in log(tmp_path / "run")  # it is as it should be
 
 
-def rows(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(recipe_file, tmp_path / "run", f"stage.1.engine={{ urls = [{json.dumps(server.url)}], max_policy_lag = 1 }}")
+def test_a_step_that_was_played_ahead_is_computed_again_to_the_last_bit(run, recipe_file, tmp_path, server):
+    run(recipe_file, tmp_path / "run", through([server], max_policy_lag=1))
     recorded = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
     assert sum(loss is not None for loss in recorded.values()) > 1
     for step, loss in recorded.items():
-        capsys.readouterr()
-        with pytest.raises(SystemExit):
-            app(["replay", str(tmp_path / "run"), str(step), "--json"])
-        found = json.loads(capsys.readouterr().out)
+        found = json.loads(sleuth("replay", tmp_path / "run", step, "--json").stdout)
         assert found["loss"] == found["recorded_loss"] == loss
-
-
-@pytest.mark.slow
-def test_the_order_in_which_turns_arrive_moves_nothing(
-    run: Run, recipe_file: Path, tmp_path: Path, server: EmulatedServer
-) -> None:
-    repeat_within_rounding([server])
-    for at_once in (64, 3):
-        engine = (
-            f"stage.1.engine={{ urls = [{json.dumps(server.url)}], requests_at_once = {at_once}, max_policy_lag = 1 }}"
-        )
-        run(recipe_file, tmp_path / str(at_once), engine, "stage.1.steps=3")
-    together, by_threes = (rows(tmp_path / name) for name in ("64", "3"))
-    for one, other in zip(together, by_threes, strict=True):
-        file = Path("rollouts") / f"step-{one['step']:06d}.parquet"
-        written = [
-            [
-                (group.task.id, [[segment.tokens for segment in e.trajectory.segments] for e in group.episodes])
-                for group in read_rollouts(tmp_path / name / file)
-            ]
-            for name in ("64", "3")
-        ]
-        assert written[0] == written[1]
-        assert (one["loss"] is None) == (other["loss"] is None)
-        assert one["loss"] is None or one["loss"] == pytest.approx(other["loss"], rel=1e-3)

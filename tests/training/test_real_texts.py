@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from run_files import groups, rows
 from tiny_models import SHAPE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from sleuth.data.documents import part_of, read_documents
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.splicing import break_offsets, insert_thoughts
 from sleuth.types import Document, Thought
 
@@ -78,7 +77,7 @@ def documents() -> list[Document]:
 
 
 @pytest.fixture(scope="module")
-def model(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(documents, tmp_path_factory) -> Path:
     """Random weights of the shape of Qwen3, and a tokenizer of bytes that was made on these texts."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -96,38 +95,35 @@ def model(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def thoughts(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def thoughts(documents, tmp_path_factory) -> Path:
     """In the layout of the published set: thoughts in a copy of the text."""
     file = tmp_path_factory.mktemp("thoughts") / "thoughts.jsonl"
-    rows = []
+    written = []
     for document in documents:
         if any(tag in document.text for tag in TAGS) or not break_offsets(document.text):
             continue
         put = [Thought(at=at, text=" so it goes on") for at in break_offsets(document.text)[1:6:2]]
         row = {"id": document.id, "origin": document.origin, "raw_text": document.text}
-        rows.append(row | {"augmented_text": insert_thoughts(document.text, put)})
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        written.append(row | {"augmented_text": insert_thoughts(document.text, put)})
+    file.write_text("".join(json.dumps(row) + "\n" for row in written))
     return file
 
 
 @pytest.mark.slow
-def test_four_stages_run_on_real_text_without_a_malformed_row(
-    documents: list[Document], model: Path, thoughts: Path, run: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_four_stages_run_on_real_text_without_a_malformed_row(documents, model, thoughts, run, tmp_path):
     recipe = tmp_path / "real.toml"
     (tmp_path / "real_lengths.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
     recipe.write_text(RECIPE.format(model=model, texts=REAL_TEXTS, thoughts=thoughts))
     run(recipe, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["stage"] for row in rows] == ["self-improving"] * 3 + ["thinking"] * 3 + ["gain"] * 3
-    assert all(math.isfinite(row["loss"]) for row in rows if row["loss"] is not None)
-    assert any(row["loss"] is not None for row in rows if row["stage"] == "gain")
-    assert all(row["missing_fraction"] == 0 for row in rows if "missing_fraction" in row)
+    steps = rows(tmp_path / "run")
+    assert [row["stage"] for row in steps] == ["self-improving"] * 3 + ["thinking"] * 3 + ["gain"] * 3
+    assert all(math.isfinite(row["loss"]) for row in steps if row["loss"] is not None)
+    assert any(row["loss"] is not None for row in steps if row["stage"] == "gain")
+    assert all(row["missing_fraction"] == 0 for row in steps if "missing_fraction" in row)
     by_id = {document.id: document for document in documents}
     longest, read = {"self-improving": 48, "gain": 96}, 0
-    for file in sorted((tmp_path / "run" / "rollouts").glob("*.parquet")):
-        row = rows[int(file.stem.removeprefix("step-")) - 1]
-        for group in read_rollouts(file):
+    for step, row in enumerate(steps, start=1):
+        for group in groups(tmp_path / "run", step):
             told = group.task.continuation
             assert told is not None
             document = by_id[told.document]

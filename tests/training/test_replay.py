@@ -3,92 +3,68 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_files import rows
+from verb import sleuth
 
 from sleuth.answers import answer
-from sleuth.cli.app import app
 
 
 @pytest.fixture
-def folder(finished: Callable[..., Path]) -> Path:
+def folder(finished) -> Path:
     return finished().parents[1]
 
 
-def replayed(capsys: pytest.CaptureFixture[str], folder: Path, step: int, *options: str) -> dict[str, Any]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        app(["replay", str(folder), str(step), "--json", *options])
-    assert ended.value.code == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def recorded_loss(folder: Path, step: int) -> float | None:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return next(row["loss"] for row in rows if row["step"] == step)
+def replayed(folder: Path, step: int, *options: str) -> dict[str, Any]:
+    result = sleuth("replay", folder, step, "--json", *options)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 @pytest.mark.sentinel
-def test_a_recorded_step_is_computed_again_to_the_last_bit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    taught = 0
+def test_a_recorded_step_is_computed_again_to_the_last_bit(folder):
+    taught, losses = 0, {row["step"]: row["loss"] for row in rows(folder)}
     for step in range(1, 5):  # checkpoints are there after steps 2 and 4: the others need updates made again
-        found = replayed(capsys, folder, step)
-        assert found["loss"] == found["recorded_loss"] == found["changed_loss"] == recorded_loss(folder, step)
+        found = replayed(folder, step)
+        assert found["loss"] == found["recorded_loss"] == found["changed_loss"] == losses[step]
         assert found["scores_changed"] == 0
         taught += found["loss"] is not None
         assert found["cosine"] is None or found["cosine"] == pytest.approx(1, abs=1e-12)
     assert taught
 
 
-def test_the_padded_layout_gives_the_same_gradient(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = replayed(capsys, folder, 4, "--layout", "padded")
+def test_another_layout_loss_or_reward_says_what_it_would_have_changed(folder, monkeypatch):
+    found = replayed(folder, 4, "--layout", "padded")
     assert found["changed_loss"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["cosine"] == pytest.approx(1, abs=1e-6)
-
-
-def test_another_loss_and_another_reward_say_what_they_would_have_changed(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = replayed(capsys, folder, 4, "--set", 'stage.1.loss.normalise="sequence"')
+    found = replayed(folder, 4, "--set", 'stage.1.loss.normalise="sequence"')
     assert found["changed_loss"] != found["loss"]
     assert 0 < found["cosine"] < 1
+    found = replayed(folder, 4, "--set", "stage.1.loss.beta=0.5")  # with a reference, which the run did without
+    assert found["loss"] == found["recorded_loss"]
+    assert found["changed_loss"] > found["loss"]  # a divergence is never negative, and three updates made one
     monkeypatch.setattr(answer, "exact_match", lambda *_: False)  # a scorer to whom nothing is right
-    found = replayed(capsys, folder, 4)
+    found = replayed(folder, 4)
     assert found["scores_changed"] > 0
     assert found["changed_loss"] is None
 
 
-def test_a_changed_loss_may_ask_for_the_reference_that_the_run_did_without(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = replayed(capsys, folder, 4, "--set", "stage.1.loss.beta=0.5")
-    assert found["loss"] == found["recorded_loss"]
-    assert found["changed_loss"] > found["loss"]  # a divergence is never negative, and three updates made one
-
-
-def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_dealt_scores_of_a_control_arm_stay_as_they_were_dealt(run, recipe_file, tmp_path):
     run(recipe_file, tmp_path / "control", "stage.1.reward.0.shuffle=true")
     for step in range(1, 5):
-        found = replayed(capsys, tmp_path / "control", step)
+        found = replayed(tmp_path / "control", step)
         assert found["loss"] == found["recorded_loss"] == found["changed_loss"]
         assert found["scores_changed"] == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["0000", "1"], "holds no run"), (["run", "9"], "step 9 belongs to no GRPO stage")],
+    ("place", "step", "said"), [("0000", 1, "holds no run"), ("", 9, "step 9 belongs to no GRPO stage")]
 )
-def test_what_cannot_be_replayed_is_told_in_one_line(
-    folder: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        app(["replay", str(folder if arguments[0] == "run" else folder / arguments[0]), arguments[1]])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_what_cannot_be_replayed_is_told_in_one_line(folder, place, step, said):
+    result = sleuth("replay", folder / place, step)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
     assert said in line

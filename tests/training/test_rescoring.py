@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
-from typer.testing import CliRunner, Result
-
-from sleuth.cli.app import app
-from sleuth.runs.rollouts import read_rollouts
+from run_files import groups
+from typer.testing import Result
+from verb import sleuth
 
 ROOT = Path(__file__).parents[2]
 RUBRIC = "kind='rubric', own=false, static='refiner'"
@@ -31,7 +30,7 @@ def server() -> Iterator[ChatServer]:
 
 
 @pytest.fixture
-def folder(run: Callable[..., Path], recipe_file: Path, server: ChatServer, tmp_path: Path) -> Path:
+def folder(run, recipe_file, server, tmp_path) -> Path:
     """A run of two steps whose reward is a model's and a format's."""
     judge = f"{{kind='http', urls=['{server.url}'], model='{MODEL}'}}"
     reward = f"stage.1.reward=[{{{RUBRIC}, judge={judge}}}, {{kind='format', weight=0.5}}]"
@@ -43,7 +42,7 @@ def folder(run: Callable[..., Path], recipe_file: Path, server: ChatServer, tmp_
 def rescored(folder: Path, tables: str, *options: str) -> Result:
     file = folder.parent / "new.toml"
     file.write_text(tables)
-    return CliRunner().invoke(app, ["rescore", str(folder), "--reward", str(file), *options])
+    return sleuth("rescore", folder, "--reward", file, *options)
 
 
 def told(folder: Path, tables: str) -> dict[str, Any]:
@@ -52,27 +51,23 @@ def told(folder: Path, tables: str) -> dict[str, Any]:
     return json.loads(result.stdout)["stages"][0]
 
 
-def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder: Path) -> None:
+def test_a_scorer_that_does_not_fit_is_said_to_be_and_a_reward_of_other_episodes_is_refused(folder, tmp_path):
     result = rescored(folder, "[[reward]]\nkind = 'answer'\nscorer = 'slime'\n")
     assert result.exit_code == 0
     assert "note: grpo: the scorer slime would pay a well-formed right answer 0, not 1" in result.stderr
     assert "the scorer" not in rescored(folder, "[[reward]]\nkind = 'answer'\nscorer = 'verl'\n").stderr
-    refused = rescored(folder, "[[reward]]\nkind = 'suffix'\njudge = { kind = 'ending' }\n")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert 'new.toml: reward.0.kind = "suffix" does not fit env.kind = "search"' in refused.stderr
+    (tmp_path / "refiner").mkdir()
+    shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "refiner" / "recipe.toml")
+    for run, table, said in (
+        (folder, "kind = 'suffix'\njudge = { kind = 'ending' }", '"suffix" does not fit env.kind = "search"'),
+        (tmp_path / "refiner", "kind = 'answer'", '"answer" needs an env that searches; for env.kind = "refine" set'),
+    ):
+        refused = rescored(run, f"[[reward]]\n{table}\n")
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert f"reward.0.kind = {said}" in refused.stderr
 
 
-def test_a_refiners_run_is_not_scored_by_a_reward_for_answers(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    shutil.copy(ROOT / "recipes" / "tiny" / "refiner.toml", tmp_path / "run" / "recipe.toml")
-    refused = rescored(tmp_path / "run", "[[reward]]\nkind = 'answer'\n")
-    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    assert 'reward.0.kind = "answer" needs an env that searches; for env.kind = "refine" set' in refused.stderr
-
-
-def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
-    folder: Path, server: ChatServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(folder, server, monkeypatch):
     judge = f"judge = {{ kind = 'http', urls = ['{server.url}'], model = '{MODEL}' }}\n"
     rubric = f"[[reward]]\nkind = 'rubric'\nown = false\nstatic = 'refiner'\n{judge}"
     formatted = "[[reward]]\nkind = 'format'\nweight = 0.5\n"
@@ -83,12 +78,7 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
 
     monkeypatch.setattr(server, "answer", refuse)
     same = told(folder, rubric + formatted)
-    values = [
-        [score.value for score in group.scores]
-        for file in sorted((folder / "rollouts").iterdir())
-        for group in read_rollouts(file)
-    ]
-    flat = [value for group in values for value in group]
+    flat = [score.value for group in groups(folder) for score in group.scores]
     assert (same["steps"], same["groups"], same["episodes"]) == (2, 8, 64)
     assert [same["before"][key] == same["after"][key] for key in ("mean", "missing", "signal")] == [True] * 3
     assert same["before"]["missing"] == flat.count(None) > 0
@@ -121,9 +111,7 @@ def test_another_reward_is_told_beside_the_old_one_and_new_weights_make_no_call(
         ("[[reward]]\nkind = 'rubric'\n", "has no rubrics"),
     ],
 )
-def test_what_cannot_be_paid_is_one_line(
-    run: Callable[..., Path], recipe_file: Path, tmp_path: Path, tables: str, said: str
-) -> None:
+def test_what_cannot_be_paid_is_one_line(run, recipe_file, tmp_path, tables, said):
     run(recipe_file, tmp_path / "run", "stage.1.probe_prompts=0", "stage.1.steps=1", "stage.0.data.limit=1")
     result = rescored(tmp_path / "run", tables)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

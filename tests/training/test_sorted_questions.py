@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from damages import damage
 
 from sleuth.retrieval.corpus import read_corpus
 from sleuth.types import SleuthError
@@ -16,7 +17,7 @@ TEXT = "The harbour of {} was built in 1903."
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A passage in each file, and questions about it and about an article that the recipe holds out."""
     passages = {"reading_corpus": ("r0", "Tarn"), "corpus": ("0", "Buddhism"), "reading_intros": ("ri0", "Kolm")}
     for file, (name, title) in passages.items():
@@ -24,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     rows = [question(f"q{at}", name, at != 1) for at, name in enumerate(("r0", "r0", "0", "ri0", "r0", "0"))]
     write(tmp_path / "reading_train.jsonl.gz", rows)
     tested = [question("t0", "r0", False), question("t1", "r0", True) | {"data_source": "qamr"}]
+    tested += [question("t2", "r0", True) | {"data_source": None}]
     write(tmp_path / "reading_test.jsonl.gz", tested)
     return tmp_path
 
@@ -49,13 +51,13 @@ def ids(file: Path) -> list[str]:
     return [json.loads(line)["id"] for line in file.read_text().splitlines()]
 
 
-def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_apart(folder: Path) -> None:
+def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_apart(folder):
     """q1 needs its passage, q2 and q5 are about a held-out article; q1, q4 and q5 are of the three tenths."""
     assert [at for at in range(6) if real_data.is_asked(f"q{at}")] == [1, 4, 5]
     real_data.main(folder, folder / "out")
     assert ids(folder / "out/train.jsonl") == ["q4"]
     assert ids(folder / "out/held_out.jsonl") == ["q2", "q5"]
-    assert ids(folder / "out/test.jsonl") == ["t1"]
+    assert ids(folder / "out/test.jsonl") == ["t1", "t2"]
     assert ids(folder / "out/test_squad.jsonl") == ["t0"]
     assert [passage.id for passage in read_corpus(folder / "out/corpus.jsonl.gz")] == ["r0", "0", "ri0"]
     read = gzip.decompress((folder / "out/questions.jsonl.gz").read_bytes()).decode()
@@ -63,14 +65,13 @@ def test_questions_that_episodes_ask_are_not_read_and_held_out_articles_are_set_
     assert read.splitlines() == [line for line in whole.splitlines() if '"q4"' not in line]
 
 
-def test_every_absent_file_is_a_line(folder: Path) -> None:
-    for name in ("corpus", "reading_test"):
-        (folder / f"{name}.jsonl.gz").unlink()
+def test_every_absent_file_is_a_line(folder):
+    names = ("reading_test.jsonl.gz", "corpus.jsonl.gz")
+    for name in names:
+        (folder / name).unlink()
     with pytest.raises(SleuthError) as raised:
         real_data.main(folder, folder / "out")
-    assert raised.value.args == tuple(
-        f"{folder / name}: no such file" for name in ("reading_test.jsonl.gz", "corpus.jsonl.gz")
-    )
+    assert raised.value.args == tuple(f"{folder / name}: no such file" for name in names)
     assert not (folder / "out").exists()
 
 
@@ -83,38 +84,24 @@ def test_every_absent_file_is_a_line(folder: Path) -> None:
         ({"answer_start": 3}, "reading_test.jsonl.gz:2: at character 3 of passage 'r0' stands"),
     ],
 )
-def test_a_row_that_cannot_be_used_is_a_line(folder: Path, change: dict, complaint: str) -> None:
+def test_a_row_that_cannot_be_used_is_a_line_beside_those_of_the_other_file(folder, change, complaint):
+    write(folder / "reading_train.jsonl.gz", [question("q0", "r0", True) | {"gold_ids": ["r9"]}])
     write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True), question("t1", "r0", True) | change])
-    with pytest.raises(SleuthError, match=complaint):
+    with pytest.raises(SleuthError) as raised:
         real_data.main(folder, folder / "out")
+    train, test = raised.value.args
+    assert train.startswith(f"{folder}/reading_train.jsonl.gz:1: passage 'r9' is in none")
+    assert test.startswith(f"{folder}/{complaint}")
     assert not (folder / "out").exists()
 
 
-def test_the_problems_of_both_files_of_questions_are_told_at_once(folder: Path) -> None:
-    for name in ("reading_train", "reading_test"):
-        write(folder / f"{name}.jsonl.gz", [question("q0", "r0", True) | {"gold_ids": ["r9"]}])
-    with pytest.raises(SleuthError) as raised:
-        real_data.main(folder, folder / "out")
-    assert [line.split(":")[0] for line in raised.value.args] == [
-        str(folder / f"{name}.jsonl.gz") for name in ("reading_train", "reading_test")
-    ]
-
-
-def test_a_question_without_a_source_is_not_of_squad_kind(folder: Path) -> None:
-    write(folder / "reading_test.jsonl.gz", [question("t0", "r0", True) | {"data_source": None}])
-    real_data.main(folder, folder / "out")
-    assert ids(folder / "out/test.jsonl") == ["t0"]
-    assert ids(folder / "out/test_squad.jsonl") == []
-
-
-def test_without_a_folder_of_data_the_command_says_what_it_needs() -> None:
+def test_without_a_folder_of_data_the_command_says_what_it_needs():
     with pytest.raises(SleuthError, match=r"expected two folders, DATA and OUT; with make: make real DATA=FOLDER"):
         real_data.folders(["runs/real-data"])
     assert real_data.folders(["data", "runs/real-data"]) == (Path("data"), Path("runs/real-data"))
 
 
-def test_a_cut_file_is_a_line(folder: Path) -> None:
-    file = folder / "corpus.jsonl.gz"
-    file.write_bytes(file.read_bytes()[:-9])
+def test_a_cut_file_is_a_line(folder):
+    damage("cut", folder / "corpus.jsonl.gz")
     with pytest.raises(SleuthError, match=r"corpus.jsonl.gz: damaged gzip file"):
         real_data.main(folder, folder / "out")

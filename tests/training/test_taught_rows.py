@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from refusals import refused
+from run_files import figures, log, manifest, weights
+from verb import sleuth
 
-from sleuth.cli.app import app
-from sleuth.cli.pipeline import require_inputs, run_recipe
+from sleuth.cli.pipeline import run_recipe
 from sleuth.data.questions import load_questions
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.evaluation.eval_session import open_eval_session
 from sleuth.recipe import load_recipe
 from sleuth.render import load_tokenizer
 from sleuth.runs.run_folder import RunFolder
-from sleuth.types import SleuthError
 
-Run = Callable[..., Path]
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 
 ROWS = [
@@ -51,7 +49,7 @@ STEPS = 40
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("taught")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     file = folder / "taught.toml"
@@ -60,16 +58,16 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def taught(recipe: Path) -> Path:
+def taught(recipe) -> Path:
     """The last checkpoint of a run."""
     resolved = load_recipe(recipe)
     with RunFolder.open(recipe.parent / "run", resolved) as place:
         return run_recipe(resolved, place)
 
 
-def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(recipe: Path, taught: Path) -> None:
-    rows = [json.loads(line) for line in (recipe.parent / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["loss"] < rows[0]["loss"] / 10
+def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(recipe, taught):
+    first, *_, last = figures(recipe.parent / "run")
+    assert last["loss"] < first["loss"] / 10
     card = ProtocolCard.read(taught)
     assert card is not None
     assert (card.dialect.name, card.dialect.turn_tokens, card.prompt) == ("refine_answer_only", 60, "bare")
@@ -81,14 +79,7 @@ def test_what_rows_answer_is_learned_and_the_checkpoint_knows_how_it_is_asked(re
     assert [score.value for _, score in session.ask(tasks, "refine")] == [1.0, 1.0]
 
 
-def test_a_taught_run_that_goes_on_is_the_run_that_never_stopped(run: Run, recipe: Path, tmp_path: Path) -> None:
-    one = run(recipe, tmp_path / "one", "stage.0.steps=6", "stage.0.save_every=3")
-    run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3", "stage.0.stop_after=3")
-    other = run(recipe, tmp_path / "two", "stage.0.steps=6", "stage.0.save_every=3")
-    assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-
-
-def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run: Run, recipe: Path, tmp_path: Path) -> None:
+def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run, recipe, tmp_path):
     town = "Ulf" * 40
     long = ROWS[0] | {"id": "long", "answer": f"<answer><snippet id=0> Ada was born in {town}.</snippet></answer>"}
     longer = ROWS[1] | {"id": "longer", "question": f"Where was {'Ida ' * 1024}born?"}
@@ -99,63 +90,57 @@ def test_rows_that_are_too_long_are_skipped_counted_and_recorded(run: Run, recip
     other = run(recipe, tmp_path / "other", *skipping, "stage.0.stop_after=2")
     other = run(recipe, tmp_path / "other", *skipping)
     without = run(recipe, tmp_path / "without", "stage.0.steps=4")
-    weights = {(last / "model.safetensors").read_bytes() for last in (one, other, without)}
-    assert len(weights) == 1, "a run that goes on skips the same rows, and trains on the others alone"
-    manifest = json.loads((tmp_path / "one/manifest.json").read_text())
-    assert manifest["skipped"] == {"supervised": {"rows": 2, "of": 4, "first": ["long", "longer"]}}
+    same = weights(one) == weights(other) == weights(without)
+    assert same, "a run that goes on skips the same rows, and trains on the others alone"
+    assert manifest(tmp_path / "one")["skipped"] == {"supervised": {"rows": 2, "of": 4, "first": ["long", "longer"]}}
     said = "stage supervised: 2 of 4 rows are too long and are skipped: row 2 ('long'), row 3 ('longer')"
-    assert said in (tmp_path / "one/log.txt").read_text()
+    assert said in log(tmp_path / "one")
     file = tmp_path / "skip.toml"
     file.write_text(
         f'extends = "{recipe}"\n[set]\n"stage.0.data" = {{ kind = "rows", questions = "{rows}", too_long = "skip" }}\n'
     )
-    checked = CliRunner().invoke(app, ["check", "recipe", str(file)])
+    checked = sleuth("check", "recipe", file)
     assert "warning: stage.0 (supervised): 2 of 4 rows are too long and are skipped" in checked.stdout, checked.output
 
 
-def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe: Path, tmp_path: Path) -> None:
-    with pytest.raises(SleuthError, match=r"row 1 \('0'\), row 2 \('1'\) of 2: an answer of \d+ tokens"):
-        require_inputs(load_recipe(recipe, ["stage.0.env.turn_tokens=20"]))
+def test_rows_that_cannot_be_taught_stop_the_run_before_its_first_step(recipe, tmp_path):
+    said = refused(recipe, "stage.0.env.turn_tokens=20")
+    assert "row 1 ('0'), row 2 ('1') of 2: an answer of " in said
     mute = {"id": "m", "question": "?", "tool_output": "<snippet id=a>x</snippet>"}
     (tmp_path / "mute.jsonl").write_text(json.dumps(mute) + "\n")
-    with pytest.raises(SleuthError, match=r"stage\.0 \(supervised\): .*: row 1 \('m'\) of 1: no `answer`"):
-        require_inputs(load_recipe(recipe, [f"stage.0.data.questions={tmp_path}/mute.jsonl"]))
+    said = refused(recipe, f"stage.0.data.questions={tmp_path}/mute.jsonl")
+    assert said.startswith("stage.0 (supervised): ")
+    assert "row 1 ('m') of 1: no `answer`" in said
+    init = "stage.0.init={layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16}"
+    assert "init can build a tokenizer only for" in refused(recipe, init)
     no_env = tmp_path / "no_env.toml"
     no_env.write_text("\n".join(line for line in recipe.read_text().splitlines() if not line.startswith("env")))
-    with pytest.raises(SleuthError, match=r"stage\.0\.env is missing"):
-        load_recipe(no_env)
-    init = "stage.0.init={layers=1, width=8, heads=1, kv_heads=1, head_dim=8, mlp=8, context=16}"
-    with pytest.raises(SleuthError, match="init can build a tokenizer only for"):
-        load_recipe(recipe, [init])
+    assert "stage.0.env is missing" in refused(no_env)
 
 
-def evaluated(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["eval", *map(str, arguments)])
-    return result.exit_code, result.output
-
-
-def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world: Path, tmp_path: Path) -> None:
+def test_what_a_search_agent_found_becomes_rows_to_refine_with_a_card(world, tmp_path):
     rows = tmp_path / "kept" / "rows.jsonl"
-    asked = (BASE, "--questions", world / "qa_train.jsonl", "--limit", 8, "--index", world / "index")
-    status, text = evaluated(*asked, "--prompt", "plain", "--forced-search", "--rows", rows)
-    assert status == 0, text
+    asked = ("eval", BASE, "--questions", world / "qa_train.jsonl", "--limit", 8, "--index", world / "index")
+    result = sleuth(*asked, "--prompt", "plain", "--forced-search", "--rows", rows)
+    assert result.exit_code == 0, result.output
     tasks = load_questions(rows)
     assert tasks
     assert all(task.evidence and task.evidence.snippets for task in tasks)
     card = rows.with_suffix(".md").read_text()
     assert f"{len(tasks)} rows to refine" in card
     assert "| episodes | 8 |" in card
-    status, text = evaluated(*asked, "--rows", rows)
-    assert (status, "exists; name a new file" in text) == (2, True)
+    again = sleuth(*asked, "--rows", rows)
+    assert (again.exit_code, "exists; name a new file" in again.output) == (2, True)
 
 
-def test_a_refiners_answers_are_kept_where_they_pass(recipe: Path, taught: Path, tmp_path: Path) -> None:
+def test_a_refiners_answers_are_kept_where_they_pass(recipe, taught, tmp_path):
     rows = tmp_path / "accepted.jsonl"
     questions = ("--questions", recipe.parent / "rows.jsonl")
-    status, text = evaluated(taught, *questions, "--rows", rows)
-    assert status == 0, text
+    result = sleuth("eval", taught, *questions, "--rows", rows)
+    assert result.exit_code == 0, result.output
     assert [task.reference for task in load_questions(rows)] == [row["answer"] for row in ROWS]
     card = rows.with_suffix(".md").read_text()
     assert "1.000 (0.342 to 1.000) of the episodes: well formed, citation F1 of 0.8 or more, and right" in card
-    status, text = evaluated(BASE, *questions, "--prompt", "bare", "--context", 256, "--rows", tmp_path / "none.jsonl")
-    assert (status, "so there is nothing to write" in text) == (2, True)
+    none = ("--prompt", "bare", "--context", 256, "--rows", tmp_path / "none.jsonl")
+    result = sleuth("eval", BASE, *questions, *none)
+    assert (result.exit_code, "so there is nothing to write" in result.output) == (2, True)

@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from damages import damage
 from refusals import refused
-from transformers import AutoTokenizer
+from run_files import figures, manifest, weights
 from verb import sleuth
 
 from sleuth.answers.factory import rightness
+from sleuth.cli.pipeline import require_inputs
 from sleuth.recipe import GrpoRecipe, load_recipe
 from sleuth.training.learning import guidance_of
 from sleuth.types import Score, SleuthError
 
-Run = Callable[..., Path]
 PARTLY = 'stage.1.reward=[{ kind = "token_f1" }]'
 BRIEF = ("stage.0.data.limit=1", "stage.2.data.limit=1", "stage.1.save_every=1", "stage.1.prompts_per_step=2")
 
 
 @pytest.fixture
-def teacher(finished: Run) -> Path:
+def teacher(finished) -> Path:
     """A model that has learned a little more than the policy."""
     return finished()
 
 
 def following(teacher: Path, *more: str) -> tuple[str, ...]:
     return (f'stage.1.teacher.model="{teacher}"', *more, *BRIEF)
-
-
-def rows_of(folder: Path) -> list[dict[str, object]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -48,9 +43,7 @@ def rows_of(folder: Path) -> list[dict[str, object]]:
         ("wrong", None, 0.0),
     ],
 )
-def test_a_missing_score_is_never_a_wrong_answer(
-    recipe_file: Path, when: str, value: float | None, weight: float
-) -> None:
+def test_a_missing_score_is_never_a_wrong_answer(recipe_file, when, value, weight):
     stage = stage_of(recipe_file, f'stage.1.teacher={{ model = "m", when = "{when}", weight = 0.5 }}', PARTLY)
     assert guidance_of(Score(value=value), stage=stage) == weight
     assert guidance_of(Score(value=value), stage=stage.model_copy(update={"teacher": None})) == 0.0
@@ -75,15 +68,13 @@ def test_a_missing_score_is_never_a_wrong_answer(
         ('{ kind = "token_f1", weight = 2 }', Score(value=None), None),
     ],
 )
-def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(
-    recipe_file: Path, reward: str, score: Score, right: float | None
-) -> None:
+def test_right_is_what_the_scorer_says_or_a_share_of_the_attainable(recipe_file, reward, score, right):
     stage = stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', f"stage.1.reward=[{reward}]")
     assert rightness(score, stage.reward) == right
     assert guidance_of(score, stage=stage) == (0.0 if right in (1.0, None) else 1.0)
 
 
-def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file: Path) -> None:
+def test_what_a_right_episode_scores_has_to_be_said_of_a_function(recipe_file):
     reward = 'stage.1.reward=[{ kind = "python", function = "my_rewards:brevity" }]'
     with pytest.raises(SleuthError, match=r'teacher.when = "wrong": what a right episode scores is not known'):
         stage_of(recipe_file, 'stage.1.teacher={ model = "m", when = "wrong" }', reward)
@@ -97,100 +88,82 @@ def stage_of(recipe_file: Path, *overrides: str) -> GrpoRecipe:
 
 @pytest.mark.slow
 def test_a_policy_that_only_follows_its_teacher_comes_closer_and_goes_on_as_if_never_stopped(
-    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
+    run, recipe_file, teacher, tmp_path
+):
     alone = following(teacher, 'stage.1.loss.advantage="none"', "stage.1.steps=3")
     whole = run(recipe_file, tmp_path / "whole", *alone)
-    divergences = [row["teacher_kl"] for row in rows_of(tmp_path / "whole")]
+    divergences = [row["teacher_kl"] for row in figures(tmp_path / "whole")]
     assert len(divergences) == 3
-    assert divergences[-1] < divergences[0]  # type: ignore[operator]
+    assert divergences[-1] < divergences[0]
     run(recipe_file, tmp_path / "parts", *alone, "stage.1.stop_after=1")
     continued = run(recipe_file, tmp_path / "parts", *alone)
-    assert (continued / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert rows_of(tmp_path / "parts") == rows_of(tmp_path / "whole")
+    assert weights(continued) == weights(whole)
+    assert figures(tmp_path / "parts") == figures(tmp_path / "whole")
     result = sleuth("replay", tmp_path / "whole", 3, "--json")
     found = json.loads(result.stdout)
-    assert found["loss"] == found["recorded_loss"] == rows_of(tmp_path / "whole")[-1]["loss"]
+    assert found["loss"] == found["recorded_loss"] == figures(tmp_path / "whole")[-1]["loss"]
 
 
-def test_another_teacher_is_refused_when_a_stage_goes_on(
-    run: Run, recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
-    moving = tmp_path / "teacher"
-    shutil.copytree(teacher, moving)
-    run(recipe_file, tmp_path / "run", *following(moving), "stage.1.stop_after=1")
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert len(manifest["hashes"]["teacher"]) == 64
-    shutil.rmtree(moving)
-    shutil.copytree(teacher.with_name("step-000002"), moving)
-    options = [option for key in following(moving) for option in ("--set", key)]
-    result = sleuth("train", recipe_file, "--run", tmp_path / "run", *options)
-    assert result.exit_code == 2
-    assert f"{moving}: this teacher has other weights than the one that the stage began with" in result.stderr
-    assert "Traceback" not in result.stderr
+@pytest.fixture
+def copied(teacher, tmp_path) -> Path:
+    """A copy of the teacher, to be changed."""
+    return Path(shutil.copytree(teacher, tmp_path / "teacher"))
 
 
-def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(
-    recipe_file: Path, teacher: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "teacher"
-    shutil.copytree(teacher, other)
-    tokenizer = AutoTokenizer.from_pretrained(other)
-    vocabulary = json.loads((other / "tokenizer.json").read_text())
+def test_another_teacher_is_refused_when_a_stage_goes_on(run, recipe_file, teacher, copied, tmp_path):
+    run(recipe_file, tmp_path / "run", *following(copied), "stage.1.stop_after=1")
+    assert len(manifest(tmp_path / "run")["hashes"]["teacher"]) == 64
+    shutil.rmtree(copied)
+    shutil.copytree(teacher.with_name("step-000002"), copied)
+    with pytest.raises(SleuthError) as caught:
+        run(recipe_file, tmp_path / "run", *following(copied))
+    [line] = str(caught.value).splitlines()
+    assert f"{copied}: this teacher has other weights than the one that the stage began with" in line
+
+
+def test_a_teacher_that_reads_other_tokens_is_refused_before_the_run(recipe_file, copied):
+    vocabulary = json.loads((copied / "tokenizer.json").read_text())
     words = vocabulary["model"]["vocab"]
     first, second = sorted(words, key=words.get)[-2:]
     words[first], words[second] = words[second], words[first]
-    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
-    (other / "SHA256SUMS").unlink()  # else the changed file is damage
-    result = sleuth("train", recipe_file, "--run", tmp_path / "run", "--set", f'stage.1.teacher.model="{other}"')
-    assert result.exit_code == 2
-    assert f"2 of {len(tokenizer.get_vocab())} tokens differ, such as" in result.stderr
-    assert not (tmp_path / "run").exists()
+    (copied / "tokenizer.json").write_text(json.dumps(vocabulary))
+    (copied / "SHA256SUMS").unlink()  # else the changed file is damage
+    assert "2 of 877 tokens differ, such as" in refused(recipe_file, *following(copied))
+
+
+def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(recipe_file, copied):
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
+    (copied / "SHA256SUMS").unlink()
+    assert "is more than the 64 positions of this teacher" in refused(recipe_file, *following(copied))
+
+
+def test_a_damaged_teacher_is_refused_before_the_run(recipe_file, copied):
+    damage("one bit", copied / "model.safetensors")
+    assert "damaged: model.safetensors is not what was written" in refused(recipe_file, *following(copied))
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (['stage.1.loss.advantage="none"'], 'loss.advantage = "none" leaves nothing to learn from'),
-        (['stage.1.teacher.model="nowhere"'], "no such"),
+        (['loss.advantage="none"'], 'loss.advantage = "none" leaves nothing to learn from'),
+        (['teacher.model="nowhere"'], "no such"),
         (
-            ['stage.1.teacher={ model = "models/tiny-base", top_k = 8 }', 'stage.1.loss.ratio="sequence"'],
+            ['teacher={ model = "models/tiny-base", top_k = 8 }', 'loss.ratio="sequence"'],
             "teacher.top_k needs a loss that is a sum over tokens, and loss.ratio makes it none",
         ),
         (
-            ['stage.1.teacher={ model = "models/tiny-base", top_k = 900 }'],
+            ['teacher={ model = "models/tiny-base", top_k = 900 }'],
             "teacher.top_k = 900 is not below the 877 words of the vocabulary",
         ),
-        (
-            ['stage.1.teacher.model="models/tiny-base"', "stage.1.replace_no_signal=1"],
-            "replace_no_signal = 1 leaves out",
-        ),
+        (['teacher.model="models/tiny-base"', "replace_no_signal=1"], "replace_no_signal = 1 leaves out"),
     ],
 )
-def test_what_cannot_be_followed_is_one_line(
-    recipe_file: Path, tmp_path: Path, settings: list[str], reason: str
-) -> None:
-    options = [option for setting in settings for option in ("--set", setting)]
-    result = sleuth("train", recipe_file, "--run", tmp_path / "run", *options)
-    assert result.exit_code == 2
-    assert reason in result.stderr
-    assert "Traceback" not in result.stderr
+def test_what_cannot_be_followed_is_one_line(recipe_file, settings, reason):
+    assert reason in refused(recipe_file, *(f"stage.1.{setting}" for setting in settings))
 
 
-def test_a_teacher_of_shorter_texts_than_the_episodes_is_refused_before_the_run(
-    recipe_file: Path, tmp_path: Path
-) -> None:
-    short = tmp_path / "teacher"
-    shutil.copytree("models/tiny-base", short)
-    config = json.loads((short / "config.json").read_text())
-    (short / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
-    result = sleuth("train", recipe_file, "--run", tmp_path / "run", "--set", f'stage.1.teacher.model="{short}"')
-    assert result.exit_code == 2
-    assert "is more than the 64 positions of this teacher" in result.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_teacher_must_have_the_tokens_that_earlier_stages_add(recipe_file: Path, tmp_path: Path) -> None:
+def test_a_teacher_must_have_the_tokens_that_earlier_stages_add(recipe_file, tmp_path):
     (tmp_path / "text.txt").write_text("Ada Voss was born in Tarn. " * 40)
     adding = f"""[[stage]]
 kind = "supervised"
@@ -202,19 +175,7 @@ data = {{ kind = "text", texts = "{tmp_path / "text.txt"}", prefix_tokens = 8, s
 
 """
     before, at, after = recipe_file.read_text().partition('[[stage]]\nkind = "grpo"\n')
-    file = tmp_path / "adding.toml"
-    file.write_text(f'{before}{adding}{at}teacher = {{ model = "models/tiny-base" }}\n{after}')
-    refused = sleuth("check", "recipe", file)
-    assert refused.exit_code == 2
-    assert "1 of 878 tokens differ, such as '<claim>'" in refused.stderr
-    file.write_text(file.read_text().replace('tokens = ["<claim>"]', ""))
-    assert sleuth("check", "recipe", file).exit_code == 0
-
-
-def test_a_damaged_teacher_is_refused_before_the_run(teacher: Path, recipe_file: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "teacher"
-    shutil.copytree(teacher, damaged)
-    weights = bytearray((damaged / "model.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (damaged / "model.safetensors").write_bytes(weights)
-    assert "damaged: model.safetensors is not what was written" in refused(recipe_file, *following(damaged))
+    recipe_file.write_text(f'{before}{adding}{at}teacher = {{ model = "models/tiny-base" }}\n{after}')
+    assert "1 of 878 tokens differ, such as '<claim>'" in refused(recipe_file)
+    recipe_file.write_text(recipe_file.read_text().replace('tokens = ["<claim>"]', ""))
+    require_inputs(load_recipe(recipe_file))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from refusals import refused
 
 from sleuth.cli.pipeline import require_inputs
@@ -12,7 +10,7 @@ from sleuth.recipe import load_recipe
 HALF = 'dtype="bfloat16"'
 
 
-def test_a_rate_that_bfloat16_rounds_away_is_refused_with_the_arithmetic(recipe_file: Path) -> None:
+def test_a_rate_that_bfloat16_rounds_away_is_refused_with_the_arithmetic(recipe_file):
     require_inputs(load_recipe(recipe_file, [HALF, "stage.1.learning_rate=1e-4"]))
     require_inputs(load_recipe(recipe_file, ["stage.1.learning_rate=1e-7"]))
     said = refused(recipe_file, HALF, "stage.1.learning_rate=1e-9")

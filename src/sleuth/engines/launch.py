@@ -158,7 +158,7 @@ class ServerProcess:
         self.name = name
         self.launch = launch
         self.log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self.supervisor: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Starts it; does not wait until it answers. Raises CodeRefusedError if it may not run here."""
@@ -168,7 +168,7 @@ class ServerProcess:
         with self.log.open("ab") as log:
             log.write(f"supervisor: {' '.join(supervised[2:])}\n".encode())
             log.flush()
-            self._process = subprocess.Popen(
+            self.supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, *supervised],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -180,7 +180,7 @@ class ServerProcess:
     @property
     def has_ended(self) -> bool:
         """Whether it ended, and is not started again."""
-        return self._process is not None and self._process.poll() is not None
+        return self.supervisor is not None and self.supervisor.poll() is not None
 
     def answers(self) -> bool:
         """Whether it is ready to generate."""
@@ -199,22 +199,6 @@ class ServerProcess:
             return []
         return [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
 
-    def close_pipe(self) -> None:
-        """Asks the supervisor to end it."""
-        if self._process is not None and self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
-
-    def wait(self) -> None:
-        """Waits until it has ended, after `close_pipe`."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
 
 def start_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seconds: float = START_SECONDS) -> None:
     """Starts the servers and waits until all answer, with a line now and then. Raises SleuthError, after ending all of
@@ -224,36 +208,39 @@ def start_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seco
         for server in servers:
             server.start()
             say(f"{server.name}: {' '.join(server.launch.command)}")
-        _wait_for_all(servers, say, seconds)
+        started = said = time.monotonic()
+        waiting = list(servers)
+        while waiting:
+            for server in [server for server in waiting if not server.has_ended and server.answers()]:
+                say(f"{server.name}: answers at {server.launch.url} after {time.monotonic() - started:.0f} s")
+                waiting.remove(server)
+            for server in waiting:
+                if server.has_ended:
+                    raise SleuthError(start_problem(server, "ended while it started"))
+            if waiting and time.monotonic() - started > seconds:
+                raise SleuthError(start_problem(waiting[0], f"does not answer after {seconds:g} s"))
+            if waiting and time.monotonic() - said > PROGRESS_SECONDS:
+                said = time.monotonic()
+                lines = waiting[0].last_lines()
+                names = ", ".join(server.name for server in waiting)
+                say(f"{names}: starting, {said - started:.0f} s: {lines[-1][:160] if lines else 'no output yet'}")
+            time.sleep(POLL_SECONDS if waiting else 0.0)
         undo.pop_all()
 
 
-def _wait_for_all(servers: Sequence[ServerProcess], say: Callable[[str], None], seconds: float) -> None:
-    started = said = time.monotonic()
-    waiting = list(servers)
-    while waiting:
-        for server in [server for server in waiting if not server.has_ended and server.answers()]:
-            say(f"{server.name}: answers at {server.launch.url} after {time.monotonic() - started:.0f} s")
-            waiting.remove(server)
-        for server in waiting:
-            if server.has_ended:
-                raise SleuthError(start_problem(server, "ended while it started"))
-        if waiting and time.monotonic() - started > seconds:
-            raise SleuthError(start_problem(waiting[0], f"does not answer after {seconds:g} s"))
-        if waiting and time.monotonic() - said > PROGRESS_SECONDS:
-            said = time.monotonic()
-            lines = waiting[0].last_lines()
-            names = ", ".join(server.name for server in waiting)
-            say(f"{names}: starting, {said - started:.0f} s: {lines[-1][:160] if lines else 'no output yet'}")
-        time.sleep(POLL_SECONDS if waiting else 0.0)
-
-
 def end_all(servers: Sequence[ServerProcess]) -> None:
-    """Ends all servers and every process that they started."""
-    for server in servers:
-        server.close_pipe()
-    for server in servers:
-        server.wait()
+    """Ends all servers and every process that they started, by their supervisors."""
+    supervisors = [server.supervisor for server in servers if server.supervisor is not None]
+    for process in supervisors:
+        assert process.stdin is not None  # a pipe
+        with suppress(OSError):
+            process.stdin.close()
+    for process in supervisors:
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def start_problem(server: ServerProcess, what: str) -> str:

@@ -256,14 +256,11 @@ class LearnerMemory:
         """What is held while a checkpoint is written: on the device what it held before, on the host of a card one
         tensor at a time, and on the first of several ranks the whole state."""
         held, host = self.state()
-        if self.passes.device.name == "cpu" and self.ranks == 1:
+        if self.passes.device.name == "cpu":  # one process
             return held, host
         whole = (self.stepped_size * self.trained if self.masters else 0) + self.moments
         largest = FP32 * self.passes.shape.embedding
-        gathered = whole if self.ranks > 1 else largest
-        if self.passes.device.name == "cpu":
-            return held | {"checkpoint": gathered}, host
-        return held, host | {"checkpoint": gathered}
+        return held, host | {"checkpoint": whole if self.ranks > 1 else largest}
 
 
 def total(parts: Mapping[str, int]) -> int:

@@ -122,7 +122,8 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
     if isinstance(stage, EvaluationFields):
         questions = stage.asked
         if isinstance(stage, EvaluateRecipe) and stage.data.suite is not None:
-            questions = _questions_of_suite(str(stage.data.suite), stage.data.per_set)
+            suite, per_set = SUITES.get(str(stage.data.suite)), stage.data.per_set
+            questions = suite.asked(per_set) if suite else None if per_set is None else SETS * per_set
         prompts, samples = None if questions is None else questions * stage.arms, stage.samples_of_each
     elif isinstance(stage, TrainingRecipe):
         stage, prompts, samples = stage.player(recipe, index)
@@ -138,13 +139,6 @@ def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
         cache_memory=stage.cache_memory,
         lengths=recipe.stage[index].lengths(recipe, index),
     )
-
-
-def _questions_of_suite(suite: str, per_set: int | None) -> int | None:
-    """None if it is not known without reading the sets."""
-    if suite in SUITES:
-        return SUITES[suite].asked(per_set)
-    return None if per_set is None else SETS * per_set
 
 
 def learner_of(recipe: Recipe, index: int, shape: ModelShape, machine: Machine) -> LearnerMemory:
@@ -251,21 +245,21 @@ class StagePlan:
         return self._phase(name, held | {"packed weights": copies, "libraries": libraries} | sleeping, host)
 
     def _generation(self, name: str, held: Bytes, host: Bytes, played: Played) -> Phase:
-        memory, passes = self.machine.memory, self.passes
+        memory = self.machine.memory
         parts = held | {"libraries": self.machine.device.libraries}
         if self.pool is not None and not self.shared:
             return self._phase(name, parts, host)
         if self.shared:
             parts["server"] = SERVER + self.passes.size * self.shape.weights
         else:
-            parts |= {"packed weights": passes.packed_weights}
+            parts["packed weights"] = self.passes.packed_weights
         free = max(0, memory - total(parts))
         if self.pool is None:
-            parts["activations"] = passes.sampling(played.at_once)
+            parts["activations"] = self.passes.sampling(played.at_once)
         room = round(FREE_SHARE[self.machine.device.name] * free)
         if played.cache_memory is not None:  # an engine that is given more than there is shrinks it
             room = min(free, parse_share(played.cache_memory, memory))
-        return self._with_cache(name, parts, host, played, passes, room)
+        return self._with_cache(name, parts, host, played, room)
 
     def _servers(self, ranks: int) -> Iterator[Phase]:
         """What a server on a card of its own holds, for what `ranks` of the trainer ask of it."""
@@ -274,11 +268,11 @@ class StagePlan:
             return
         parts = {"server": SERVER, "weights": self.passes.size * self.shape.weights}
         given = SERVER_SHARE * memory if self.pool.memory is None else parse_share(self.pool.memory, memory)
-        yield self._with_cache("servers", parts, {}, played, self.passes, max(0, round(given) - total(parts)))
+        yield self._with_cache("servers", parts, {}, played, max(0, round(given) - total(parts)))
 
-    def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, passes: Passes, room: int) -> Phase:
+    def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, room: int) -> Phase:
         """A phase whose cache takes the bytes `room`, or fewer if all sequences fit in those."""
-        need = CacheNeed.of(played, passes)
+        need = CacheNeed.of(played, self.passes)
         cache = min(room, need.at_limit)
         fitting = max(1, round(played.at_once * min(1, cache / need.typical)))
         more = {"need": need, "asked": played.at_once, "at_once": fitting}

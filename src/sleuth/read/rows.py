@@ -15,7 +15,6 @@ from sleuth.read.texts import (
     ReadingQuestion,
     ReadingRecipe,
     ReadingTexts,
-    by_source,
     read_reading_texts,
     require_indexed,
 )
@@ -83,8 +82,8 @@ class ReadingRows:
     ) -> None:
         self.tokens, self.rows, self.key = tokens, rows, key
         self.passages = texts.passages
-        sources = by_source(texts.questions)
-        self.sources = [sources[name] for name in mix] if mix else [list(texts.questions)]
+        questions = list(texts.questions)
+        self.sources = [[one for one in questions if one.source == name] for name in mix] if mix else [questions]
         self.weights = [*mix.values()] if mix else [1.0]
 
     def row(self, index: int) -> Row:

@@ -4,7 +4,6 @@ and set apart by article."""
 from __future__ import annotations
 
 import difflib
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,14 +122,6 @@ def read_passages(files: Sequence[Path]) -> dict[str, Passage]:
     if problems:  # else every question about a passage that could not be read would be one more
         raise SleuthError(*problems)
     return passages
-
-
-def by_source(questions: tuple[ReadingQuestion, ...]) -> dict[str, list[ReadingQuestion]]:
-    """The questions of each source, by name."""
-    sources: defaultdict[str, list[ReadingQuestion]] = defaultdict(list)
-    for question in questions:
-        sources[question.source].append(question)
-    return dict(sorted(sources.items()))
 
 
 def read_reading_questions(file: Path, passages: Mapping[str, Passage]) -> list[ReadingQuestion]:

@@ -104,6 +104,7 @@ class ReadingTokens:
         self._plain = Tokenizer.from_str(json.dumps(outline | {"added_tokens": []}))
         self.tags = {tag: self._tag(tag) for tag in READING.tags}
         self.end = self.tags[ANSWERED]
+        self.quote_open, self.quote_close = (tuple(self._plain.encode(mark).ids) for mark in (" [", "]"))
 
     def _tag(self, tag: object) -> int:
         ids = self.tokenizer.encode(str(tag), add_special_tokens=False)
@@ -129,16 +130,6 @@ class ReadingTokens:
             if inside:
                 words.append((word.group(), inside[0], inside[-1] + 1))
         return QuestionTokens(tokens=self.question(question), words=tuple(words))
-
-    @cached_property
-    def quote_open(self) -> tuple[int, ...]:
-        """The tokens before the words that an answer quotes."""
-        return tuple(self._plain.encode(" [").ids)
-
-    @cached_property
-    def quote_close(self) -> tuple[int, ...]:
-        """The tokens after the words that an answer quotes."""
-        return tuple(self._plain.encode("]").ids)
 
     def quote_end(self, tokens: Sequence[int], after: int) -> int:
         """The end of a quotation that begins with the answer, which ends at tokens[after]: after the punctuation mark

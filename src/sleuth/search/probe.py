@@ -94,18 +94,14 @@ def _arm_figures(answered: Answered, base: Answered) -> dict[str, Measured]:
         for key, kind in EM_KINDS.items()
         if (of_kind := [pair for pair in answered if kind in (None, pair[0].task.kind)])
     }
-    searches = [_searches(episode) for episode, _ in answered]
     clusters = [episode.task.id for episode, _ in answered]
-    figures["searches_mean"] = bootstrap_mean(searches, clusters)
+    # None where the retriever failed, since the policy might have searched again
+    made = [one.trajectory.searches if one.trajectory.stop != "failed" else None for one, _ in answered]
+    figures["searches_mean"] = bootstrap_mean(made, clusters)
     if answered is not base:
         ours, theirs = ([score.parts.get("em") for _, score in arm] for arm in (answered, base))
         figures["difference"] = paired_bootstrap(ours, theirs, clusters)
     return figures
-
-
-def _searches(episode: Episode) -> float | None:
-    """The number of searches; None where the retriever failed, since the policy might have searched again."""
-    return None if episode.trajectory.stop == "failed" else episode.trajectory.searches
 
 
 GainCase = tuple[Episode, Score, SearchGain]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
-from playing import gather, out_of_memory_above
+from playing import gather, out_of_memory_above, place_ragged_groups
 
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.slots import SlotTable
@@ -43,24 +42,22 @@ def play(engine, words, groups=3):
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", pytest.param("llama", marks=pytest.mark.slow)])
-def test_a_pool_of_any_size_gives_the_same_tokens(make_model, tokenizer, words, architecture):
+def test_a_pool_of_any_size_gives_the_same_tokens_and_one_of_the_same_size_the_same_bytes(
+    make_model, tokenizer, words, architecture
+):
     model = make_model(architecture)
     roomy = engine_of(model, tokenizer)
     expected = play(roomy, words)
     assert roomy.preemptions == 0
     for pages in (4, 7):  # one sequence, and nearly enough
-        engine = engine_of(model, tokenizer, pages)
-        for episode, other in zip(play(engine, words), expected, strict=True):
+        engine, again = (engine_of(model, tokenizer, pages) for _ in range(2))
+        episodes = play(engine, words)
+        for episode, other in zip(episodes, expected, strict=True):
             assert [token for token, _ in episode] == [token for token, _ in other]
             # Other rows are in a forward, and products of other shapes add in another order.
             assert [logprob for _, logprob in episode] == pytest.approx([p for _, p in other], rel=1e-5, abs=1e-5)
+        assert pages > 4 or play(again, words) == episodes
         assert engine.preemptions > 0
-
-
-def test_a_pool_of_one_size_gives_the_same_bytes(model, tokenizer, words):
-    engines = engine_of(model, tokenizer, 4), engine_of(model, tokenizer, 4)
-    assert play(engines[0], words, 2) == play(engines[1], words, 2)
-    assert engines[0].preemptions == engines[1].preemptions > 0
 
 
 def test_a_preempted_stream_goes_on_where_it_was(model, tokenizer, words):
@@ -139,22 +136,12 @@ def test_memory_that_never_suffices_is_an_error(make_model, tokenizer, words):
 
 @pytest.mark.parametrize(("page_size", "most"), [(16, 1.15), (PAGE, 1.15), (256, 1.3)])
 def test_ragged_groups_hold_few_more_pages_than_their_distinct_tokens_fill(page_size, most):
-    """256 episodes of 400 to 3,900 tokens in 32 groups, all of whose tokens are cached at the same time."""
-    random = np.random.default_rng(0)
-    table, distinct = SlotTable(256, 4_096, page_size=page_size), 0
-    for group in range(32):
-        prompt = [group] * int(random.integers(250, 400))
-        distinct += len(prompt)
-        for sample in range(8):
-            own = [1_000 + sample] * (int(random.integers(400, 3_900)) - len(prompt))
-            distinct += len(own)
-            tokens = [*prompt, 5_000 + 8 * group + sample, *own[1:]]
-            placement = table.place(tokens)
-            assert placement is not None
-            assert placement.reused == (len(prompt) if sample else 0)
-            assert table.occupy(placement, tokens)
-            while table.cached[placement.slot] < len(tokens):
-                assert table.schedule(10_000)
-                table.cached[placement.slot] = len(tokens)
+    table = SlotTable(256, 4_096, page_size=page_size)
+
+    def read():
+        assert table.schedule(10_000)
+        table.cached[table.busy] = table.length[table.busy]
+
+    distinct = place_ragged_groups(table, read)
     held = (table.pages.total - table.pages.free) * page_size
     assert distinct < held <= most * distinct

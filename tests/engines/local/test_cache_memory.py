@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from playing import place_ragged_groups
 
 from benchmarks.memory import resident_bytes
 from sleuth.engines.local.cache import PagedCache
@@ -23,30 +24,24 @@ TOKEN_BYTES = 2 * LAYERS * KV_HEADS * HEAD_SIZE * torch.bfloat16.itemsize
 def test_256_ragged_episodes_take_resident_memory_for_their_distinct_tokens():
     """Episodes of 400 to 3,900 tokens in 32 groups, in a cache that has room for all of them at their limit of 4,096:
     memory of pages that nothing was written to is not taken."""
-    random, table = np.random.default_rng(0), SlotTable(256, 4_096)
+    table = SlotTable(256, 4_096)
     cache = PagedCache(pages=table.pages.total, page_size=PAGE)
     new = torch.randn(4_096, KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16)
-    before, distinct = resident_bytes(), 0
-    for group in range(32):
-        prompt = [group] * int(random.integers(250, 400))
-        distinct += len(prompt)
-        for sample in range(8):
-            own = [1_000 + sample] * (int(random.integers(400, 3_900)) - len(prompt))
-            distinct += len(own)
-            tokens = [*prompt, 5_000 + 8 * group + sample, *own[1:]]
-            placement = table.place(tokens)
-            assert placement is not None
-            assert table.occupy(placement, tokens)
-            scheduled = table.schedule(10_000)
-            assert scheduled is not None
-            cache.copy(table.pages.take_copies())
-            for chunk in scheduled[1]:
-                positions = np.arange(chunk.start, chunk.stop)
-                pages = table.pages.pages[chunk.slot, positions // PAGE].astype(np.int64)
-                rows = cache.rows(torch.from_numpy(pages), torch.from_numpy(positions), KV_HEADS)
-                for layer in range(LAYERS):
-                    cache.write(layer, rows, new[: len(positions)], new[: len(positions)])
-                table.cached[chunk.slot] = chunk.stop
+
+    def read():
+        scheduled = table.schedule(10_000)
+        assert scheduled is not None
+        cache.copy(table.pages.take_copies())
+        for chunk in scheduled[1]:
+            positions = np.arange(chunk.start, chunk.stop)
+            pages = table.pages.pages[chunk.slot, positions // PAGE].astype(np.int64)
+            rows = cache.rows(torch.from_numpy(pages), torch.from_numpy(positions), KV_HEADS)
+            for layer in range(LAYERS):
+                cache.write(layer, rows, new[: len(positions)], new[: len(positions)])
+            table.cached[chunk.slot] = chunk.stop
+
+    before = resident_bytes()
+    distinct = place_ragged_groups(table, read)
     taken, needed = resident_bytes() - before, distinct * TOKEN_BYTES
     print(f"{distinct} distinct tokens, {needed / 1e6:.0f} MB, resident {taken / 1e6:.0f} MB, {taken / needed:.3f}")
     assert 0.9 * needed < taken <= 1.15 * needed

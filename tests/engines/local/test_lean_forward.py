@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 
+import numpy as np
 import pytest
 import torch
-from fake_card import Launches, WithoutCard, ragged_engine, two_launches, use_kernel, use_prefill_kernel
+from fake_card import (
+    Launches,
+    WithoutCard,
+    ragged_engine,
+    two_launches,
+    use_kernel,
+    use_prefill_kernel,
+    use_sample_kernels,
+)
 from interpreted import interpreted
+from playing import gather, require_logprobs
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM
 from windowed_models import windowed_model
@@ -18,6 +27,7 @@ from sleuth.engines.local.attention import Batch, Kernels
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.local.lean_forward import LeanForward, can_be_lean
 from sleuth.engines.local.slots import PrefillChunk
+from sleuth.engines.sampling import draw_rows
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.types import Sampling
 
@@ -39,25 +49,14 @@ def lean_engine(tokenizer, monkeypatch):
 
 def play(engine, prompts):
     """Two siblings of each prompt, with 20 more tokens each."""
-
-    async def joint():
-        each = [(prompt, sibling) for prompt in prompts for sibling in range(2)]
-        samplings = [Sampling(max_tokens=20, temperature=0.7 * (n % 3), key=(0, n)) for n in range(len(each))]
-        asked = zip([prompt for prompt, _ in each], samplings, strict=True)
-        return await asyncio.wait_for(asyncio.gather(*(engine.complete(*one) for one in asked)), timeout=60)
-
-    return asyncio.run(joint())
+    each = [(prompt, sibling) for prompt in prompts for sibling in range(2)]
+    samplings = [Sampling(max_tokens=20, temperature=0.7 * (n % 3), key=(0, n)) for n in range(len(each))]
+    return gather(*(engine.complete(*one) for one in zip([prompt for prompt, _ in each], samplings, strict=True)))
 
 
 def assert_those_of_transformers(model, prompts, completions):
-    """Log-probabilities of fp32, whose sums are in another order: to 1e-4."""
     for number, completion in enumerate(completions):
-        tokens, temperature = [*prompts[number // 2], *completion.tokens], 0.7 * (number % 3) or 1
-        with torch.no_grad():
-            logprobs = (model(torch.tensor([tokens])).logits[0] / temperature).log_softmax(-1)
-        first = len(prompts[number // 2])
-        expected = logprobs[first - 1 : -1].gather(1, torch.tensor(tokens[first:])[:, None])[:, 0]
-        assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        require_logprobs(model, prompts[number // 2], completion, 0.7 * (number % 3))
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "tied", "adapters", "qwen2 in windows"])
@@ -115,16 +114,6 @@ def test_a_model_with_something_of_its_own_is_not_lean(make_model):
     assert not can_be_lean(make_model("qwen3").bfloat16().requires_grad_(False).model.layers[0].mlp)
 
 
-@pytest.mark.parametrize(("chunks", "most"), [(False, 10), (True, 11)], ids=["decoding", "mixed"])
-def test_a_step_takes_few_launches_a_layer(tokenizer, monkeypatch, chunks, most):
-    """Counted with fake tensors, where each of our kernels is one launch, but for the two that attend while decoding.
-    In the last layer only the last tokens of prompts go on."""
-    use_kernel(monkeypatch, two_launches)
-    use_prefill_kernel(monkeypatch)
-    one, three = (launches_of_a_step(tokenizer, layers, chunks) for layers in (1, 3))
-    assert (three - one) // 2 == most
-
-
 class Counted:
     """`lean_layers` as single launches."""
 
@@ -141,26 +130,61 @@ class Counted:
         return product.view(len(product), -1, keys.shape[-1])[:, : -2 * len(keys)].neg()
 
 
-def launches_of_a_step(tokenizer, layers, mixed):
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(LeanForward, "on_card", lambda model, log: LeanForward(model, Counted))
-    with monkeypatch.context(), FakeTensorMode(allow_non_fake_inputs=True), Launches() as launches, WithoutCard():
-        engine = ragged_engine(tokenizer, layers)
-        decoding, chunks = engine._schedule() or pytest.fail("nothing to compute")
-        if mixed:  # the last request reads its prompt
-            chunks = [PrefillChunk(slot=255, start=0, stop=int(engine._table.length[255]))]
-            decoding = decoding[:-1]
-        kernels = Kernels(decoding=True, prefilling=True)
-        where = {"device": engine.model.device, "dtype": engine.model.dtype, "kernels": kernels}
-        batch = Batch(engine._table, decoding, chunks, engine._cache, **where)
-        forward = engine._lean
-        assert forward is not None
-        with engine._inference_mode():
-            forward(batch)  # allocates the cache, moves the weights
-            launches.count = 0
-            assert forward(batch).shape == (256, 151_936)
-    monkeypatch.undo()
-    return launches.count
+def launches_of_a_step(tokenizer, layers, kernels, *, lean, mixed=False):
+    """Counted with fake tensors, where each of our kernels is one launch, but for the two that attend while decoding.
+    A step of the modules samples its tokens too."""
+    with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
+        patch.setattr(LeanForward, "on_card", lambda model, log: LeanForward(model, Counted) if lean else None)
+        with Launches() as launches:
+            engine = ragged_engine(tokenizer, layers)
+            decoding, chunks = engine._schedule() or pytest.fail("nothing to compute")
+            assert len(decoding) == 256
+            if mixed:  # the last request reads its prompt
+                chunks = [PrefillChunk(slot=255, start=0, stop=int(engine._table.length[255]))]
+                decoding = decoding[:-1]
+            where = {"device": engine.model.device, "dtype": engine.model.dtype, "kernels": kernels}
+            batch = Batch(engine._table, decoding, chunks, engine._cache, **where)
+            with engine._inference_mode():
+                forward = engine._lean or (lambda batch: engine._forward(batch, np.arange(256)))
+                if lean:
+                    forward(batch)  # allocates the cache, moves the weights
+                launches.count = 0
+                logits = forward(batch)
+                assert logits.shape == (256, 151_936)
+                if not lean:
+                    draw_rows(logits, *torch.zeros(2, 256, dtype=torch.float64, device="cuda"))
+            return launches.count
+
+
+@pytest.mark.parametrize(("mixed", "most"), [(False, 10), (True, 11)], ids=["decoding", "mixed"])
+def test_a_step_takes_few_launches_a_layer(tokenizer, monkeypatch, mixed, most):
+    """In the last layer only the last tokens of prompts go on."""
+    use_kernel(monkeypatch, two_launches)
+    use_prefill_kernel(monkeypatch)
+    how = {"kernels": Kernels(decoding=True, prefilling=True), "lean": True, "mixed": mixed}
+    one, three = (launches_of_a_step(tokenizer, layers, **how) for layers in (1, 3))
+    assert (three - one) // 2 == most
+
+
+@pytest.mark.parametrize(("kernel", "most"), [(True, 1_000), (False, 1_600)])
+def test_a_ragged_decode_step_of_the_modules_of_a_0_6b_takes_few_launches(tokenizer, monkeypatch, kernel, most):
+    use_kernel(monkeypatch, two_launches)
+    use_sample_kernels(monkeypatch, None if kernel else "sampled in torch")
+    how = {"kernels": Kernels(decoding=kernel), "lean": False}
+    one, three = (launches_of_a_step(tokenizer, layers, **how) for layers in (1, 3))
+    assert one + 27 * ((three - one) // 2) <= most
+
+
+def test_a_card_without_our_kernels_samples_in_torch_and_says_so_in_a_line(tokenizer, monkeypatch):
+    lines: list[str] = []
+    for name, problem in (("decode", None), ("prefill", None), ("sampling", "No module named 'triton'")):
+        monkeypatch.setattr(local_engine, f"{name}_problem", lambda *asked, problem=problem: problem)
+    with FakeTensorMode(allow_non_fake_inputs=True), WithoutCard():
+        engine = ragged_engine(tokenizer, 1)
+        engine._log = lines.append
+        assert [engine._kernels for _ in range(2)] == [Kernels(decoding=True, prefilling=True)] * 2
+    told = "the engine samples by forty launches a step, which is slow, as the kernel for it does not work here: "
+    assert lines == [told + "No module named 'triton'"]
 
 
 SHAPES = {

@@ -15,48 +15,6 @@ def held(table: PageTable, slot: int) -> list[int]:
     return table.pages[slot, : table.held[slot]].tolist()
 
 
-def test_siblings_hold_the_pages_of_their_prompt_once():
-    table = PageTable(slots=3, context=64, page_size=4, total=12)
-    table.extend(0, 10)
-    for sibling in (1, 2):
-        table.share(0, sibling, 10)
-    assert held(table, 0) == held(table, 1) == held(table, 2)
-    assert table.free == 12 - 3
-
-
-def test_a_shared_page_is_copied_before_it_is_written_and_the_last_holder_keeps_it():
-    table = PageTable(slots=2, context=64, page_size=4, total=12)
-    table.extend(0, 6)
-    table.share(0, 1, 6)
-    shared = held(table, 0)
-    assert table.not_writable(np.array([0, 1]), np.array([6, 6])).tolist() == [0, 1]
-    table.make_writable(1, 6)
-    assert table.take_copies() == [(shared[1], held(table, 1)[1])]
-    assert table.take_copies() == []
-    assert table.not_writable(np.array([0, 1]), np.array([6, 6])).tolist() == []
-    assert held(table, 0) == shared
-    assert held(table, 1)[0] == shared[0]
-
-
-def test_a_page_is_free_when_nobody_holds_it():
-    table = PageTable(slots=2, context=64, page_size=4, total=4)
-    table.extend(0, 8)
-    table.share(0, 1, 4)
-    table.drop(0)
-    assert table.free == 3
-    table.drop(1)
-    assert table.free == 4
-
-
-def test_a_shortened_slot_gives_its_last_pages_back():
-    table = PageTable(slots=1, context=64, page_size=4, total=16)
-    table.extend(0, 30)
-    first = held(table, 0)
-    table.share(0, 0, 9)
-    assert held(table, 0) == first[:3]
-    assert table.free == 13
-
-
 @given(draw=st.integers(0, 10**6).map(random.Random), pages=st.integers(8, 24))
 @settings(max_examples=150, deadline=None)
 def test_every_slot_reads_its_own_tokens_whatever_is_shared_copied_evicted_or_preempted(draw, pages):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from playing import gather
+from playing import expected_logits, gather, require_logprobs
 from windowed_models import FAMILIES, WINDOW, windowed_model
 
 from sleuth.engines.local import engine as local_engine
@@ -33,13 +33,10 @@ def test_tokens_and_logprobs_are_those_of_transformers_own_forward(tokenizer, wo
         engine = LocalEngine(model, tokenizer, slots=4, context=128)
         for number, completion in enumerate(written(engine, prompts, temperature)):
             prompt = prompts[number // 2]
-            tokens = torch.tensor([[*prompt, *completion.tokens]])
-            with torch.no_grad():
-                logits = model(tokens).logits[0, len(prompt) - 1 : -1]
-            expected = logits.log_softmax(-1).gather(1, tokens[0, len(prompt) :, None])[:, 0]
-            assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+            require_logprobs(model, prompt, completion)
             if temperature == 0:
-                assert list(completion.tokens) == logits.argmax(-1).tolist()
+                greedy = expected_logits(model, prompt, completion.tokens).argmax(-1)
+                assert list(completion.tokens) == greedy.tolist()
 
 
 @pytest.mark.parametrize("window", [1, 5, PAGE, 40])

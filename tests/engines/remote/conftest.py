@@ -2,23 +2,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from emulator.served import EmulatedServer, emulated_server
 from pools import ENOUGH, Pools
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 
 @pytest.fixture
-def learner(make_model: Callable[..., PreTrainedModel]) -> PreTrainedModel:
+def learner(make_model) -> PreTrainedModel:
     return make_model()
 
 
 @pytest.fixture
-def servers(
-    make_model: Callable[..., PreTrainedModel], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[Callable[..., list[EmulatedServer]]]:
+def servers(make_model, tokenizer) -> Iterator[Callable[..., list[EmulatedServer]]]:
     """`servers("vllm", "sglang", latency=0.1)`: each with a model of its own."""
     with ExitStack() as open_:
         yield lambda *kinds, **how: [
@@ -28,10 +25,5 @@ def servers(
 
 
 @pytest.fixture
-def pools(
-    learner: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    words: Callable[..., list[int]],
-) -> Pools:
+def pools(learner, tokenizer, tmp_path, words) -> Pools:
     return Pools(learner, tokenizer, tmp_path / "weights", words)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from emulator.model_server import ModelServer, free_url
 from emulator.served import application
-from typer.testing import CliRunner, Result
+from typer.testing import Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.engines.launch import SGLANG_RESERVED
 from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
@@ -24,25 +24,22 @@ TOWNS = ("Tarn", "Oss", "Lund", "Brig", "Melk", "Ypres")
 
 
 @pytest.fixture(scope="module")
-def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def questions(tmp_path_factory) -> Path:
     """Questions, and the index to search beside them."""
     folder = tmp_path_factory.mktemp("questions")
-    people = [f"Ada {town} Voss" for town in TOWNS]
-    with (folder / "corpus.jsonl").open("w") as lines:
-        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            contents = f'"The Painted Valley of {town}"\nThe Painted Valley of {town} was written by {person}.'
-            lines.write(json.dumps({"id": str(number), "contents": contents}) + "\n")
+    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "questions.jsonl").open("w") as questions:
+        for number, town in enumerate(TOWNS):
+            book, person = f"The Painted Valley of {town}", f"Ada {town} Voss"
+            row = {"id": str(number), "contents": f'"{book}"\n{book} was written by {person}.'}
+            corpus.write(json.dumps(row) + "\n")
+            question = f"{book} was written by whom?"  # the base looks up books
+            questions.write(json.dumps({"id": str(number), "question": question, "golden_answers": [person]}) + "\n")
     build_index(folder / "corpus.jsonl", folder / "index")
-    with (folder / "questions.jsonl").open("w") as lines:
-        for number, (person, town) in enumerate(zip(people, TOWNS, strict=True)):
-            question = f"The Painted Valley of {town} was written by whom?"  # the base looks up books
-            row = {"id": str(number), "question": question, "golden_answers": [person]}
-            lines.write(json.dumps(row) + "\n")
     return folder / "questions.jsonl"
 
 
 @pytest.fixture(scope="module", params=["SGLang", "vLLM"])
-def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
+def server(request) -> Iterator[ModelServer]:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
     server = ModelServer(model=model, tokenizer=tokenizer, name=str(BASE), context=1024 + SGLANG_RESERVED)
     with server.listening(request.param):
@@ -54,14 +51,11 @@ def ask(questions: Path, *more: object) -> tuple[Result, dict]:
     out = questions.parent / "out.json"
     out.unlink(missing_ok=True)
     passages = [] if "--retriever" in more else ["--index", questions.parent / "index"]
-    arguments = ["eval", BASE, "--questions", questions, *passages, "--out", out, *more]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
+    result = sleuth("eval", BASE, "--questions", questions, *passages, "--out", out, *more)
     return result, json.loads(out.read_text()) if out.exists() else {}
 
 
-def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
-    questions: Path, server: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(questions, server, monkeypatch):
     _, here = ask(questions)
     monkeypatch.setattr("sleuth.evaluation.eval_session.load_model", None)  # no weights are loaded for the other
     result, there = ask(questions, "--engine", server.url)
@@ -74,7 +68,7 @@ def test_figures_and_transcripts_are_those_of_the_engine_in_this_process(
     assert f"note: {engine['kind']} {engine['version']} at {server.url} serves" in result.stderr
 
 
-def test_passages_may_come_from_a_server_too(questions: Path) -> None:
+def test_passages_may_come_from_a_server_too(questions):
     _, here = ask(questions)
     opening = IndexLoader(questions.parent / "index")
     opening.start()
@@ -82,16 +76,6 @@ def test_passages_may_come_from_a_server_too(questions: Path) -> None:
         result, there = ask(questions, "--retriever", url)
     assert result.exit_code == 0, result.output
     assert there == here
-
-
-def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, server: ModelServer) -> None:
-    result, found = ask(questions, "--engine", server.url, "--samples", 3, "--limit", 2)
-    assert result.exit_code == 0, result.output
-    texts = [json.dumps(record["segments"]) for record in found["records"]]
-    assert len(texts) == 6
-    assert len(set(texts)) > 2
-    bodies = [body.get("sampling_params", body) for body in server.bodies[-6:]]
-    assert {body["temperature"] for body in bodies} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -104,13 +88,13 @@ def test_several_samples_differ_and_are_drawn_at_temperature_1(questions: Path, 
         (("--retriever", "http://a:1", "--index", "x"), "--index and --retriever are both given"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_line(questions: Path, options: tuple[str, ...], problem: str) -> None:
+def test_options_that_do_not_go_together_are_one_line(questions, options, problem):
     result, _ = ask(questions, *options)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {problem}")
 
 
-def test_an_unreachable_server_is_one_line(questions: Path) -> None:
+def test_an_unreachable_server_is_one_line(questions):
     result, found = ask(questions, "--engine", free_url())
     assert (result.exit_code, found) == (2, {})
     assert result.stderr.count("\n") == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from emulator.model_server import ModelServer, free_url
+from emulator.model_server import ModelServer
+from pools import CONTEXT, Requests, require_same_turns
+from pools import asked as ask_all
 from starlette.responses import JSONResponse, Response
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -18,13 +19,11 @@ from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.types import Completion, Sampling, SleuthError
 
-CONTEXT = 256
 KINDS = ("SGLang", "vLLM")
-Requests = Sequence[tuple[list[int], Sampling]]
 
 
 @pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_pauses(monkeypatch) -> None:
     monkeypatch.setattr(http_engine, "PAUSES", (0.01, 0.02, 0.04, 0.05))
 
 
@@ -43,24 +42,13 @@ def found(server: ModelServer) -> Server:
 
 def asked(server: ModelServer, requests: Requests, at_once: int = 8, place: Server | None = None) -> list[Completion]:
     """All requests side by side, through HTTP."""
-    place = place or found(server)
-
-    async def ask() -> list[Completion]:
-        limits = {"requests_at_once": at_once, "context": CONTEXT}
-        engine = HttpEngine(place, server.tokenizer, eos_ids=server.eos_ids, **limits)
-        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
-
-    return asyncio.run(ask())
+    limits = {"requests_at_once": at_once, "context": CONTEXT}
+    return ask_all(HttpEngine(place or found(server), server.tokenizer, eos_ids=server.eos_ids, **limits), requests)
 
 
 def written_here(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, requests: Requests) -> list[Completion]:
     """The same by the engine of this process."""
-
-    async def write() -> list[Completion]:
-        engine = LocalEngine(model, tokenizer, slots=8, context=CONTEXT)
-        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
-
-    return asyncio.run(write())
+    return ask_all(LocalEngine(model, tokenizer, slots=8, context=CONTEXT), requests)
 
 
 def greedy(words: Callable[..., list[int]], *stops: str, tokens: int = 40) -> Requests:
@@ -69,26 +57,24 @@ def greedy(words: Callable[..., list[int]], *stops: str, tokens: int = 40) -> Re
     ]
 
 
-def same_but_for_rounding(completions: Sequence[Completion], others: Sequence[Completion]) -> None:
-    for one, other in zip(completions, others, strict=True):
-        assert (one.tokens, one.text, one.stop) == (other.tokens, other.text, other.stop)
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, words, kind: str) -> None:
+@each_kind
+@pytest.mark.parametrize("overshoots", [(), (17, 0, 23)])
+def test_greedy_turns_are_those_of_the_engine_in_this_process(model, tokenizer, words, kind, overshoots):
+    """Also where the server leaves tokens behind a stop, which are dropped."""
     whole = written_here(model, tokenizer, greedy(words))
-    stops = tuple({turn.text[5:8] for turn in whole} - {""})  # what it is bound to write
-    requests = greedy(words, *stops)
-    with serving(model, tokenizer, kind) as server:
+    requests = greedy(words, *{turn.text[5:8] for turn in whole} - {""})  # what it is bound to write
+    with serving(model, tokenizer, kind, overshoots=overshoots) as server:
         through_http = asked(server, requests)
     expected = written_here(model, tokenizer, requests)
     assert {turn.stop for turn in expected} == {"stop"}
-    same_but_for_rounding(through_http, expected)
+    require_same_turns(through_http, expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, words, kind: str) -> None:
+@each_kind
+def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, words, kind):
     model = make_model()
     budget = written_here(model, tokenizer, greedy(words, tokens=12))
     assert {turn.stop for turn in budget} == {"length"}
@@ -97,19 +83,11 @@ def test_a_turn_may_end_with_an_end_token_or_its_budget(make_model, tokenizer, w
     expected = written_here(model, tokenizer, requests)
     assert expected[0].stop == "eos"
     with serving(model, tokenizer, kind) as server:
-        same_but_for_rounding(asked(server, requests), expected)
+        require_same_turns(asked(server, requests), expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_tokens_after_a_stop_are_dropped(model, tokenizer, words, kind: str) -> None:
-    stops = tuple({turn.text[5:8] for turn in written_here(model, tokenizer, greedy(words))} - {""})
-    with serving(model, tokenizer, kind, overshoots=(17, 0, 23)) as server:
-        through_http = asked(server, greedy(words, *stops))
-    same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words, *stops)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind: str) -> None:
+@each_kind
+def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, words, kind):
     requests = [(words(9), Sampling(max_tokens=12, key=(0, sample))) for sample in range(8)]
     with serving(model, tokenizer, kind) as server:
         first, again = asked(server, requests), asked(server, requests)
@@ -117,7 +95,7 @@ def test_draws_have_seeds_of_their_own_and_can_be_repeated(model, tokenizer, wor
     assert len({turn.tokens for turn in first}) > 4
 
 
-def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words) -> None:
+def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, words):
     requests = [(words(9), Sampling(max_tokens=6, temperature=temperature)) for temperature in (0.5, 1.0)]
     with serving(model, tokenizer, "vLLM") as server:
         cool, warm = asked(server, requests)
@@ -125,7 +103,7 @@ def test_log_probabilities_of_another_temperature_are_dropped(model, tokenizer, 
     assert warm.logprobs is not None
 
 
-def test_a_full_context_sends_no_request(model, tokenizer, words) -> None:
+def test_a_full_context_sends_no_request(model, tokenizer, words):
     with serving(model, tokenizer, "vLLM") as server:
         before = [Sampling(max_tokens=9, temperature=0.0)]
         [full] = asked(server, [(words(CONTEXT), sampling) for sampling in before])
@@ -136,7 +114,7 @@ def test_a_full_context_sends_no_request(model, tokenizer, words) -> None:
     assert count == 1  # what the search for it tried
 
 
-def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words) -> None:
+def test_concurrent_requests_stay_within_the_limit(model, tokenizer, words):
     with serving(model, tokenizer, "SGLang") as server:
         asked(server, greedy(words), at_once=2)
     assert server.most_at_once == 2
@@ -146,21 +124,14 @@ def refused(number: int) -> Response | None:
     return JSONResponse({"error": {"message": "queue is full"}}, 503) if 1 < number < 9 else None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_request_is_retried(model, tokenizer, words, kind: str) -> None:
+@each_kind
+def test_a_refused_request_is_retried(model, tokenizer, words, kind):
     with serving(model, tokenizer, kind, disturbs=refused) as server:
         through_http = asked(server, greedy(words))
-    same_but_for_rounding(through_http, written_here(model, tokenizer, greedy(words)))
+    require_same_turns(through_http, written_here(model, tokenizer, greedy(words)))
 
 
-def test_a_server_that_is_gone_is_one_line(model, tokenizer, words) -> None:
-    with serving(model, tokenizer, "vLLM") as server:
-        place = found(server)
-    with pytest.raises(SleuthError, match=r"--engine http://127.0.0.1:\d+: does not answer \(.*\), 5 times"):
-        asked(server, greedy(words)[:1], place=place)
-
-
-def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch) -> None:
+def test_a_turn_that_may_have_started_is_not_retried(model, tokenizer, words, monkeypatch):
     """It may have been given up because it was long: asked again, long turns would be rarer than they are."""
     monkeypatch.setattr(http_engine, "ANSWER_SECONDS", 0.2)
 
@@ -199,7 +170,7 @@ UNUSABLE = "an answer that cannot be used"
         (KINDS, JSONResponse(WORDS), UNUSABLE),
     ],
 )
-def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, answer, problem: str) -> None:
+def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, answer, problem):
     for kind in kinds:
         with (
             serving(model, tokenizer, kind, disturbs=lambda number: answer if number > 1 else None) as server,
@@ -208,14 +179,9 @@ def test_an_answer_that_is_no_turn_is_one_line(model, tokenizer, words, kinds, a
             asked(server, greedy(words)[:1])
 
 
-def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words) -> None:
+def test_weights_that_change_meanwhile_are_an_error(model, tokenizer, words):
     with (
         serving(model, tokenizer, "SGLang", weights=lambda number: "a" if number < 4 else "b") as server,
         pytest.raises(SleuthError, match="its weights changed from 'a' to 'b' meanwhile"),
     ):
         asked(server, greedy(words), at_once=1)
-
-
-def test_an_unreachable_url_is_one_line(tokenizer) -> None:
-    with pytest.raises(SleuthError, match=r"does not answer \(.*\); start SGLang or vLLM there first"):
-        find_server(free_url(), "tiny", served_as=None, tokenizer=tokenizer, eos_ids=())

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ pytestmark = pytest.mark.servers
 @pytest.mark.parametrize(
     ("victim", "why"), [("engine", "has refused connections for 5 s"), ("server", "ended (status")]
 )
-def test_a_run_starts_a_real_vllm_and_ends_it(
-    recipe_file: Path, run: Callable[..., Path], tmp_path: Path, victim: str, why: str
-) -> None:
+def test_a_run_starts_a_real_vllm_and_ends_it(recipe_file, run, tmp_path, victim, why):
     """From nothing to the evaluation, with a kill in the second step, and no process is left."""
     folder = tmp_path / "run"
     killing = threading.Thread(target=kill_launched_in_second_step, args=(folder / "metrics.jsonl", VICTIMS[victim]))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from emulator.model_server import Kind, ModelServer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from sleuth.engines.remote.server import Server, discover_servers, find_server
+from sleuth.engines.remote.server import discover_servers, find_server
 from sleuth.types import SleuthError
 
 
@@ -26,20 +24,15 @@ def find(server: ModelServer, kind: Kind, checkpoint: str = "step-000100", serve
 
 
 @pytest.mark.parametrize(("kind", "version", "context"), [("SGLang", "0.5.23", 506), ("vLLM", "0.32.0", 512)])
-def test_a_server_is_known_by_its_endpoints(server: ModelServer, kind: str, version: str, context: int) -> None:
+def test_a_server_is_known_by_its_endpoints(server, kind, version, context):
     place, notes = find(server, kind)
-    assert place == Server(
-        url=server.url,
-        kind=kind,
-        version=version,
-        model="/models/step-000100",
-        context=context,
-    )
+    expected = {"url": server.url, "kind": kind, "version": version, "model": server.name, "context": context}
+    assert place.as_json() == expected
     assert str(place) == (f"{kind} {version} at {server.url} serves '/models/step-000100'")
     assert notes == ["the server's '/models/step-000100' is taken for step-000100 by the last part of its name"]
 
 
-def test_another_model_is_refused_with_what_would_be_right(server: ModelServer) -> None:
+def test_another_model_is_refused_with_what_would_be_right(server):
     with pytest.raises(SleuthError) as caught:
         find(server, "vLLM", checkpoint="runs/mine/checkpoints/step-000200")
     assert str(caught.value) == (
@@ -48,7 +41,7 @@ def test_another_model_is_refused_with_what_would_be_right(server: ModelServer) 
     )
 
 
-def test_local_folders_of_equal_last_name_are_distinguished(server: ModelServer, tmp_path: Path) -> None:
+def test_local_folders_of_equal_last_name_are_distinguished(server, tmp_path):
     for run in ("a", "b"):
         (tmp_path / run / "step-000100").mkdir(parents=True)
     server.name = str(tmp_path / "a" / "step-000100")
@@ -57,45 +50,38 @@ def test_local_folders_of_equal_last_name_are_distinguished(server: ModelServer,
         find(server, "SGLang", checkpoint=str(tmp_path / "b" / "step-000100"))
 
 
-def test_a_model_under_another_name_is_taken_if_it_is_named(server: ModelServer) -> None:
+def test_a_model_under_another_name_is_taken_if_it_is_named(server):
     place, notes = find(server, "vLLM", checkpoint="mine", served_as="/models/step-000100")
     assert (place.model, notes) == ("/models/step-000100", [])
-    with pytest.raises(SleuthError, match="and nothing as 'policy'; give --served-as one of these names"):
-        find(server, "vLLM", checkpoint="mine", served_as="policy")
 
 
-def test_a_server_with_another_vocabulary_is_refused(server: ModelServer) -> None:
+@pytest.mark.parametrize(
+    ("changed", "asked", "problem"),
+    [
+        ({}, {"served_as": "policy"}, "and nothing as 'policy'; give --served-as one of these names"),
+        ({"returns_ids": False}, {}, "no token ids; serve the model with SGLang or vLLM"),
+        ({"lacks": ["/v1/models"]}, {}, "neither SGLang's /model_info nor vLLM's /v1/models is there"),
+        ({"lacks": ["/v1/completions"]}, {}, "/v1/completions refused with 404: Not Found"),
+        ({"lacks": ["/tokenize"]}, {}, None),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_refused(server, changed, asked, problem):
+    for name, value in changed.items():
+        setattr(server, name, value)
+    if problem is None:
+        assert find(server, "vLLM")[0].kind == "vLLM"
+        return
+    with pytest.raises(SleuthError, match=problem):
+        find(server, "vLLM", **asked)
+
+
+def test_a_server_with_another_vocabulary_is_refused(server):
     words = Tokenizer(models.WordLevel({"?": 0, "answer": 1}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     other = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
-    with (
-        server.listening("vLLM"),
-        pytest.raises(SleuthError, match=r"its tokenizer is not the checkpoint's: .* is .* there and .* here"),
-    ):
+    expected = r"its tokenizer is not the checkpoint's: .* is .* there and .* here"
+    with server.listening("vLLM"), pytest.raises(SleuthError, match=expected):
         find_server(server.url, "step-000100", served_as=None, tokenizer=other, eos_ids=server.eos_ids)
-
-
-def test_a_server_without_tokenize_is_accepted(server: ModelServer) -> None:
-    server.lacks = ["/tokenize"]
-    assert find(server, "vLLM")[0].kind == "vLLM"
-
-
-def test_a_server_that_returns_text_alone_is_refused(server: ModelServer) -> None:
-    server.returns_ids = False
-    with pytest.raises(SleuthError, match="no token ids; serve the model with SGLang or vLLM"):
-        find(server, "vLLM")
-
-
-def test_a_server_that_is_not_an_engine_is_refused(server: ModelServer) -> None:
-    server.lacks = ["/v1/models"]
-    with pytest.raises(SleuthError, match=r"neither SGLang's /model_info nor vLLM's /v1/models is there"):
-        find(server, "vLLM")
-
-
-def test_a_servers_error_message_is_passed_on(server: ModelServer) -> None:
-    server.lacks = ["/v1/completions"]
-    with pytest.raises(SleuthError, match="/v1/completions refused with 404: Not Found"):
-        find(server, "vLLM")
 
 
 DEV_MODE = ("/weight_info", "/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume")
@@ -111,7 +97,7 @@ DEV_MODE = ("/weight_info", "/pause", "/collective_rpc", "/reset_prefix_cache", 
         ("vLLM", (), None),
     ],
 )
-def test_a_server_that_cannot_be_given_weights_is_refused_before_the_run(server, kind, lacks, problem) -> None:
+def test_a_server_that_cannot_be_given_weights_is_refused_before_the_run(server, kind, lacks, problem):
     server.lacks = lacks
     how = {"tokenizer": server.tokenizer, "eos_ids": server.eos_ids, "context": 256, "temperature": 1.0}
     with server.listening(kind):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launchers import finish, torchrun_forking
+from processes import finish, torchrun_forking
 
 from sleuth.think.world_texts import CarelessTexts
 
-Once = Callable[[str, Callable[[Path], object]], Path]
 MODEL = Path(__file__).parents[3] / "models" / "tiny-base"
 
 SEARCHES = """
@@ -52,6 +50,12 @@ credit = {{ kind = "search_gain", margin = 1.0, penalty = 0.2 }}
 learning_rate = 1e-3
 lora = {{ rank = 4, alpha = 8.0 }}
 """,
+    "minibatches": SEARCHES
+    + """
+learning_rate = 1e-4
+updates_per_batch = 2
+prompts_per_update = 2
+""",
     "online_dpo": """
 kind = "online_dpo"
 steps = 4
@@ -68,7 +72,7 @@ reward = [{{ kind = "pairwise", judge = "ending" }}]
 
 
 @pytest.fixture(scope="session")
-def recipes(world: Path, once: Once) -> dict[str, Path]:
+def recipes(world, once) -> dict[str, Path]:
     """Recipe files by the kind of their stage."""
 
     def make(folder: Path) -> None:
@@ -77,12 +81,8 @@ def recipes(world: Path, once: Once) -> dict[str, Path]:
         with open(folder / "texts.jsonl", "w") as file:
             for number in range(12):
                 text = texts.text(number)
-                row = {
-                    "id": f"text-{number}",
-                    "text": text.text,
-                    "cut": len(text.beginning),
-                    "golden_answers": [text.answer],
-                }
+                row = {"id": f"text-{number}", "text": text.text, "cut": len(text.beginning)}
+                row |= {"golden_answers": [text.answer]}
                 file.write(json.dumps(row) + "\n")
         for kind, stage in STAGES.items():
             head = f'name = "{kind}"\nmodel = "{MODEL}"\nseed = 4\n\n[[stage]]'
@@ -93,7 +93,7 @@ def recipes(world: Path, once: Once) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def under_torchrun(recipes: dict[str, Path], once: Once) -> Path:
+def under_torchrun(recipes, once) -> Path:
     """The folder of the GRPO recipe's run that torchrun started on two ranks, and that nobody disturbed."""
 
     def make(folder: Path) -> None:

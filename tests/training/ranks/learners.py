@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from tiny_models import FAMILIES, VOCABULARY
 from transformers import PreTrainedModel
 
-from sleuth.learn import shards
 from sleuth.learn.adapters import Adapters, add_adapters
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.master_weights import MasterWeights
@@ -68,21 +66,16 @@ def policy_on(
     ranks: Ranks,
     family: str = "qwen3",
     dtype: torch.dtype = torch.float32,
-    settings: Optimisation = SETTINGS,
     *,
+    model: PreTrainedModel | None = None,
     recompute: bool = False,
-    lora: bool = False,
     offload: bool = False,
 ) -> Policy:
     """A policy with a reference and a teacher, on these ranks."""
-    model = model_of(family, dtype=dtype)
-    if lora:
-        add_adapters(model, LORA, seed=0)
     holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks, offload=offload)
-    reference = frozen_copy(model_of(family, seed=1, dtype=dtype))
-    teacher = frozen_copy(model_of(family, seed=3, dtype=dtype))
+    reference, teacher = (frozen_copy(model_of(family, seed=seed, dtype=dtype)) for seed in (1, 3))
     options = {"teacher": teacher, "gradient_checkpointing": recompute, "holding": holding}
-    return Policy(model, settings, reference, **options)
+    return Policy(model or model_of(family, dtype=dtype), SETTINGS, reference, **options)
 
 
 def step(policy: Policy, kind: str, seed: int, budget: int = 40) -> dict[str, Any]:
@@ -105,7 +98,10 @@ def trained(
     ranks: Ranks, kind: str, family: str, dtype: torch.dtype, lora: bool = False, offload: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The figures of some updates, and the weights behind them."""
-    policy = policy_on(ranks, family, dtype, lora=lora, offload=offload)
+    model = model_of(family, dtype=dtype)
+    if lora:
+        add_adapters(model, LORA, seed=0)
+    policy = policy_on(ranks, family, dtype, model=model, offload=offload)
     figures = [step(policy, kind, seed) for seed in range(TIMES)]
     return figures, _weights(policy)
 
@@ -124,9 +120,7 @@ def continued(
     """The figures of the updates that follow `saved`, and the weights behind them."""
     model = model_of(seed=2, dtype=dtype)
     model.load_state_dict(weights)
-    holding = MasterWeights if ranks.alone else partial(Shards, ranks=ranks)
-    reference = frozen_copy(model_of(seed=1, dtype=dtype))
-    policy = Policy(model, SETTINGS, reference, holding=holding)
+    policy = policy_on(ranks, dtype=dtype, model=model)
     policy.load_state_dict(state)
     figures = [step(policy, "update", seed) for seed in range(TIMES, 2 * TIMES)]
     return figures, _weights(policy)
@@ -134,14 +128,3 @@ def continued(
 
 def _weights(policy: Policy) -> dict[str, Any]:
     return {name: weight.detach().clone() for name, weight in policy.model.state_dict().items()}
-
-
-def offloaded(ranks: Ranks) -> list[list[Any]]:
-    """What FSDP was told, layer by layer, of where a policy's and its reference's shards are to lie: where they stay,
-    and where they are offloaded."""
-    told = []
-    for offload in (False, True):
-        with patch.object(shards, "fully_shard", wraps=shards.fully_shard) as asked:
-            policy_on(ranks, offload=offload)
-        told.append([call.kwargs["offload_policy"] for call in asked.call_args_list])
-    return told

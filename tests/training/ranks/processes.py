@@ -1,4 +1,5 @@
-"""Functions of a test run on several ranks of this machine, each in a process of its own (gloo)."""
+"""Functions of a test run on several ranks of this machine, each in a process of its own (gloo), and `sleuth` on two
+ranks, as a person starts it."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import copy
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from forked import forking
+from forked import forking, program
 
 from sleuth.ranks import Ranks
 from sleuth.training.group import join_ranks
@@ -59,3 +62,34 @@ def _free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return listening.getsockname()[1]
+
+
+# -- sleuth ------------------------------------------------------------------------------------------------------------
+
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    """By torchrun."""
+    return started([*LAUNCHER, "-m", "--", "sleuth", *arguments])
+
+
+def torchrun_forking(*arguments: str) -> subprocess.Popen[str]:
+    """By torchrun, whose ranks are forked from a process with their imports instead of making them again."""
+    return started([*LAUNCHER, "--no-python", "--", *program(), *arguments])
+
+
+def on_ray(*arguments: str) -> subprocess.Popen[str]:
+    """By a Ray of this machine."""
+    return started([sys.executable, "-m", "sleuth", *arguments, "--ray", "local", "--ranks", "2"])
+
+
+def started(command: list[str]) -> subprocess.Popen[str]:
+    """A process, all that it says together."""
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """What it said, when it has ended."""
+    said, _ = process.communicate(timeout=600)
+    return said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,10 +13,8 @@ from sleuth.cli.pipeline import run_recipe
 from sleuth.learn.policy import Policy
 from sleuth.ranks import Ranks
 from sleuth.recipe import load_recipe
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.runs.run_folder import open_on
 from sleuth.training import learning
-from sleuth.types import Group
 
 
 def run_on(world: int, recipe: Path, folder: Path, *overrides: str) -> Path:
@@ -52,25 +49,3 @@ def _run_short_of_memory(ranks: Ranks, recipe: Path, folder: Path, overrides: tu
 
     with patch.object(learning, "Policy", Scarce):
         return _run(ranks, recipe, folder, overrides)
-
-
-def figures_of(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics, but for the time that was taken."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows]
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Weights and rollouts."""
-    files = [*folder.glob("checkpoints/*/model.safetensors"), *folder.glob("rollouts/*")]
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-def written(folder: Path) -> list[str]:
-    """The names of all files."""
-    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-
-
-def groups_of(folder: Path) -> list[Group]:
-    """What was played, step after step."""
-    return [group for file in sorted((folder / "rollouts").iterdir()) for group in read_rollouts(file)]

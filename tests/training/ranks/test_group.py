@@ -39,18 +39,18 @@ def told(ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def raised(ranks: Ranks, sendable: bool) -> str:
-    """What every rank hears of an error on the first."""
+def raised(ranks: Ranks, sendable: bool) -> tuple[str, list[str]]:
+    """What every rank hears of an error on the first, and what is noted with it."""
 
     def fail() -> None:
         raise SleuthError("no such file") if sendable else UnsendableError()
 
     with pytest.raises((SleuthError, UnsendableError)) as error:
         ranks.broadcast(fail)
-    return str(error.value)
+    return str(error.value), getattr(error.value, "__notes__", [])
 
 
-def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all() -> None:
+def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all():
     first, *others = on_ranks(3, told)
     assert first["asked"] == [0]
     assert all(other["asked"] == [] for other in others)
@@ -60,61 +60,35 @@ def test_broadcast_runs_work_on_rank_0_and_returns_its_result_on_all() -> None:
         assert one["total"] == {"a": 3.0, "b": 1.5}
 
 
-def signalled(ranks: Ranks) -> list[int | None]:
+def signalled(ranks: Ranks, number: int, when: tuple[int | None, ...]) -> list[int | None]:
+    """What is agreed at each of three steps, at which a rank gets the signal when it is told."""
     agreed: list[int | None] = []
     with StopRequest(print) as request:
         for step in range(3):
-            if step == ranks.rank:  # rank 1 gets it a step later than rank 0
-                os.kill(os.getpid(), signal.SIGTERM)
+            if step == when[ranks.rank]:
+                os.kill(os.getpid(), number)
             agreed.append(request.agreed(ranks))
     return agreed
 
 
-def signalled_on_the_last(ranks: Ranks) -> list[int | None]:
-    with StopRequest(print) as request:
-        before = request.agreed(ranks)
-        if not ranks.first:
-            os.kill(os.getpid(), signal.SIGINT)
-        return [before, request.agreed(ranks)]
+def test_ranks_stop_at_the_same_step_whichever_got_the_signal():
+    assert on_ranks(2, signalled, signal.SIGTERM, (0, 1)) == [[signal.SIGTERM] * 3] * 2
+    assert on_ranks(2, signalled, signal.SIGINT, (None, 1)) == [[None, signal.SIGINT, signal.SIGINT]] * 2
 
 
-def test_ranks_stop_at_the_same_step_whichever_got_the_signal() -> None:
-    assert on_ranks(2, signalled) == [[signal.SIGTERM] * 3] * 2
-    assert on_ranks(2, signalled_on_the_last) == [[None, signal.SIGINT]] * 2
-
-
-def test_a_world_of_one_returns_its_own_values() -> None:
+def test_a_world_of_one_returns_its_own_values():
     assert told(Ranks()) == {"agreed": {"by": 0}, "asked": [0], "gathered": [], "total": {"a": 0.0, "b": 0.5}}
 
 
-def test_an_error_of_rank_0_is_raised_on_all_ranks() -> None:
-    assert on_ranks(2, raised, True) == ["no such file"] * 2
-    mine, theirs = on_ranks(2, raised, False)
+def test_an_error_of_rank_0_is_raised_on_all_ranks_and_marked_as_printed_there():
+    assert on_ranks(2, raised, True) == [("no such file", []), ("no such file", [RAISED_BY_FIRST])]
+    (mine, _), (theirs, _) = on_ranks(2, raised, False)
     assert mine == "why it went wrong"
     assert theirs == "on the first rank: UnsendableError: why it went wrong"
 
 
-def notes_of(ranks: Ranks) -> list[str]:
-    """What is noted at an error of the first rank."""
-    try:
-        ranks.broadcast(wrong)
-    except SleuthError as error:
-        return getattr(error, "__notes__", [])
-    return ["nothing was raised"]
-
-
-def wrong() -> None:
-    raise SleuthError("no such file")
-
-
-def test_other_ranks_mark_an_error_that_rank_0_prints() -> None:
-    assert on_ranks(2, notes_of) == [[], [RAISED_BY_FIRST]]
-
-
 @pytest.mark.parametrize(("note", "raised"), [(RAISED_BY_FIRST, typer.Exit), ("another", SleuthError)])
-def test_an_error_that_rank_0_prints_is_not_printed_again(
-    monkeypatch: pytest.MonkeyPatch, note: str, raised: type[Exception]
-) -> None:
+def test_an_error_that_rank_0_prints_is_not_printed_again(monkeypatch, note, raised):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr("sleuth.cli.train.OTHER_RANK_DELAY", 0.0)
     error = SleuthError("no such file")
@@ -123,25 +97,18 @@ def test_an_error_that_rank_0_prints_is_not_printed_again(
         raise error
 
 
-def test_without_a_launcher_the_world_has_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with join_ranks() as ranks:
         assert ranks.alone
-
-
-def test_an_incomplete_launcher_environment_is_refused_with_the_missing_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
-    monkeypatch.delenv("RANK", raising=False)
-    with (
-        pytest.raises(SleuthError, match=r"WORLD_SIZE = 8 .* RANK is not: start the processes with torchrun"),
-        join_ranks(),
-    ):
+    expected = r"WORLD_SIZE = 8 .* RANK is not: start the processes with torchrun"
+    with pytest.raises(SleuthError, match=expected), join_ranks():
         pass
 
 
-def test_restarted_ranks_do_not_read_the_store_of_the_previous_start() -> None:
+def test_restarted_ranks_do_not_read_the_store_of_the_previous_start():
     """As torchrun does it: one store for all starts, and the others are there before the first."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)
     met = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ PROMPTLY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"
 
 
 @pytest.mark.slow
-def test_the_peak_of_a_rank_falls_with_their_number(tmp_path: Path) -> None:
+def test_the_peak_of_a_rank_falls_with_their_number(tmp_path):
     recipe = tmp_path / "wide.toml"
     recipe.write_text(RECIPE)
     costs = {}

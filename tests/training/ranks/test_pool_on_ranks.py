@@ -2,85 +2,54 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from emulator.served import EmulatedServer, emulated_server, repeat_within_rounding
-from launchers import finish, torchrun
-from processes import on_ranks
-from runs_on_ranks import figures_of, groups_of, run_on
+from emulator.served import EmulatedServer, repeat_within_rounding
+from pools import Pools, asked, require_same_turns
+from processes import finish, on_ranks, torchrun
+from run_files import figures, groups
+from runs_on_ranks import run_on
+from small_stages import through
 from test_stages_on_ranks import assert_same_run
 
 from benchmarks.pooled_ranks import gradients
 from benchmarks.ranks_killed import ranks_of
-from sleuth.engines.local.engine import LocalEngine
-from sleuth.engines.remote.pool import PoolEngine, PoolLimits
-from sleuth.engines.remote.server import discover_server
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.learn.models import load_model
 from sleuth.ranks import Ranks
-from sleuth.types import Completion, Sampling
+from sleuth.types import Completion
 
 pytestmark = pytest.mark.ranks
 
-Once = Callable[[str, Callable[[Path], object]], Path]
 BASE = Path(__file__).parents[3] / "models" / "tiny-base"
-CONTEXT = 512
-
-
-@pytest.fixture
-def servers() -> Iterator[Callable[..., list[EmulatedServer]]]:
-    """`servers("vllm", "sglang")`, each with the tiny base model."""
-    from contextlib import ExitStack
-
-    with ExitStack() as open_:
-
-        def start(*kinds: str, **faults: Any) -> list[EmulatedServer]:
-            models = [load_model(str(BASE), dtype="float32", device="cpu") for _ in kinds]
-            return [
-                open_.enter_context(emulated_server(kind, *loaded, context=CONTEXT, **faults))
-                for kind, loaded in zip(kinds, models, strict=True)
-            ]
-
-        yield start
-
-
-def through(servers: list[EmulatedServer], **more: object) -> str:
-    """The override that sends the stage to these servers."""
-    table = {"urls": [server.url for server in servers], **more}
-    return f"stage.0.engine={{ {', '.join(f'{key} = {json.dumps(value)}' for key, value in table.items())} }}"
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(
-    recipes: dict[str, Path], servers, tmp_path: Path, lag: int
-) -> None:
+def test_ranks_with_a_pool_are_the_run_of_one_process_with_it(recipes, servers, tmp_path, lag):
     """With `max_policy_lag = 1` too, where ranks gather episodes in one thread and gradients in another."""
     pair = servers("vllm", "sglang")
     repeat_within_rounding(pair)
-    pool = through(pair, max_policy_lag=lag)
+    pool = through(pair, stage=0, max_policy_lag=lag)
     for ranks in (1, 2):
         run_on(ranks, recipes["grpo"], tmp_path / str(ranks), pool, f"stage.0.stop_after={2 + lag}")
-    alone, shared = (figures_of(tmp_path / str(ranks)) for ranks in (1, 2))
+    alone, shared = (figures(tmp_path / str(ranks)) for ranks in (1, 2))
     assert any(row["loss"] for row in alone), "something was learned"
     assert_same_run(shared, alone)
-    for mine, other in zip(groups_of(tmp_path / "2"), groups_of(tmp_path / "1"), strict=True):
+    for mine, other in zip(groups(tmp_path / "2"), groups(tmp_path / "1"), strict=True):
         assert [one.trajectory.tokens for one in mine.episodes] == [one.trajectory.tokens for one in other.episodes]
         versions = {s.policy_version for one in mine.episodes for s in one.trajectory.segments if s.author == "policy"}
         assert len(versions) == 1
     if not lag:
         assert max(abs(row["sampler_learner_kl"]) for row in shared if row["loss"] is not None) < 1e-8
-
-    if not lag:
         assert_same_gradients(tmp_path / "2", steps=2)
 
 
@@ -107,94 +76,46 @@ class InTurn(Ranks):
 
 
 @pytest.fixture
-def learner() -> Any:
-    return load_model(str(BASE), dtype="float32", device="cpu")
+def pools(tmp_path) -> Pools:
+    model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
+    return Pools(model, tokenizer, tmp_path, lambda length, seed: [5, 6, 7, 300 + seed], context=512)
 
 
 @pytest.fixture
-def engines(learner, tmp_path: Path) -> Callable[..., list[PoolEngine]]:
+def engines(pools) -> Callable[..., list[PoolEngine]]:
     """The pool as two ranks have it, which have published version 1."""
-    model, tokenizer = learner
 
     def engines(servers: list[EmulatedServer], at_once: int = 16) -> list[PoolEngine]:
-        said: list[Any] = []
-        members = [
-            discover_server(server.url, tokenizer=tokenizer, eos_ids=server.engine.eos_ids) for server in servers
-        ]
-        limits = PoolLimits(requests_at_once=at_once, seconds=30.0, unavailable_timeout=30.0, sleeps=False)
-        made = [
-            PoolEngine(
-                members,
-                model,
-                tokenizer,
-                eos_ids=servers[0].engine.eos_ids,
-                context=CONTEXT,
-                temperature=1.0,
-                limits=limits,
-                shared=tmp_path,
-                log=lambda line: None,
-                ranks=InTurn(rank=rank, world=2, said=said),
-            )
-            for rank in range(2)
-        ]
-        for engine in made:
-            engine.publish(1)
-        return made
+        ranks = [InTurn(rank=rank, world=2, said=said) for said in [list[Any]()] for rank in range(2)]
+        return [pools.open(servers, requests_at_once=at_once, ranks=rank) for rank in ranks]
 
     return engines
 
 
-def requests(groups: range, **how: object) -> list[tuple[list[int], Sampling]]:
-    settings = {"max_tokens": 16} | how
-    return [([5, 6, 7, 300 + at], Sampling(key=(0, 0, 1, at, 0, 0), **settings)) for at in groups]
-
-
-def asked_together(engines: list[PoolEngine], asks: list[list[tuple[list[int], Sampling]]]) -> list[list[Completion]]:
-    """Each rank asks in an event loop of its own, both at once."""
-
-    async def ask(engine: PoolEngine, of: list[tuple[list[int], Sampling]]) -> list[Completion]:
-        return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in of)))
-
-    found: dict[int, list[Completion]] = {}
-
-    def run(rank: int) -> None:
-        found[rank] = asyncio.run(ask(engines[rank], asks[rank]))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(engines))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [found[rank] for rank in range(len(engines))]
-
-
-def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(servers, engines) -> None:
+def test_ranks_begin_with_different_servers_and_share_the_turns_in_flight(servers, engines, pools):
     pair = servers("vllm", "sglang")
     ranks = engines(pair, at_once=5)
     before = [server.fault() for server in pair]
     for engine, server in zip(ranks, (0, 1), strict=True):
-        asked_together([engine], [requests(range(1))])
+        asked(engine, pools.sampled(groups=1, siblings=1))
         assert [server.fault() for server in pair][server] == before[server] + 1
     assert [engine._preferred[0].semaphore._value for engine in ranks] == [2, 3]
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_a_server_that_two_ranks_find_without_weights_is_given_them_once(servers, engines, learner, kind: str) -> None:
-    model, tokenizer = learner
+def test_a_server_that_two_ranks_find_without_weights_is_given_them_once(servers, engines, pools, kind):
     [server] = servers(kind)
     ranks = engines([server])
     server.fault(forget=0.3)
-    asks = [requests(range(4), temperature=0.0), requests(range(4, 8), temperature=0.0)]
-    written = asked_together(ranks, asks)
-    here = LocalEngine(model, tokenizer, slots=8, context=CONTEXT)
-    for ours, wanted in zip(written, asks, strict=True):
-        [expected] = asked_together([here], [wanted])
-        assert [turn.tokens for turn in ours] == [turn.tokens for turn in expected]
+    requests = pools.sampled(groups=8, siblings=1, temperature=0.0)
+    with ThreadPoolExecutor(2) as threads:  # each rank asks in an event loop of its own, both at once
+        mine, theirs = threads.map(asked, ranks, (requests[:4], requests[4:]))
+    require_same_turns([*mine, *theirs], pools.written_here(requests))
     assert sum(engine._weight_sync.reloaded for engine in ranks) == 1
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(servers, engines, kind: str) -> None:
+def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(servers, engines, pools, kind):
     """The label afterwards is right, and says nothing of what wrote."""
     [server] = servers(kind)
     ranks = engines([server])
@@ -206,17 +127,15 @@ def test_a_turn_during_which_another_rank_loaded_weights_is_sampled_again(server
         return completion, server.engine.label
 
     server.engine.write = during_a_load
-    asked_together([ranks[1]], [requests(range(1))])
+    asked(ranks[1], pools.sampled(groups=1, siblings=1))
     assert (ranks[1]._retried, ranks[1]._weight_sync.reloaded) == (1, 0)
 
 
 @pytest.mark.slow
-def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(
-    recipes: dict[str, Path], servers, tmp_path: Path
-) -> None:
+def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_episode(recipes, servers, tmp_path):
     pair = servers("vllm", "sglang")
     folder = tmp_path / "run"
-    train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair), "--run", str(folder))
+    train = partial(torchrun, "train", str(recipes["grpo"]), "--set", through(pair, stage=0), "--run", str(folder))
     broken = train()
     ranks = ranks_of(broken, folder)
     while broken.poll() is None and not list(folder.glob("checkpoints/step-000002")):
@@ -224,12 +143,12 @@ def test_a_run_of_which_a_rank_and_a_server_were_killed_goes_on_without_a_lost_e
     os.kill(ranks[1], signal.SIGKILL)
     finish(broken)
     assert broken.returncode != 0
-    asked = pair[0].fault(forget=0.5)
+    before = pair[0].fault(forget=0.5)
     found = 4  # completions by which a server is found: an error there ends the run
-    pair[0].fault(error_every=next(n for n in range(7, 20) if n - asked % n > found))
+    pair[0].fault(error_every=next(n for n in range(7, 20) if n - before % n > found))
     said = finish(train())
-    assert [row["step"] for row in figures_of(folder)] == [1, 2, 3, 4], said
-    for group in groups_of(folder):
+    assert [row["step"] for row in figures(folder)] == [1, 2, 3, 4], said
+    for group in groups(folder):
         assert [episode.sample for episode in group.episodes] == list(range(8))
-    trained = [row for row in figures_of(folder) if row["loss"] is not None]
+    trained = [row for row in figures(folder) if row["loss"] is not None]
     assert max(abs(row["sampler_learner_kl"]) for row in trained) < 1e-8

@@ -9,30 +9,17 @@ import learners
 import pytest
 import torch
 from processes import on_ranks
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 
 from sleuth.ranks import Ranks
 
 pytestmark = pytest.mark.ranks
 
 FP32, BF16 = torch.float32, torch.bfloat16
-FIGURES = (
-    "loss",
-    "entropy",
-    "kl",
-    "teacher_kl",
-    "sampler_learner_kl",
-    "clip_fraction",
-    "gradient_norm",
-    "learning_rate",
-)
+FIGURES = ("loss", "entropy", "kl", "teacher_kl", "sampler_learner_kl", "gradient_norm", "learning_rate")
+FIGURES += ("clip_fraction",)
 EXACT = ("tokens_trained", "tokens_dense")
-
-
 NOISE = 1e-2
 """As far figures in 16 bits come apart in one process too, where the batch is cut otherwise: a test measures it."""
-
-
 ROUNDED = {"rel": 2e-2, "near": NOISE, "clipped": 0.05}
 """Bounds in 16 bits, where one token of some thirty may come to lie on the other side of the clip's bound."""
 
@@ -49,9 +36,12 @@ def assert_same_figures(
         assert ours[name] == theirs[name], name
 
 
-def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest distance of any weight from its twin."""
-    return max(float((ours[name].float() - theirs[name].float()).abs().max()) for name in theirs)
+def assert_same(ours: Any, theirs: Any, dtype: torch.dtype) -> None:
+    """The figures of the same updates, and the weights behind them."""
+    for found, wanted in zip(ours[0], theirs[0], strict=True):
+        assert_same_figures(found, wanted, **({} if dtype == FP32 else ROUNDED))
+    apart = max(float((ours[1][name].float() - weight.float()).abs().max()) for name, weight in theirs[1].items())
+    assert apart < (1e-5 if dtype == FP32 else 1e-2)
 
 
 @functools.cache
@@ -68,31 +58,30 @@ def trained_on_two(dtype: torch.dtype, lora: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("world", "family", "recompute"),
+    ("world", "family", "recompute", "offload"),
     [
-        (2, "qwen3", False),
-        (4, "llama", True),
-        pytest.param(2, "llama", True, marks=pytest.mark.slow),
-        pytest.param(4, "qwen3", False, marks=pytest.mark.slow),
+        (2, "qwen3", False, False),
+        (2, "qwen3", False, True),
+        (4, "llama", True, False),
+        pytest.param(2, "llama", True, False, marks=pytest.mark.slow),
+        pytest.param(4, "qwen3", False, False, marks=pytest.mark.slow),
     ],
 )
-def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world: int, family: str, recompute: bool) -> None:
+def test_loss_and_gradients_do_not_depend_on_the_number_of_ranks(world, family, recompute, offload):
     (alone, expected), *_ = on_ranks(1, learners.gradient, family, recompute)
-    for loss, gradient in on_ranks(world, learners.gradient, family, recompute):
+    for loss, gradient in on_ranks(world, learners.gradient, family, recompute, offload):
         assert loss == pytest.approx(alone, rel=1e-5)
         assert (gradient - expected).norm() <= 1e-5 * expected.norm()
 
 
 @pytest.mark.parametrize("kind", ["update", "follow", "supervise", "prefer"])
-def test_updates_on_ranks_are_those_of_one_process(kind: str) -> None:
-    (expected, weights), *_ = on_ranks(1, learners.trained, kind, "qwen3", FP32)
-    for figures, ours in on_ranks(3, learners.trained, kind, "qwen3", FP32):
-        for found, wanted in zip(figures, expected, strict=True):
-            assert_same_figures(found, wanted)
-        assert apart(ours, weights) < 1e-5
+def test_updates_on_ranks_are_those_of_one_process(kind):
+    [expected] = on_ranks(1, learners.trained, kind, "qwen3", FP32)
+    for trained in on_ranks(3, learners.trained, kind, "qwen3", FP32):
+        assert_same(trained, expected, FP32)
 
 
-def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_allowed() -> None:
+def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_allowed():
     def losses(budget: int) -> list[float]:
         policy = learners.policy_on(Ranks(), dtype=BF16)
         steps = [learners.step(policy, "update", seed, budget) for seed in range(2 * learners.TIMES)]
@@ -103,46 +92,28 @@ def test_another_cut_of_the_batch_moves_figures_in_16_bits_about_as_far_as_is_al
     assert NOISE / 4 < moved < 2 * NOISE
 
 
-def test_weights_of_16_bits_are_stepped_through_masters_in_shards() -> None:
-    (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", BF16)
-    for figures, ours in trained_on_two(BF16, False):
-        for found, wanted in zip(figures, expected, strict=True):
-            assert_same_figures(found, wanted, **ROUNDED)
-            assert 0 < found["changed_weights_fraction"] < 1
-        assert all(weight.dtype == BF16 for weight in ours.values())
-        assert apart(ours, weights) < 1e-2
+def test_weights_of_16_bits_are_stepped_through_masters_in_shards():
+    [expected] = on_ranks(1, learners.trained, "update", "qwen3", BF16)
+    for trained in trained_on_two(BF16, False):
+        assert_same(trained, expected, BF16)
+        assert all(0 < figures["changed_weights_fraction"] < 1 for figures in trained[0])
+        assert all(weight.dtype == BF16 for weight in trained[1].values())
 
 
 @pytest.mark.parametrize("dtype", [FP32, BF16])
-def test_sharded_adapters_train_as_in_one_process(dtype: torch.dtype) -> None:
+def test_sharded_adapters_train_as_in_one_process(dtype):
     pytest.importorskip("peft")
-    (expected, weights), *_ = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
-    bounds = {} if dtype == FP32 else ROUNDED
+    [expected] = on_ranks(1, learners.trained, "update", "qwen3", dtype, True)
     frozen = learners.model_of(dtype=dtype).state_dict()
-    for figures, ours in trained_on_two(dtype, True):
-        for found, wanted in zip(figures, expected, strict=True):
-            assert_same_figures(found, wanted, **bounds)
-        assert apart(ours, weights) < (1e-5 if dtype == FP32 else 1e-2)
-        for name, weight in ours.items():
+    for trained in trained_on_two(dtype, True):
+        assert_same(trained, expected, dtype)
+        for name, weight in trained[1].items():
             if ".lora_" not in name:
                 assert torch.equal(weight, frozen[name.replace(".base_layer.", ".")]), name
 
 
-def test_offloaded_shards_have_the_same_loss_and_gradient() -> None:
-    (alone, expected), *_ = on_ranks(1, learners.gradient, "qwen3", False)
-    for loss, gradient in on_ranks(2, learners.gradient, "qwen3", False, True):
-        assert loss == pytest.approx(alone, rel=1e-5)
-        assert (gradient - expected).norm() <= 1e-5 * expected.norm()
-
-
-def test_all_shards_are_offloaded_or_none() -> None:
-    kept, moved = on_ranks(2, learners.offloaded)[0]
-    assert kept == [OffloadPolicy()] * len(kept)
-    assert moved == [CPUOffloadPolicy(pin_memory=False)] * len(kept), "a processor alone has no memory to pin"
-
-
 @pytest.mark.parametrize(("dtype", "lora"), [(FP32, False), (BF16, False), (BF16, True)])
-def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool) -> None:
+def test_offloaded_shards_train_to_the_same_bytes(dtype, lora):
     """On a processor, where they lie in any case: what differs is how FSDP brings them to a pass and adds gradients."""
     if lora:
         pytest.importorskip("peft")
@@ -153,15 +124,6 @@ def test_offloaded_shards_train_to_the_same_bytes(dtype: torch.dtype, lora: bool
         assert torch.equal(weight, twins[name]), name
 
 
-def test_two_runs_on_two_ranks_are_bit_equal() -> None:
-    (figures, weights), (others, twins) = trained_on_two(FP32, False)
-    again, weights_again = on_ranks(2, learners.trained, "update", "qwen3", FP32)[0]
-    assert figures == again == others
-    for name, weight in weights.items():
-        assert torch.equal(weight, weights_again[name])
-        assert torch.equal(weight, twins[name])
-
-
 @pytest.mark.parametrize(
     ("before", "after", "dtype"),
     [
@@ -170,14 +132,11 @@ def test_two_runs_on_two_ranks_are_bit_equal() -> None:
         *(pytest.param(before, after, BF16, marks=pytest.mark.slow) for before, after in ((2, 1), (1, 2))),
     ],
 )
-def test_state_of_one_world_size_goes_on_in_another(before: int, after: int, dtype: torch.dtype) -> None:
-    (weights, state), (expected, whole) = saved_and_continued(before, dtype)
-    (figures, ours), *_ = on_ranks(after, learners.continued, weights, state, dtype)
-    if before == after:
-        assert figures == expected
-        assert all(torch.equal(ours[name], whole[name]) for name in whole)
+def test_state_of_one_world_size_goes_on_in_another(before, after, dtype):
+    (weights, state), expected = saved_and_continued(before, dtype)
+    ours, *_ = on_ranks(after, learners.continued, weights, state, dtype)
+    if before != after:
+        assert_same(ours, expected, dtype)
         return
-    bounds = {} if dtype == FP32 else ROUNDED
-    for found, wanted in zip(figures, expected, strict=True):
-        assert_same_figures(found, wanted, **bounds)
-    assert apart(ours, whole) < (1e-5 if dtype == FP32 else 1e-2)
+    assert ours[0] == expected[0]
+    assert all(torch.equal(ours[1][name], weight) for name, weight in expected[1].items())

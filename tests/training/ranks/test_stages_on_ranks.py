@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launchers import finish, torchrun, torchrun_forking
-from runs_on_ranks import bytes_of, figures_of, groups_of, run_on, run_short_of_memory, written
+from processes import finish, torchrun, torchrun_forking
+from run_files import bytes_of, figures, groups, written
+from runs_on_ranks import run_on, run_short_of_memory
 
 from benchmarks.ranks_killed import ranks_of
 from sleuth.cli.pipeline import require_ranks
@@ -24,7 +25,6 @@ from sleuth.types import SleuthError
 
 pytestmark = pytest.mark.ranks
 
-Once = Callable[[str, Callable[[Path], object]], Path]
 UNEQUAL = ("tokens_computed",)
 """Of prefixes that two ranks share each computes its own."""
 DIFFERENCES = ("margin", "chosen_gain", "rejected_gain", "kl", "sampler_learner_kl", "search_gain")
@@ -46,7 +46,7 @@ def assert_same_run(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) ->
 
 
 @pytest.fixture(scope="session")
-def whole(recipes: dict[str, Path], under_torchrun: Path, once: Once) -> Callable[[str, int], Path]:
+def whole(recipes, under_torchrun, once) -> Callable[[str, int], Path]:
     """`whole(kind, ranks)`: the folder of a run that nobody stopped."""
 
     def run(kind: str, ranks: int) -> Path:
@@ -58,16 +58,19 @@ def whole(recipes: dict[str, Path], under_torchrun: Path, once: Once) -> Callabl
 
 
 @pytest.fixture(scope="session")
-def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], None]:
+def half(recipes, once) -> Callable[[str, int, Path], None]:
     """`half(kind, ranks, folder)`: fills a folder with a run that was stopped after two of its four steps."""
 
     def run(kind: str, ranks: int, folder: Path) -> None:
-        def make(folder: Path) -> None:
-            run_on(ranks, recipes[kind], folder, "stage.0.stop_after=2")
-
-        shutil.copytree(once(f"half-of-{kind}-on-{ranks}", make), folder)
+        make = partial(run_on, ranks, recipes[kind])
+        shutil.copytree(once(f"half-of-{kind}-on-{ranks}", lambda new: make(new, "stage.0.stop_after=2")), folder)
 
     return run
+
+
+def assert_same_bytes(folder: Path, other: Path) -> None:
+    assert bytes_of(folder) == bytes_of(other)
+    assert figures(folder) == figures(other)
 
 
 @pytest.mark.parametrize(
@@ -77,35 +80,26 @@ def half(recipes: dict[str, Path], once: Once) -> Callable[[str, int, Path], Non
         ("grpo", 2),
         pytest.param("grpo", 4, marks=pytest.mark.slow),
         ("lora", 2),
+        pytest.param("minibatches", 2, marks=pytest.mark.slow),
         ("online_dpo", 2),
     ],
 )
-def test_a_stage_on_ranks_has_the_figures_of_one_process(
-    whole: Callable[[str, int], Path], kind: str, ranks: int
-) -> None:
+def test_a_stage_on_ranks_has_the_figures_of_one_process(whole, kind, ranks):
     shared, alone = whole(kind, ranks), whole(kind, 1)
-    ours, theirs = figures_of(shared), figures_of(alone)
+    ours, theirs = figures(shared), figures(alone)
     assert any(row["loss"] for row in theirs), "something was learned"
     assert_same_run(ours, theirs)
     assert written(shared) == written(alone), "the first rank writes what one process writes"
-
-
-def test_episodes_are_those_of_one_process_whoever_plays_them(whole: Callable[[str, int], Path]) -> None:
-    ours, theirs = groups_of(whole("grpo", 2)), groups_of(whole("grpo", 1))
-    assert len(ours) == len(theirs) == 16
-    for mine, other in zip(ours, theirs, strict=True):
+    for mine, other in zip(groups(shared), groups(alone), strict=True):
         assert mine.task.id == other.task.id
         assert [one.trajectory.tokens for one in mine.episodes] == [one.trajectory.tokens for one in other.episodes]
         assert [score.value for score in mine.scores] == [score.value for score in other.scores]
 
 
 @pytest.mark.sentinel
-def test_two_runs_on_two_ranks_are_the_same_bytes(
-    recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
-) -> None:
+def test_two_runs_on_two_ranks_are_the_same_bytes(recipes, whole, tmp_path):
     run_on(2, recipes["grpo"], tmp_path / "other")
-    assert bytes_of(tmp_path / "other") == bytes_of(whole("grpo", 2))
-    assert figures_of(tmp_path / "other") == figures_of(whole("grpo", 2))
+    assert_same_bytes(tmp_path / "other", whole("grpo", 2))
 
 
 @pytest.mark.parametrize(
@@ -114,65 +108,34 @@ def test_two_runs_on_two_ranks_are_the_same_bytes(
         pytest.param("supervised", marks=pytest.mark.slow),
         "grpo",
         pytest.param("lora", marks=pytest.mark.slow),
+        pytest.param("minibatches", marks=pytest.mark.slow),
         "online_dpo",
     ],
 )
-def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(
-    recipes: dict[str, Path],
-    whole: Callable[[str, int], Path],
-    half: Callable[[str, int, Path], None],
-    tmp_path: Path,
-    kind: str,
-) -> None:
+def test_a_run_that_goes_on_with_as_many_ranks_is_the_same_bytes(recipes, whole, half, tmp_path, kind):
     half(kind, 2, tmp_path / "parts")
     run_on(2, recipes[kind], tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(whole(kind, 2))
-    assert figures_of(tmp_path / "parts") == figures_of(whole(kind, 2))
+    assert_same_bytes(tmp_path / "parts", whole(kind, 2))
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(2, 4, marks=pytest.mark.slow), (1, 2)])
-def test_a_run_goes_on_with_another_number_of_ranks(
-    recipes: dict[str, Path],
-    whole: Callable[[str, int], Path],
-    half: Callable[[str, int, Path], None],
-    tmp_path: Path,
-    before: int,
-    after: int,
-) -> None:
+def test_a_run_goes_on_with_another_number_of_ranks(recipes, whole, half, tmp_path, before, after):
     half("grpo", before, tmp_path / "run")
     run_on(after, recipes["grpo"], tmp_path / "run")
-    assert_same_run(figures_of(tmp_path / "run"), figures_of(whole("grpo", 1)))
+    assert_same_run(figures(tmp_path / "run"), figures(whole("grpo", 1)))
 
 
-def test_single_process_features_are_refused_on_ranks_in_one_line(recipes: dict[str, Path]) -> None:
-    two = Ranks(rank=0, world=2)
+def test_single_process_features_are_refused_on_ranks_in_one_line(recipes):
+    muon, two = load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks(rank=0, world=2)
     with pytest.raises(SleuthError, match=r'stage\.0 \(grpo\): optimiser = "muon" needs whole matrices'):
-        require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), two)
-    require_ranks(load_recipe(recipes["grpo"], ["stage.0.optimiser=muon"]), Ranks())
-
-
-def test_cpu_offload_is_refused_where_it_has_no_effect(recipes: dict[str, Path]) -> None:
-    offloading = load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"])
-    for world in (1, 2):
-        require_ranks(offloading, Ranks(rank=0, world=world))
+        require_ranks(muon, two)
+    require_ranks(muon, Ranks())
+    require_ranks(load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true"]), two)
     with pytest.raises(SleuthError, match='no effect with device = "cpu"'):
         load_recipe(recipes["grpo"], ["stage.0.cpu_offload=true", "device=cpu"])
 
 
-@pytest.mark.slow
-def test_a_run_with_cpu_offload_is_the_run_without_and_goes_on_as_it(
-    recipes: dict[str, Path], whole: Callable[[str, int], Path], tmp_path: Path
-) -> None:
-    """On processors, where it moves nothing: the same bytes."""
-    run_on(2, recipes["grpo"], tmp_path / "parts", "stage.0.stop_after=2", "stage.0.cpu_offload=true")
-    run_on(2, recipes["grpo"], tmp_path / "parts")
-    assert bytes_of(tmp_path / "parts") == bytes_of(whole("grpo", 2))
-    assert figures_of(tmp_path / "parts") == figures_of(whole("grpo", 2))
-
-
-def test_a_rank_out_of_memory_ends_the_run_which_continues_with_half_the_budget(
-    recipes: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_rank_out_of_memory_ends_the_run_which_continues_with_half_the_budget(recipes, tmp_path):
     halves = ("stage.0.stop_after=1", "stage.0.tokens_per_micro_batch=256")
     run_on(2, recipes["grpo"], tmp_path / "halves", *halves)
     short = partial(run_short_of_memory, recipes["grpo"], tmp_path / "short", "stage.0.stop_after=1")
@@ -181,16 +144,13 @@ def test_a_rank_out_of_memory_ends_the_run_which_continues_with_half_the_budget(
     ):
         short(most=256)
     short(most=256)
-    assert bytes_of(tmp_path / "short") == bytes_of(tmp_path / "halves")
-    assert figures_of(tmp_path / "short") == figures_of(tmp_path / "halves")
+    assert_same_bytes(tmp_path / "short", tmp_path / "halves")
     assert "from here on an update takes 256 tokens" in (tmp_path / "short" / "log.txt").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
-    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path, killed: int
-) -> None:
+def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(recipes, under_torchrun, tmp_path, killed):
     train = ("train", str(recipes["grpo"]), "--run")
     folder = tmp_path / "killed"
     broken = torchrun(*train, str(folder))
@@ -201,15 +161,14 @@ def test_a_run_of_which_one_rank_was_killed_ends_with_the_same_bytes(
     finish(broken)
     assert broken.returncode != 0
     finish(torchrun(*train, str(folder)))
-    assert bytes_of(folder) == bytes_of(under_torchrun)
-    assert figures_of(folder) == figures_of(under_torchrun)
+    assert_same_bytes(folder, under_torchrun)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ranks_that_are_asked_to_end_save_the_same_step_and_go_on_with_the_same_bytes(
-    recipes: dict[str, Path], under_torchrun: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+    recipes, under_torchrun, tmp_path, number
+):
     train = ("train", str(recipes["grpo"]), "--run")
     folder = tmp_path / "interrupted"
     asked = torchrun(*train, str(folder))
@@ -221,13 +180,12 @@ def test_ranks_that_are_asked_to_end_save_the_same_step_and_go_on_with_the_same_
     assert said.count("the same command goes on") == 1
     saved = checkpoints_in(folder / "checkpoints")
     assert f"saved at step {step_of(saved[-1])}" in said
-    assert len(figures_of(folder)) == step_of(saved[-1]) < 4
+    assert len(figures(folder)) == step_of(saved[-1]) < 4
     finish(torchrun(*train, str(folder)))
-    assert bytes_of(folder) == bytes_of(under_torchrun)
-    assert figures_of(folder) == figures_of(under_torchrun)
+    assert_same_bytes(folder, under_torchrun)
 
 
-def test_bad_input_is_printed_once(recipes: dict[str, Path], tmp_path: Path) -> None:
+def test_bad_input_is_printed_once(recipes, tmp_path):
     process = torchrun_forking(
         "train", str(recipes["grpo"]), "--set", "stage.0.data.questions=nowhere.jsonl", "--run", str(tmp_path)
     )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from launchers import finish, torchrun
+from processes import finish, torchrun
 
 pytestmark = pytest.mark.ranks
 
@@ -42,9 +42,7 @@ MODEL = Path(__file__).parents[3] / "models" / "tiny-base"
 
 
 @pytest.mark.slow
-def test_ranks_train_every_arm_and_the_first_prints_the_table(
-    recipes: dict[str, Path], world: Path, tmp_path: Path
-) -> None:
+def test_ranks_train_every_arm_and_the_first_prints_the_table(recipes, world, tmp_path):
     (tmp_path / "asked.toml").write_text(ASKED.format(model=MODEL, world=world))
     file = tmp_path / "two_arms.toml"
     file.write_text(ARMS.format(model=MODEL, read=recipes["supervised"], played=recipes["online_dpo"]))

@@ -56,7 +56,7 @@ class HttpClient:
     async def get(self, path: str, *, seconds: float | None = None) -> Any:
         """The JSON at `path`, or None if the answer is not JSON; `seconds` overrides the timeout. Raises
         HttpClientError."""
-        return await self._request("GET", path, None, None, seconds)
+        return await self._request("GET", path, seconds)
 
     async def post(
         self,
@@ -67,30 +67,28 @@ class HttpClient:
         seconds: float | None = None,
     ) -> Any:
         """The JSON of the answer or None, as for `get`. Raises HttpClientError."""
-        return await self._request("POST", path, body, params, seconds)
+        return await self._request("POST", path, seconds, body=body, params=params)
 
-    async def _request(
-        self, method: str, path: str, body: dict[str, Any] | None, params: dict[str, str] | None, seconds: float | None
-    ) -> Any:
+    async def _request(self, method: str, path: str, seconds: float | None, **content: Any) -> Any:
         seconds = seconds or self._seconds
         try:
             async with asyncio.timeout(seconds):
                 limits = {"headers": self._headers, "connect_seconds": CONNECT_SECONDS}
-                answer = await ask(method, self.url + path, body=body, params=params, **limits)
+                answer = await ask(method, self.url + path, **content, **limits)
         except UnreachableError as error:
             raise UnavailableError(f"does not answer ({error})") from None
         except TimeoutError:
             raise TimedOutError(f"gave no answer within {seconds:g} seconds") from None
         except RequestFailedError as error:
             raise LostResponseError(f"broke off while it wrote ({error})") from None
+        reason = "" if answer.status == HTTPStatus.OK else refusal(answer.status, answer.body)
         if answer.status in BUSY_STATUSES:
-            raise UnavailableError(refusal(answer.status, answer.body))
+            raise UnavailableError(reason)
         self.last_answer = time.monotonic()
         if answer.status >= 500:
-            raise ServerFailedError(refusal(answer.status, answer.body))
-        if answer.status != HTTPStatus.OK:
-            is_missing = answer.status == HTTPStatus.NOT_FOUND
-            raise RefusedError(refusal(answer.status, answer.body), is_missing=is_missing)
+            raise ServerFailedError(reason)
+        if reason:
+            raise RefusedError(reason, is_missing=answer.status == HTTPStatus.NOT_FOUND)
         try:
             return answer.json() if answer.body else None
         except (ValueError, RecursionError):

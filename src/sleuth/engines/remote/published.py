@@ -75,13 +75,15 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
         with replacing_folder(aside, synced=False) as partial, ThreadPoolExecutor(1) as hashing:
             hashed = hashing.submit(checksum, state)
             model.save_pretrained(partial, state_dict=dict(state))  # a copy: saving empties the dict it is given
-            sha256 = hashed.result()
-            card = {"version": version, "sha256": sha256}
+            published = _named(shared, version, hashed.result())
+            card = {"version": version, "sha256": published.sha256}
             (partial / CARD).write_text(json.dumps(card) + "\n", encoding="utf-8")
-        published = Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
         shutil.rmtree(published.path, ignore_errors=True)
         aside.rename(published.path)
-        _remove_older(shared, published.path)
+        others = [place for place in shared.iterdir() if (place / CARD).exists() and place != published.path]
+        others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
+        for place in others[KEPT_VERSIONS - 1 :]:
+            shutil.rmtree(place, ignore_errors=True)
     except OSError as error:
         raise SleuthError(f"engine.weights = {shared}: the weights could not be written ({error})") from None
     return published
@@ -89,7 +91,10 @@ def publish(model: PreTrainedModel, shared: Path, version: int) -> Published:
 
 def published_in_memory(model: PreTrainedModel, shared: Path, version: int) -> Published:
     """What `publish` would return; nothing is written."""
-    sha256 = checksum(_untied_state(model))
+    return _named(shared, version, checksum(_untied_state(model)))
+
+
+def _named(shared: Path, version: int, sha256: str) -> Published:
     return Published(path=shared / f"{version:06d}-{sha256[:LABEL_DIGITS]}", version=version, sha256=sha256)
 
 
@@ -125,10 +130,3 @@ def checksum(state: Mapping[str, torch.Tensor]) -> str:
             for digest in digests:
                 whole.update(digest.result())
     return whole.hexdigest()
-
-
-def _remove_older(shared: Path, newest: Path) -> None:
-    others = [place for place in shared.iterdir() if (place / CARD).exists() and place != newest]
-    others.sort(key=lambda place: place.stat().st_mtime, reverse=True)
-    for place in others[KEPT_VERSIONS - 1 :]:
-        shutil.rmtree(place, ignore_errors=True)

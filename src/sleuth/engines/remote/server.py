@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -245,8 +245,10 @@ class _Probe:
         for card in cards:
             for name in _names(card, info):
                 if name == served_as if served_as is not None else _same_model(name, checkpoint):
-                    return card, _name_notes(name, checkpoint) if served_as is None else []
-        served = ", ".join(repr(name) for card in cards for name in list(_names(card, info))[:1])
+                    known = name in (served_as, checkpoint) or Path(name).exists()
+                    note = f"the server's {name!r} is taken for {checkpoint} by the last part of its name"
+                    return card, [] if known else [note]
+        served = ", ".join(repr(name) for card in cards for name in _names(card, info)[:1])
         if served_as is not None:
             raise self._error(f"serves {served}, and nothing as {served_as!r}; give --served-as one of these names")
         raise self._error(
@@ -305,11 +307,10 @@ def _base(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _names(card: dict[str, Any], info: dict[str, Any]) -> Iterator[str]:
+def _names(card: dict[str, Any], info: dict[str, Any]) -> list[str]:
     """All names of a served model."""
-    yield from dict.fromkeys(
-        str(name) for name in (card.get("id"), card.get("root"), info.get("model_path")) if isinstance(name, str)
-    )
+    names = (card.get("id"), card.get("root"), info.get("model_path"))
+    return [*dict.fromkeys(name for name in names if isinstance(name, str))]
 
 
 def _same_model(name: str, checkpoint: str) -> bool:
@@ -317,9 +318,3 @@ def _same_model(name: str, checkpoint: str) -> bool:
     if Path(name).exists() and Path(checkpoint).exists():
         return Path(name).samefile(checkpoint)
     return Path(name).name == Path(checkpoint).name
-
-
-def _name_notes(name: str, checkpoint: str) -> list[str]:
-    if name == checkpoint or Path(name).exists():
-        return []
-    return [f"the server's {name!r} is taken for {checkpoint} by the last part of its name"]

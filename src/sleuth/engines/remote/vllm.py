@@ -39,7 +39,6 @@ from sleuth.engines.remote.weight_transfer import (
     BroadcastWeights,
     GroupError,
     Transfer,
-    broadcast_weights,
     shared_weights,
     update_info_of,
 )
@@ -163,7 +162,7 @@ class Vllm:
             await self._update(client, shared.update_info())
 
     async def _take_broadcast(self, client: HttpClient, model: PreTrainedModel) -> None:
-        weights = broadcast_weights(model)
+        weights = BroadcastWeights(model)
         try:
             workers = int((await client.get("/get_world_size"))["world_size"])
             init = {"init_info": weights.init_info(workers)}

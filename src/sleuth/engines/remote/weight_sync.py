@@ -337,11 +337,17 @@ class WeightSync:
         gap = fmean(abs(one - other) for one, other in zip(ours, raw.logprobs or (), strict=True))
         allowed, server = MAX_LOGPROB_GAP.get(self._model.dtype, MAX_HALF_PRECISION_GAP), replica.server
         if not gap <= allowed:
-            tied = server.kind == "vLLM" and self._model.config.tie_word_embeddings
+            hint = ""
+            if server.kind == "vLLM" and self._model.config.tie_word_embeddings:
+                model = quote(server.model if Path(server.model).is_dir() else "MODEL")
+                hint = (
+                    "; a vLLM for CPUs may keep the output weights of a tied model: serve an untied copy instead, made "
+                    f"by sleuth merge {model} {model}-untied --untie"
+                )
             raise SleuthError(
                 f"{replica.url}: says that it has the weights {published.label}, and writes with others: its "
                 f"log-probabilities differ by {gap:.3g} from the learner's, where {allowed:g} is allowed; nothing of "
-                f"it was trained on{untie_hint(server.model) if tied else ''}"
+                f"it was trained on{hint}"
             )
 
     def _foreign_weights(self, replica: EngineReplica, what: str, label: str | None) -> WeightsDifferError:
@@ -349,15 +355,6 @@ class WeightSync:
             f"{replica.url}: {what} with the weights {label!r}, and the run is at {self.published.label!r}; another "
             "client loaded them, or it lost ours: make sure that the pool serves this run alone, and start it again"
         )
-
-
-def untie_hint(served: str) -> str:
-    """What to start instead of a vLLM that serves the tied model `served` and keeps its old output weights."""
-    model = served if Path(served).is_dir() else "MODEL"
-    return (
-        "; a vLLM for CPUs may keep the output weights of a tied model: serve an untied copy instead, made by "
-        f"sleuth merge {quote(str(model))} {quote(f'{model}-untied')} --untie"
-    )
 
 
 def learner_logprobs(

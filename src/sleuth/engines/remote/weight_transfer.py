@@ -51,13 +51,10 @@ DTYPES = {torch.float16: 6, torch.float32: FLOAT32, torch.float64: 8, torch.bflo
 Handle = dict[str, tuple[Any, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SharedWeights:
     """A model's weights by name, and a handle of each in this order: from the UUID of the card to the arguments of
-    `rebuild_cuda_tensor`.
-
-    `SharedWeights(weights={"lm_head.weight": weight}, handles=[{"GPU-1": reduce_tensor(weight)[1]}])`.
-    """
+    `rebuild_cuda_tensor`."""
 
     weights: dict[str, Tensor]
     handles: list[Handle]
@@ -105,7 +102,7 @@ def shared_weights(model: PreTrainedModel) -> Iterator[SharedWeights]:
     """Yields the handles of a model's weights, valid in the context, in which the weights must not change."""
     weights = weights_by_name(model)
     with handles_of(list(weights.values())) as handles:
-        yield SharedWeights(weights=weights, handles=handles)
+        yield SharedWeights(weights, handles)
 
 
 @contextmanager
@@ -178,12 +175,12 @@ class NcclGroup:
             raise GroupError(f"{name}: {self._library.ncclGetErrorString(code).decode()}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastWeights:
-    """A model's weights by name, and the group that sends them to one server."""
+    """A model's weights by name, and a group of their own that sends them to one server. Raises GroupError."""
 
-    weights: dict[str, Tensor]
-    group: NcclGroup
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.weights = weights_by_name(model)
+        self.group = NcclGroup(model.device)
 
     def init_info(self, workers: int) -> dict[str, Any]:
         """For `/init_weight_transfer_engine` of a server with so many workers."""
@@ -227,8 +224,3 @@ def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
 
     Thread(target=run, daemon=True).start()
     return asyncio.wrap_future(result)
-
-
-def broadcast_weights(model: PreTrainedModel) -> BroadcastWeights:
-    """The weights of a model, with a group of their own. Raises GroupError."""
-    return BroadcastWeights(weights=weights_by_name(model), group=NcclGroup(model.device))

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 import torch
 from emulator.model_server import free_url
 from emulator.served import EmulatedServer
+from real_vllm import RealVllm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.launch import SGLANG_RESERVED
@@ -18,7 +20,9 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.pool import PoolEngine, PoolLimits
 from sleuth.engines.remote.server import discover_server
 from sleuth.engines.remote.weight_sync import EngineReplica
-from sleuth.types import Completion, Sampling
+from sleuth.ranks import ALONE, Ranks
+from sleuth.render import find_eos_ids
+from sleuth.types import Completion, Engine, Sampling
 
 CONTEXT = 256
 ENOUGH = {"vllm": CONTEXT, "sglang": CONTEXT + SGLANG_RESERVED}
@@ -33,34 +37,37 @@ class Pools:
     tokenizer: PreTrainedTokenizerFast
     folder: Path
     words: Callable[..., list[int]]
+    context: int = CONTEXT
     lines: list[str] = field(default_factory=list)
     """What the pool that was opened last said."""
 
     def open(
         self,
-        servers: Sequence[EmulatedServer],
+        servers: Sequence[EmulatedServer | RealVllm],
         *,
         learner: PreTrainedModel | None = None,
         folder: Path | None = None,
         temperature: float = 1.0,
         published: bool = True,
+        ranks: Ranks = ALONE,
         **limits: object,
     ) -> PoolEngine:
         """A pool that has published version 1 unless told otherwise."""
         self.lines = []
-        eos_ids = servers[0].engine.eos_ids
+        eos_ids = find_eos_ids(self.learner.generation_config, self.tokenizer)
         engine = PoolEngine(
             [discover_server(server.url, tokenizer=self.tokenizer, eos_ids=eos_ids) for server in servers],
             learner or self.learner,
             self.tokenizer,
             eos_ids=eos_ids,
-            context=CONTEXT,
+            context=self.context,
             temperature=temperature,
             limits=PoolLimits(
                 **{"requests_at_once": 16, "seconds": 30.0, "unavailable_timeout": 30.0, "sleeps": False} | limits
             ),
             shared=folder or self.folder,
             log=self.lines.append,
+            ranks=ranks,
         )
         if published:
             engine.publish(1)
@@ -77,25 +84,30 @@ class Pools:
 
     def written_here(self, requests: Requests, learner: PreTrainedModel | None = None) -> list[Completion]:
         """Turns of the engine in this process."""
-        return asked(LocalEngine(learner or self.learner, self.tokenizer, slots=8, context=CONTEXT), requests)
+        return asked(LocalEngine(learner or self.learner, self.tokenizer, slots=8, context=self.context), requests)
 
     def require_learners_turns(self, engine: PoolEngine, learner: PreTrainedModel | None = None) -> list[Completion]:
         """Greedy turns of a pool, which are those of the learner in this process."""
         requests = self.sampled(temperature=0.0)
-        turns, here = asked(engine, requests), self.written_here(requests, learner)
-        assert [(turn.tokens, turn.text, turn.stop) for turn in turns] == [
-            (turn.tokens, turn.text, turn.stop) for turn in here
-        ]
+        turns = asked(engine, requests)
+        require_same_turns(turns, self.written_here(requests, learner))
         return turns
 
 
-def asked(engine: PoolEngine | LocalEngine, requests: Requests) -> list[Completion]:
+def asked(engine: Engine, requests: Requests) -> list[Completion]:
     """The turns of all requests side by side."""
 
     async def ask() -> list[Completion]:
         return list(await asyncio.gather(*(engine.complete(tokens, sampling) for tokens, sampling in requests)))
 
     return asyncio.run(ask())
+
+
+def require_same_turns(turns: Sequence[Completion], others: Sequence[Completion]) -> None:
+    """The same but for rounding."""
+    for one, other in zip(turns, others, strict=True):
+        assert (one.tokens, one.text, one.stop) == (other.tokens, other.text, other.stop)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 @contextmanager
