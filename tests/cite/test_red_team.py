@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ STUFFED = {"ids_stuffed", "right_id_last", "right_id_first"}
 @pytest.mark.parametrize("table", [{"sum": "additive"}, {"sum": "convex", "citation_weight": 0.5}])
 @pytest.mark.parametrize(("formula", "expected"), [("f1", ALWAYS_PAID), ("dr_tulu", ALWAYS_PAID | STUFFED)])
 def test_the_published_sums_pay_some_tricks_as_much_as_honesty_and_the_line_names_them(
-    tasks: list[Task], formula: str, table: dict[str, object], expected: set[str]
+    tasks: list[Task], formula: str, table: dict[str, Any], expected: set[str]
 ) -> None:
     found = attacked(tasks, formula=formula, **table)
     assert set(found.figures()["tricks_won"]) == expected

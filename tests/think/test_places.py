@@ -120,11 +120,10 @@ def test_a_control_token_in_a_document_is_encoded_as_letters() -> None:
 def test_documents_without_thoughts_or_with_tags_in_their_text_are_skipped(tmp_path: Path) -> None:
     thought = {"thoughts": [{"at": 1, "text": "so"}]}
     bare, tagged = {"id": "a", "text": "bare"}, {"id": "b", "text": "a <think> b"} | thought
-    recipe = HeldOutThoughtsRecipe(
-        texts=write_rows(tmp_path / "t.jsonl", [bare, tagged, {"id": "c", "text": "cc"} | thought])
-    )
+    file = write_rows(tmp_path / "t.jsonl", [bare, tagged, {"id": "c", "text": "cc"} | thought])
+    recipe = HeldOutThoughtsRecipe.model_validate({"texts": file})
     assert [document.id for document in thought_documents(recipe)] == ["c"]
-    write_rows(recipe.texts, [bare, tagged])
+    write_rows(file, [bare, tagged])
     with pytest.raises(SleuthError, match=r"no document has `thoughts`; `sleuth annotate thoughts` adds them"):
         thought_documents(recipe)
 

@@ -234,7 +234,7 @@ def test_an_average_of_bfloat16_weights_moves_by_less_than_their_spacing(base, r
 # -- the gradient ------------------------------------------------------------------------------------------------------
 
 
-def gradient_of(base, scored: Group, advantages: list[float], stage: GrpoRecipe) -> torch.Tensor:
+def gradient_of(base, scored: Group, advantages: list[float | None], stage: GrpoRecipe) -> torch.Tensor:
     policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
     batch = batch_of_groups([scored], [advantages], normalise=stage.loss.normalise, constant=stage.loss.constant)
     return policy.gradient(batch, policy_loss_of(stage), budget=512)[1]
@@ -274,5 +274,5 @@ def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(ba
     assert gains[best] > 0
     assert advantages == [float(at == best) for at in range(3)]
     trained = sum(len(episode.trajectory.segments[2].tokens) for episode in scored.episodes)
-    expected = plain_gradient(base, scored, [advantage / trained for advantage in advantages])
+    expected = plain_gradient(base, scored, [(advantage or 0.0) / trained for advantage in advantages])
     assert torch.allclose(gradient_of(base, scored, advantages, asked), expected, atol=1e-6)
