@@ -15,6 +15,7 @@ from continuations import BASE, write_rows
 from refusals import refused
 from verb import sleuth
 
+from sleuth.cli import pipeline
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
@@ -22,7 +23,7 @@ from sleuth.learn.models import load_model
 from sleuth.think.problems import is_right, load_problems
 from sleuth.think.reasoning import guessed_pass, pass_at, problem_figures, prompt_of, solve_problems
 from sleuth.think.tables import ReasonRecipe
-from sleuth.types import Sampling
+from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
 GSM8K = [{"question": "Two and two?", "answer": "2 + 2 = 4\n#### 4"}, {"question": "Ten less one?", "answer": "#### 9"}]
@@ -161,6 +162,34 @@ def test_a_stage_writes_a_file_for_each_set_and_one_for_all(run: Run, recipe: Pa
     before = (folder / "reasoning.json").stat().st_mtime_ns
     run(recipe, tmp_path / "run")
     assert (folder / "reasoning.json").stat().st_mtime_ns == before
+
+
+TRAINS = """
+[[stage]]
+kind = "supervised"
+steps = 1
+rows_per_step = 2
+learning_rate = 1e-3
+data = {{ kind = "text", texts = "{world}/text_train.jsonl", suffix_tokens = 8, limit = 4 }}
+
+"""
+
+
+def test_a_benchmark_that_is_gone_when_its_stage_begins_is_one_line_and_what_was_trained_is_kept(
+    run: Run, recipe: Path, files: dict[str, Path], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_read_inputs", lambda recipe: {})  # all was there when the run began
+    head, _, reasons = recipe.read_text().partition("[[stage]]")
+    recipe.write_text(head + TRAINS.format(world=world) + "[[stage]]" + reasons)
+    rows = files["gsm8k"].read_text()
+    files["gsm8k"].unlink()
+    with pytest.raises(SleuthError, match=r"gsm8k\.jsonl: no such file"):
+        run(recipe, tmp_path / "run")
+    [checkpoint] = (tmp_path / "run" / "checkpoints").iterdir()
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    files["gsm8k"].write_text(rows)
+    assert run(recipe, tmp_path / "run") == checkpoint
+    assert (checkpoint / "model.safetensors").read_bytes() == weights
 
 
 def test_the_command_prints_every_set(recipe: Path, tmp_path: Path) -> None:
