@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from chat_server import MODEL, ChatServer, part, says, scored
-from typer.testing import CliRunner, Result
+from continuations import write_rows
+from typer.testing import Result
+from verb import sleuth
 
 from sleuth.cite.annotate_rubrics import spoiled
-from sleuth.cli.app import app
 from sleuth.data.questions import load_questions
 from sleuth.types import Rubric
 
@@ -48,19 +49,10 @@ def server() -> Iterator[ChatServer]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    rows = [
-        {
-            "id": id_,
-            "question": "Where was Ada Voss born?",
-            "tool_output": f"<snippet id=a1>Ada Voss was born in {town}.</snippet>",
-            "answer": f"<snippet id=a1>Ada Voss was born in {town}.</snippet>",
-            "type": "one_hop",
-        }
-        for id_, town in TOWNS.items()
-    ]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    born = {id_: f"<snippet id=a1>Ada Voss was born in {town}.</snippet>" for id_, town in TOWNS.items()}
+    asked = {"question": "Where was Ada Voss born?", "type": "one_hop"}
+    rows = ({"id": id_, "tool_output": text, "answer": text, **asked} for id_, text in born.items())
+    return write_rows(tmp_path / "rows.jsonl", rows)
 
 
 def annotated(
@@ -70,20 +62,14 @@ def annotated(
     teacher, judge = data.with_name("teacher.toml"), data.with_name("judge.toml")
     teacher.write_text(f"[teacher]\n{told}")
     judge.write_text(f'[judge]\nkind = "http"\n{bar}{told}')
-    asked = ["--judge", str(judge)] if judged else []
-    out = data.with_name("out.jsonl")
-    return CliRunner().invoke(
-        app, ["annotate", "rubrics", str(data), "--teacher", str(teacher), "--out", str(out), *asked, *options]
-    )
+    asked = ["--judge", judge] if judged else []
+    files = ("--teacher", teacher, "--out", data.with_name("out.jsonl"))
+    return sleuth("annotate", "rubrics", data, *files, *asked, *options)
 
 
 def teachers(server: ChatServer) -> int:
     """How often the teacher was asked."""
     return sum(not part(body, "criterion") for body in server.asked)
-
-
-def teachers_asked(server: ChatServer) -> bool:
-    return any(part(body, "good_answer") for body in server.asked)
 
 
 def test_rows_get_criteria_that_distinguish_their_answer_from_spoiled_ones(
@@ -93,11 +79,9 @@ def test_rows_get_criteria_that_distinguish_their_answer_from_spoiled_ones(
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
     assert (told["kept"], told["left_out"], told["without"]) == (3, 0, {})
-    assert {way: share["value"] for way, share in told["separated"].items()} == {
-        "another": 1.0,
-        "half": 1.0,
-        "denied": 1.0,
-    }
+    assert {way: share["value"] for way, share in told["separated"].items()} == dict.fromkeys(
+        ("another", "half", "denied"), 1.0
+    )
     tasks = {task.id: task for task in load_questions(tmp_path / "out.jsonl")}
     assert tasks["q2"].rubrics == (
         Rubric(title="Birthplace", description="Names Velde."),
@@ -120,6 +104,11 @@ def test_a_second_run_asks_only_for_missing_rows_and_rewrites_a_half_written_lin
     assert {task.id for task in load_questions(out)} == set(TOWNS)
     annotated(data, server)
     assert teachers(server) == 4
+    card = data.with_name("out.md").read_text()  # with the figures of all calls
+    assert f"3 rows of `{data}` with criteria by `{MODEL}`" in card
+    assert "| wanted criteria a row | 1.00 |" in card
+    assert f"by the judge `http {MODEL}" in card
+    assert "| half | 1.00 (0.44 to 1.00) of 3 |" in card
 
 
 def test_the_budget_of_a_teacher_is_spent_once_however_often_the_command_is_started(
@@ -145,7 +134,7 @@ def test_the_budget_of_a_judge_that_tries_criteria_is_spent_once_too(data: Path,
 
 def test_rows_without_an_id_are_recognised_by_their_position(data: Path, server: ChatServer) -> None:
     rows = [json.loads(line) for line in data.read_text().splitlines()]
-    data.write_text("".join(json.dumps({key: row[key] for key in row if key != "id"}) + "\n" for row in rows))
+    write_rows(data, ({key: row[key] for key in row if key != "id"} for row in rows))
     server.answer = lambda body: (400, {"detail": "?"}) if "Velde" in part(body, "evidence") else teach(body)
     assert annotated(data, server, judged=False).exit_code == 1
     server.answer = teach
@@ -198,21 +187,11 @@ def test_a_row_with_two_malformed_answers_has_no_criteria_and_is_asked_again(
     assert annotated(data, server, "--limit", "1", judged=False).exit_code == 0
 
 
-def test_a_card_beside_the_rows_has_the_figures_of_all_calls(data: Path, server: ChatServer) -> None:
-    annotated(data, server, "--limit", "2")
-    annotated(data, server)
-    card = data.with_name("out.md").read_text()
-    assert f"3 rows of `{data}` with criteria by `{MODEL}`" in card
-    assert "| wanted criteria a row | 1.00 |" in card
-    assert f"by the judge `http {MODEL}" in card
-    assert "| half | 1.00 (0.44 to 1.00) of 3 |" in card
-
-
 def test_a_judge_below_its_least_accuracy_tries_nothing(data: Path, server: ChatServer, tmp_path: Path) -> None:
     result = annotated(data, server, bar="least_accuracy = 0.9\n")
     assert result.exit_code == 2
     assert "judge.toml, http judge-8b" in result.stderr.splitlines()[-1]
-    assert not teachers_asked(server)
+    assert not any(part(body, "good_answer") for body in server.asked)
     assert not (tmp_path / "out.jsonl").exists()
 
 

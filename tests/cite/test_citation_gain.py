@@ -9,15 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
+from continuations import plain_nll
 from transformers import PreTrainedModel
-from typer.testing import CliRunner
+from verb import sleuth
 
 from sleuth.cite.citation_gain import CitationCredit, citation_gains
 from sleuth.cite.claims import tag_spans
 from sleuth.cite.env import RefineSetting, refine_setting
 from sleuth.cite.tables import CitationGainRecipe, RefineEnvRecipe
-from sleuth.cli.app import app
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.learn.models import load_model
@@ -72,27 +71,20 @@ def test_the_gain_of_a_snippet_is_the_log_probability_of_the_claim_with_its_word
     assert (invented.snippet, invented.cited, invented.number, invented.value) == ("z9", True, 1, 0.0)
     assert gold.claim == other.claim == "Hedan Verridge was born in Hinheim."
 
-    @torch.no_grad()
+    answer = list(episode.trajectory.segments[-1].tokens)
+    texts = [
+        tokenizer.backend_tokenizer.decode(answer[:at], skip_special_tokens=False) for at in range(len(answer) + 1)
+    ]
+    begin, end = ANSWER.index("Hedan"), ANSWER.index("</snippet>")
+    claim = [at for at in range(len(answer)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
+    assert len(claim) == gold.tokens
+
     def plain(output: str) -> float:
-        bare = Task(
-            id="q",
-            question=TASK.question,
-            golden_answers=(),
-            evidence=Evidence(reasoning="", output=output, snippets=SNIPPETS),
-        )
+        bare = replace(TASK, evidence=Evidence(reasoning="", output=output, snippets=SNIPPETS))
         prompt = renderer.render_all(asyncio.run(setting.env(bare).open()).pieces)
-        answer = episode.trajectory.segments[-1]
         before = [token for segment in prompt for token in segment.tokens]
-        tokens = torch.tensor([[*before, *answer.tokens]])
-        logprobs = model(tokens).logits[0].float().log_softmax(-1)
-        texts = [
-            tokenizer.backend_tokenizer.decode(list(answer.tokens[:at]), skip_special_tokens=False)
-            for at in range(len(answer.tokens) + 1)
-        ]
-        begin, end = ANSWER.index("Hedan"), ANSWER.index("</snippet>")
-        scored = [at for at in range(len(answer.tokens)) if len(texts[at]) < end and len(texts[at + 1]) > begin]
-        assert len(scored) == gold.tokens
-        return sum(float(logprobs[len(before) + at - 1, answer.tokens[at]]) for at in scored)
+        nll = plain_nll(model, (*before, *answer[: claim[0]]), answer[claim[0] : claim[-1] + 1])
+        return -len(claim) * nll
 
     for gain, snippet in zip((gold, other), SNIPPETS, strict=True):
         expected = plain(OUTPUT) - plain(OUTPUT.replace(snippet.text, ""))
@@ -189,6 +181,6 @@ def test_a_refiners_probe_separates_cited_from_other_snippets(monkeypatch: pytes
 def test_a_model_that_searches_is_not_probed_without_an_index(tmp_path: Path) -> None:
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"id": "q", "question": "Where?", "golden_answers": ["Tarn"]}\n')
-    done = CliRunner().invoke(app, ["probe", str(BASE), "--questions", str(questions)])
+    done = sleuth("probe", BASE, "--questions", questions)
     assert done.exit_code == 2
     assert "name the index to search, --index DIR" in done.output

@@ -22,23 +22,19 @@ def judged() -> dict[str, Paid]:
     return asyncio.run(paid_by_judged_rewards())
 
 
-BLOCK = re.compile(r"<(?P<name>[a-z]+)-(?P<code>[0-9a-f]{8})>\n(?P<text>.*?)\n</(?P=name)-(?P=code)>\n", re.DOTALL)
+BLOCK = re.compile(r"<(?P<name>[a-z]+)-(?P<code>[0-9a-f]{8})>\n.*?\n</(?P=name)-(?P=code)>\n", re.DOTALL)
 CONTROL = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|<(?:start|end)_of_turn>")
 
 
-def blocks_of(message: str) -> list[tuple[str, str]] | None:
-    """(name, text) of the blocks of a judge's message; None if there is anything beside them, or a control token."""
+def blocks_of(message: str) -> list[str] | None:
+    """Names of the blocks of a judge's message; None if there is anything beside them, or a control token."""
     found, at = [], 0
     while at < len(message):
         if (block := BLOCK.match(message, at)) is None:
             return None
-        found.append((block["name"], block["text"]))
+        found.append(block["name"])
         at = block.end()
     return None if CONTROL.search(message) else found
-
-
-def test_there_are_at_least_twenty_attacks() -> None:
-    assert len(ATTACKS) >= 20
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -46,12 +42,8 @@ def test_no_scorer_pays_an_attack_as_much_as_an_honest_answer(name: str) -> None
     paid = paid_by_scorer(SCORERS[name])
     assert paid.pop(HONEST) == 1.0
     assert paid.keys() == ATTACKS.keys()
-    assert all(value is not None and value < 0.5 for value in paid.values()), paid
-
-
-def test_the_strict_scorer_pays_no_attack_anything() -> None:
-    paid = paid_by_scorer(SCORERS["strict"])
-    assert [name for name, value in paid.items() if value] == [HONEST]
+    most = 0.0 if name == "strict" else 0.49
+    assert all(value is not None and value <= most for value in paid.values()), paid
 
 
 @pytest.mark.parametrize("name", ["citation", "rubric"])
@@ -73,22 +65,15 @@ def test_what_says_nothing_that_was_asked_for_is_paid_nothing(judged: dict[str, 
 def test_no_attack_leaves_its_block_of_a_judges_message(name: str) -> None:
     for case in STATED:
         text, others = ATTACKS[name](case), {"question": case.question, "evidence": case.passage}
-        messages = {
-            ("question", "evidence", "claim"): question_of(Case(claim=text, **others)).message,
-            ("question", "evidence", "answer", "criterion"): question_of(
-                Case(claim=text, criterion=case.answer, **others)
-            ).message,
-            ("question", "evidence", "first", "second"): question_of(
-                Pair(first=text, second=case.answer, **others)
-            ).message,
-            ("question", "evidence", "answer", "criteria"): question_of(
-                Sheet(answer=text, criteria=(case.answer,), **others)
-            ).message,
+        asked = {
+            "claim": Case(claim=text, **others),
+            "answer criterion": Case(claim=text, criterion=case.answer, **others),
+            "first second": Pair(first=text, second=case.answer, **others),
+            "answer criteria": Sheet(answer=text, criteria=(case.answer,), **others),
         }
-        for expected, message in messages.items():
-            blocks = blocks_of(message)
-            assert blocks is not None, message
-            assert tuple(block for block, _ in blocks) == expected
+        for expected, item in asked.items():
+            blocks = blocks_of(question_of(item).message)
+            assert blocks == ["question", "evidence", *expected.split()], question_of(item).message
 
 
 def test_an_answer_that_could_close_its_block_would_be_seen() -> None:
@@ -106,8 +91,8 @@ def test_one_command_prints_the_figures() -> None:
     assert "None of" in sleuth("check", "scorer", "--attacks").stdout
 
 
-def test_cases_or_attacks_must_be_named() -> None:
-    for arguments in ((), ("cases.jsonl", "--attacks")):
-        result = sleuth("check", "scorer", *arguments)
-        assert result.exit_code == 2
-        assert "either a file of cases" in result.stderr
+@pytest.mark.parametrize("arguments", [(), ("cases.jsonl", "--attacks")])
+def test_cases_or_attacks_must_be_named(arguments: tuple[str, ...]) -> None:
+    result = sleuth("check", "scorer", *arguments)
+    assert result.exit_code == 2
+    assert "either a file of cases" in result.stderr

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,18 @@ def test_our_reward_pays_no_trick_as_much_as_honest_answers(tasks: list[Task], m
     assert "and none is paid as much as an honest answer" in found.line()
 
 
-def test_a_published_sum_pays_some_and_the_line_names_them(tasks: list[Task]) -> None:
-    found = attacked(tasks, sum="additive", formula="dr_tulu")
-    assert {"filler", "repetition", "ids_stuffed", "right_id_last"} <= set(found.figures()["tricks_won"])
-    assert "ids_stuffed" in found.line()
+ALWAYS_PAID = {"filler", "repetition"}
+STUFFED = {"ids_stuffed", "right_id_last", "right_id_first"}
+
+
+@pytest.mark.parametrize("table", [{"sum": "additive"}, {"sum": "convex", "citation_weight": 0.5}])
+@pytest.mark.parametrize(("formula", "expected"), [("f1", ALWAYS_PAID), ("dr_tulu", ALWAYS_PAID | STUFFED)])
+def test_the_published_sums_pay_some_tricks_as_much_as_honesty_and_the_line_names_them(
+    tasks: list[Task], formula: str, table: dict[str, Any], expected: set[str]
+) -> None:
+    found = attacked(tasks, formula=formula, **table)
+    assert set(found.figures()["tricks_won"]) == expected
+    assert "repetition" in found.line()
 
 
 def test_rows_without_an_honest_answer_cannot_be_attacked(tasks: list[Task]) -> None:

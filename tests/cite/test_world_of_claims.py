@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,7 @@ from sleuth.cite.env import RefineEnv
 from sleuth.cite.rows import snippets_of
 from sleuth.cite.world_citing import ANSWER_ANYWAY_RATE, CITE_FIRST_RATE, NOWHERE, TAGS, words
 from sleuth.cite.world_tool_outputs import UNANSWERABLE, ToolOutputs
-from sleuth.data.questions import load_questions, task_from_row
+from sleuth.data.questions import task_from_row
 from sleuth.episodes.library import read_prompt
 from sleuth.judges.lexical import support
 from sleuth.types import Piece
@@ -30,7 +28,7 @@ from sleuth.world.questions import Question
 from sleuth.world.text import TextRows
 from sleuth.world.tokens import make_tokenizer
 from sleuth.world.wording import UNANSWERED
-from sleuth.world.write_world import draw_questions, write_world
+from sleuth.world.write_world import draw_questions
 
 Case = tuple[Question, dict[str, Any]]
 
@@ -115,16 +113,6 @@ def test_the_lexical_judge_supports_no_claim_by_a_snippet_that_does_not_state_it
         if id_ not in entry["snippets"] and support(entry["claim"], text).score
     ]
     assert wrong == []
-
-
-def test_rows_are_written_with_the_questions_and_load_as_tasks(tmp_path: Path) -> None:
-    write_world(tmp_path, seed=0, people=200)
-    for split, count in (("train", 100), ("test", 50)):
-        tasks = load_questions(tmp_path / f"refiner_{split}.jsonl")
-        assert len(tasks) == count
-        assert all(task.evidence is not None and task.reference for task in tasks)
-    rows = [json.loads(line) for line in (tmp_path / "refiner_train.jsonl").read_text().splitlines()]
-    assert {"claim", "snippets", "asked"} == rows[0]["support"][0].keys()
 
 
 Row = list[Piece]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from sleuth.judges.lexical import LexicalJudge, Sentence, sentences_of, support
-from sleuth.types import Case
+from sleuth.judges.lexical import Sentence, sentences_of, support
 
 VOSS = "Ada Voss\nAda Voss was born in Tarn on 12 March 1874. She was a painter of harbours and sold 1,200 pictures."
 
@@ -142,13 +139,6 @@ def test_no_evidence_supports_nothing(evidence: str) -> None:
 
 def test_a_claim_of_several_sentences_is_as_good_as_its_worst() -> None:
     assert score("Ada Voss was born in Tarn. She was a dentist in Velde.") == 0.0
-
-
-def test_the_same_cases_get_the_same_verdicts_in_their_order() -> None:
-    cases = [Case(claim=claim, evidence=VOSS) for claim in ("Ada Voss was born in Tarn.", "Ada Voss died in Tarn.")]
-    first = asyncio.run(LexicalJudge().judge(cases))
-    assert [verdict.score for verdict in first] == [1.0, 0.0]
-    assert asyncio.run(LexicalJudge().judge(cases)) == first
 
 
 # -- what it reads in a sentence --------------------------------------------------------------------------------------

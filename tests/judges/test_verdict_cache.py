@@ -28,8 +28,6 @@ from sleuth.types import Case
 url, model, file, cases = sys.argv[1:]
 judge = CachedJudge(HttpJudge([url], model, at_once=8), VerdictCache(Path(file)))
 asyncio.run(judge.judge([Case(claim=f"<{n}>", evidence="<3>") for n in range(int(cases))]))
-print("judged", flush=True)
-sys.stdin.read()
 """
 
 
@@ -155,47 +153,25 @@ def test_one_who_gives_up_leaves_the_verdict_to_the_others(file: Path) -> None:
     assert len(inner.asked) == 1
 
 
-def test_a_run_that_is_killed_after_scoring_and_resumed_makes_no_call_again(file: Path, server: ChatServer) -> None:
-    child = started(server, file)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"judged\n"
-    kill(child)
-    assert len(server.asked) == CASES
-    verdicts = resumed(server, file)
-    assert [n for n, verdict in enumerate(verdicts) if verdict.score] == [3]
-    assert len(server.asked) == CASES
-
-
 def test_a_run_that_is_killed_while_scoring_pays_again_only_for_what_was_under_way(
     file: Path, server: ChatServer
 ) -> None:
     server.answer = lambda body: (time.sleep(0.02), right(body))[1]
-    child = started(server, file)
+    arguments = [sys.executable, "-c", CHILD, server.url, MODEL, str(file), str(CASES)]
+    child = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     while len(server.asked) < CASES // 2:
         time.sleep(0.005)
-    kill(child)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
     time.sleep(0.1)  # what the server has begun it ends
     before = len(server.asked)
     assert CASES // 2 <= before < CASES
-    assert len(resumed(server, file)) == CASES
-    assert len(server.asked) <= CASES + 2 * 8  # as many asked at once, and as many answered and not yet written
-    assert sqlite3.connect(file).execute("SELECT count(*) FROM verdicts").fetchone() == (CASES,)
-
-
-def started(server: ChatServer, file: Path) -> subprocess.Popen[bytes]:
-    arguments = [sys.executable, "-c", CHILD, server.url, MODEL, str(file), str(CASES)]
-    return subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def kill(child: subprocess.Popen[bytes]) -> None:
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-
-
-def resumed(server: ChatServer, file: Path) -> list[Verdict]:
     with VerdictCache(file) as cache:
         judge = CachedJudge(HttpJudge([server.url], MODEL, at_once=8), cache)
-        return asyncio.run(judge.judge([Case(claim=f"<{n}>", evidence="<3>") for n in range(CASES)]))
+        verdicts = asyncio.run(judge.judge([Case(claim=f"<{n}>", evidence="<3>") for n in range(CASES)]))
+    assert [n for n, verdict in enumerate(verdicts) if verdict.score] == [3]
+    assert len(server.asked) <= CASES + 2 * 8  # as many asked at once, and as many answered and not yet written
+    assert sqlite3.connect(file).execute("SELECT count(*) FROM verdicts").fetchone() == (CASES,)
 
 
 def test_a_file_that_is_something_else_is_left_as_it_is(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""`sleuth annotate thoughts`: places and thoughts of a teacher's, spliced into the source's own text."""
+"""Thoughts that a teacher writes into texts, by `sleuth annotate thoughts` and by a stage: the source's text stays."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from chat_server import MODEL, ChatServer, part, says
-from typer.testing import CliRunner, Result
+from continuations import BASE, write_chained
+from typer.testing import Result
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.data.documents import read_documents
 from sleuth.evaluation.intervals import Measured
 from sleuth.judges.judge_prompts import InvalidAnswerError
 from sleuth.think.annotate import ThoughtQuestion
 from sleuth.think.splicing import extract_thoughts
 from sleuth.think.thought_rows import SourceGate
-from sleuth.think.world_texts import ChainedTexts
 from sleuth.types import Thought
 
-ROOT = Path(__file__).parents[2]
-BASE = ROOT / "models" / "tiny-base"
-REAL_DATA = ROOT.parent / "shared" / "data"
 COUNT = 18
 
 
@@ -48,18 +45,14 @@ def server() -> Iterator[ChatServer]:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    drawn = ChainedTexts(200, "train", (3,))
-    rows = [{"id": f"t{at}", "text": drawn.text(at).text, "source": "chains"} for at in range(COUNT)]
-    file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return write_chained(tmp_path / "texts.jsonl", COUNT)
 
 
 def annotated(texts: Path, server: ChatServer, *options: object) -> Result:
     teacher = texts.with_name("teacher.toml")
     teacher.write_text(f'[teacher]\nurls = ["{server.url}"]\nmodel = "{MODEL}"\n')
     asked = ["--teacher", teacher, "--model", BASE, "--out", texts.with_name("out.parquet"), "--tokens", 48]
-    return CliRunner().invoke(app, ["annotate", "thoughts", str(texts), *map(str, [*asked, *options])])
+    return sleuth("annotate", "thoughts", texts, *asked, *options)
 
 
 def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_documents(
@@ -78,12 +71,10 @@ def test_rows_hold_the_sources_text_and_the_thoughts_and_can_be_read_as_document
         assert text == row["raw_text"]
         assert row["thoughts"] == [{"at": thought.at, "text": thought.text}]
         assert len(row["augmented_token_ids"]) > len(row["raw_token_ids"]) == 48
-    documents = list(read_documents(tmp_path / "out.parquet"))
-    assert [document.origin for document in documents] == [row["id"] for row in rows]
+    assert [document.origin for document in read_documents(tmp_path / "out.parquet")] == [row["id"] for row in rows]
     card = (tmp_path / "out.md").read_text()
     assert f"{COUNT} texts of" in card
-    assert f"| chains | {COUNT} | 0." in card
-    assert "passes |" in card
+    assert re.search(rf"\| chains \| {COUNT} \| 0\..*passes \|", card)
 
 
 def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
@@ -102,17 +93,9 @@ def test_a_source_whose_thoughts_do_not_help_is_left_out_and_the_answers_stay(
     assert "No source was left out." in (tmp_path / "out.md").read_text()
 
 
-def test_a_second_run_asks_only_for_missing_texts(texts: Path, server: ChatServer, tmp_path: Path) -> None:
-    annotated(texts, server, "--limit", 5, "--no-gate")
-    assert len(server.asked) == 5
-    answers = tmp_path / "out.answers.jsonl"
-    answers.write_text(answers.read_text()[:-20])  # as a killed process leaves it
-    assert annotated(texts, server).exit_code == 0
-    assert len(server.asked) == 5 + 1 + COUNT - 5
-    assert len(answers.read_text().splitlines()) == COUNT
-
-
-def test_texts_that_the_teacher_fails_on_are_reported_and_asked_again(texts: Path, server: ChatServer) -> None:
+def test_a_second_run_asks_only_for_texts_without_a_whole_answer(
+    texts: Path, server: ChatServer, tmp_path: Path
+) -> None:
     def unwell(body: dict[str, Any]) -> tuple[int, object]:
         return thinking((99, "so")) if zlib.crc32(part(body, "text").encode()) % 3 == 0 else helpful(body)
 
@@ -120,62 +103,157 @@ def test_texts_that_the_teacher_fails_on_are_reported_and_asked_again(texts: Pat
     first = annotated(texts, server, "--no-gate")
     assert first.exit_code == 1
     assert "without thoughts: thoughts.0.place should be a number from 1 to" in first.stdout
-    server.answer = helpful
+    answers, asked, server.answer = tmp_path / "out.answers.jsonl", len(server.asked), helpful
+    kept = answers.read_text().splitlines()
+    assert 1 < len(kept) < COUNT
+    answers.write_text(answers.read_text()[:-20])  # as a killed process leaves it
     assert annotated(texts, server).exit_code == 0
+    assert len(server.asked) == asked + COUNT - len(kept) + 1
+    assert len(answers.read_text().splitlines()) == COUNT
 
 
-def test_wrong_arguments_are_one_line(texts: Path, server: ChatServer) -> None:
-    for options, message in (
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         (("--part", "dev"), "--part dev: should be sft, rl, held_out"),
         (("--out", "rows.jsonl"), "--out rows.jsonl: should end in .parquet"),
         (("--tokens", 4000), "no document has 4000 tokens"),
-    ):
-        result = annotated(texts, server, *options)
-        assert result.exit_code == 2
-        assert message in result.stderr
-        assert result.stderr.count("\n") == 1
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    texts: Path, server: ChatServer, options: tuple[object, ...], message: str
+) -> None:
+    result = annotated(texts, server, *options)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
 
 
 QUESTION = ThoughtQuestion(text="One. Two. Three.", places=(4, 9))
 
 
-def test_a_teachers_answer_is_read_strictly_and_its_thoughts_stand_in_order() -> None:
-    def answer(*thoughts: dict[str, object]) -> str:
-        return json.dumps({"thoughts": thoughts})
-
-    said = answer({"place": 2, "thought": " so\nit  is "}, {"place": 1, "thought": "well"})
-    assert QUESTION.read(said) == (Thought(at=4, text="well"), Thought(at=9, text="so it is"))
-    for wrong, why in (
-        ("{}", "there should be a list of thoughts"),
-        (answer(), "one to 6 thoughts, found 0"),
-        (answer({"place": 3, "thought": "x"}), "thoughts.0.place should be a number from 1 to 2"),
-        (answer({"place": True, "thought": "x"}), "thoughts.0.place should be a number"),
-        (answer({"place": 1, "thought": "x"}, {"place": 1, "thought": "y"}), "a place is named twice"),
-        (answer({"place": 1, "thought": " "}), "one to 90 words"),
-        (answer({"place": 1, "thought": "a <think> b"}), "no tags"),
-        (answer({"place": 1, "thought": "x", "why": "y"}), "a place and a thought, and nothing else"),
-    ):
-        with pytest.raises(InvalidAnswerError, match=re.escape(why)):
-            QUESTION.read(wrong)
+def test_a_teachers_thoughts_stand_in_the_order_of_their_places() -> None:
+    said = [{"place": 2, "thought": " so\nit  is "}, {"place": 1, "thought": "well"}]
+    assert QUESTION.read(json.dumps({"thoughts": said})) == (Thought(at=4, text="well"), Thought(at=9, text="so it is"))
     assert "One.⟦1⟧ Two.⟦2⟧ Three." in QUESTION.message
     assert QUESTION.schema["properties"]["thoughts"]["items"]["properties"]["place"]["maximum"] == 2
 
 
-LEAST = 16
-"""Documents."""
+@pytest.mark.parametrize(
+    ("thoughts", "why"),
+    [
+        (None, "there should be a list of thoughts"),
+        ([], "one to 6 thoughts, found 0"),
+        ([{"place": 3, "thought": "x"}], "thoughts.0.place should be a number from 1 to 2"),
+        ([{"place": True, "thought": "x"}], "thoughts.0.place should be a number"),
+        ([{"place": 1, "thought": "x"}, {"place": 1, "thought": "y"}], "a place is named twice"),
+        ([{"place": 1, "thought": " "}], "one to 90 words"),
+        ([{"place": 1, "thought": "a <think> b"}], "no tags"),
+        ([{"place": 1, "thought": "x", "why": "y"}], "a place and a thought, and nothing else"),
+    ],
+)
+def test_a_teachers_answer_is_read_strictly(thoughts: object, why: str) -> None:
+    with pytest.raises(InvalidAnswerError, match=re.escape(why)):
+        QUESTION.read(json.dumps({"thoughts": thoughts}))
 
 
-def gate(blank: tuple[float, float], generic: tuple[float, float], documents: int = LEAST) -> SourceGate:
+@pytest.mark.parametrize(
+    ("blank", "generic", "documents", "passes"),
+    [
+        ((0.1, 0.3), (0.01, 0.2), 16, True),
+        ((0.1, 0.3), (0.0, 0.2), 16, False),
+        ((-0.1, 0.3), (0.1, 0.2), 16, False),
+        ((0.1, 0.3), (0.1, 0.3), 15, False),
+    ],
+)
+def test_enough_documents_and_both_whole_intervals_above_zero_pass_a_source(
+    blank: tuple[float, float], generic: tuple[float, float], documents: int, passes: bool
+) -> None:
     gains = [Measured(value=sum(ends) / 2, low=ends[0], high=ends[1], n=documents) for ends in (blank, generic)]
-    return SourceGate(source="s", documents=documents, over_blank=gains[0], over_generic=gains[1])
+    gate = SourceGate(source="s", documents=documents, over_blank=gains[0], over_generic=gains[1])
+    assert gate.passes is passes
 
 
-def test_both_gains_must_be_above_zero_with_their_whole_intervals() -> None:
-    assert gate((0.1, 0.3), (0.01, 0.2)).passes
-    assert not gate((0.1, 0.3), (0.0, 0.2)).passes
-    assert not gate((-0.1, 0.3), (0.1, 0.2)).passes
+# -- as a stage of a run -----------------------------------------------------------------------------------------------
+
+RECIPE = """
+name = "taught"
+model = "{model}"
+[[stage]]
+kind = "supervised"
+name = "text"
+steps = 1
+rows_per_step = 2
+learning_rate = 1e-3
+data = {{ kind = "text", texts = "{texts}", prefix_tokens = 8, suffix_tokens = 8, limit = 6 }}
+[[stage]]
+kind = "annotate"
+name = "annotated"
+texts = "{texts}"
+out = "{out}"
+tokens = 48
+gated = false
+limit = 6
+teacher = {{ urls = ["{url}"], model = "{name}" }}
+[[stage]]
+kind = "supervised"
+name = "shown"
+steps = 1
+rows_per_step = 2
+learning_rate = 1e-3
+data = {{ kind = "thoughts", texts = "{out}" }}
+"""
 
 
-@pytest.mark.parametrize(("documents", "passes"), [(0, False), (LEAST - 1, False), (LEAST, True)])
-def test_too_few_documents_cannot_tell(documents: int, passes: bool) -> None:
-    assert gate((0.1, 0.3), (0.1, 0.3), documents).passes is passes
+def trained(texts: Path, server: ChatServer, run: str = "run") -> Result:
+    recipe, out = texts.with_name("taught.toml"), texts.with_name("thoughts.parquet")
+    recipe.write_text(RECIPE.format(model=BASE, texts=texts, out=out, url=server.url, name=MODEL))
+    return sleuth("train", recipe, "--run", texts.with_name(run), "--quiet")
+
+
+def error_of(stopped: Result) -> str:
+    [line] = [line for line in stopped.stderr.splitlines() if line.startswith("error")]
+    return line
+
+
+def test_a_run_stops_where_the_teacher_is_not_there_and_goes_on_when_it_is(texts: Path, server: ChatServer) -> None:
+    server.models = (200, {"data": [{"id": "another"}]})
+    stopped = trained(texts, server)
+    assert (stopped.exit_code, stopped.stdout) == (1, "")
+    missing = f"stage annotated: the teacher that writes {texts.with_name('thoughts.parquet')} is not there"
+    assert missing in error_of(stopped)
+    checkpoints = texts.with_name("run") / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
+    server.models = ChatServer().models
+    done = trained(texts, server)
+    assert done.exit_code == 0, done.stderr
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-000001", "step-000002"]
+    assert len(server.asked) == 6
+    assert all(document.thoughts for document in read_documents(texts.with_name("thoughts.parquet")))
+    again = trained(texts, server, "another")  # the file is there: nothing is asked, whoever serves the teacher
+    assert (again.exit_code, len(server.asked)) == (0, 6)
+
+
+def test_texts_without_thoughts_beyond_the_limit_stop_the_run_and_are_asked_for_again(
+    texts: Path, server: ChatServer
+) -> None:
+    server.answer = lambda body: helpful(body) if len(server.asked) <= 4 else (400, {"error": "out of credit"})
+    stopped = trained(texts, server)
+    assert stopped.exit_code == 1
+    assert re.search(
+        r"[1-5] of 6 texts got no thoughts \(.*\), and at most 5% may; thoughts\.answers\.jsonl", error_of(stopped)
+    )
+    assert not texts.with_name("thoughts.parquet").exists()
+    kept = len(texts.with_name("thoughts.answers.jsonl").read_text().splitlines())
+    asked, server.answer = len(server.asked), helpful
+    assert trained(texts, server).exit_code == 0
+    assert len(server.asked) == asked + 6 - kept
+
+
+def test_a_file_that_a_later_stage_makes_is_still_missed(texts: Path) -> None:
+    recipe, made = texts.with_name("taught.toml"), texts.with_name("made.parquet")
+    text = RECIPE.format(model=BASE, texts=texts, out=made, url="http://h", name=MODEL)
+    head, first, second, third = text.split("[[stage]]")
+    recipe.write_text("[[stage]]".join([head, first, third, second]))
+    done = sleuth("train", recipe, "--run", texts.with_name("run"))
+    assert done.exit_code == 2
+    assert re.search(r"stage\.1\.data\.texts = .*made\.parquet.*: no such file", done.stderr)

@@ -54,14 +54,12 @@ def test_a_margin_is_beta_times_how_much_more_the_chosen_one_gained_than_the_rej
     assert implicit_margins(logprobs, reference, beta=0.4).tolist() == pytest.approx([0.4 * 2.5, 0.4 * -4.0])
 
 
-def test_the_loss_of_one_pair_is_the_log_of_one_plus_e_to_the_minus_margin():
-    assert dpo_loss(torch.tensor([1.0]), torch.tensor([1.0])).item() == pytest.approx(math.log(1 + math.exp(-1)))
+def test_the_loss_of_a_pair_is_ln_of_1_plus_e_to_the_minus_margin_and_its_gradient_falls_as_the_pair_gets_clear():
     assert dpo_loss(torch.tensor([0.0, 0.0]), torch.tensor([0.25, 0.75])).item() == pytest.approx(math.log(2))
-
-
-def test_the_gradient_pulls_both_ends_alike_and_less_the_clearer_the_pair_already_is():
     margins = torch.tensor([0.0, math.log(3.0)], requires_grad=True)
-    dpo_loss(margins, torch.tensor([0.5, 0.5])).backward()
+    loss = dpo_loss(margins, torch.tensor([0.5, 0.5]))
+    assert loss.item() == pytest.approx((math.log(2) + math.log(4 / 3)) / 2)
+    loss.backward()
     assert margins.grad is not None
     assert margins.grad.tolist() == pytest.approx([-0.5 * 1 / 2, -0.5 * 1 / 4])  # -w sigmoid(-margin)
 
@@ -71,12 +69,15 @@ def prefer(policy: Policy, batch: Batch, budget: int = 10**9) -> PreferenceUpdat
     return policy.minimise(batch, PreferenceLoss(beta=BETA), PreferenceUpdate, budget=budget)
 
 
-def test_a_step_from_the_reference_itself_costs_ln_2_and_has_no_margin(make_model):
+def test_steps_begin_at_ln_2_without_a_margin_and_make_the_chosen_ones_likelier_than_the_rejected_ones(make_model):
     model = make_model()
     policy = Policy(model, SETTINGS, reference=frozen_copy(model))
-    update = prefer(policy, pair_batch(drawn_pairs(0, 5)))
-    assert update.loss == pytest.approx(math.log(2), abs=1e-6)
-    assert (update.margin, update.chosen_gain, update.rejected_gain) == pytest.approx((0, 0, 0), abs=1e-5)
+    batch = pair_batch(drawn_pairs(1, 4))
+    first, *updates = [prefer(policy, batch) for _ in range(6)]
+    assert first.loss == pytest.approx(math.log(2), abs=1e-6)
+    assert (first.margin, first.chosen_gain, first.rejected_gain) == pytest.approx((0, 0, 0), abs=1e-5)
+    assert updates[-1].margin > updates[0].margin > 0
+    assert updates[-1].loss < first.loss
 
 
 # -- against the plain way ---------------------------------------------------------------------------------------------
@@ -144,20 +145,6 @@ def test_a_pair_is_never_parted_and_keeps_its_order(seed, budget):
             assert part.rows.tokens[place, :length].tolist() == batch.tokens[row, :length].tolist()
 
 
-def test_siblings_compute_their_prefix_once():
-    prefix = tuple(range(20))
-    rows = [Row(tokens=(*prefix, *end), trained=(False,) * 20 + (True,) * 2) for end in ((21, 22), (23, 24))]
-    [part] = pack(pair_batch([(rows[0], rows[1])]), 24, together=PAIR)
-    assert len(part.tree) == 20 + 2 + 2
-
-
-def test_every_pair_counts_the_same_however_long_its_rows():
-    long, short = (Row(tokens=(1, *[2] * n), trained=(False, *[True] * n)) for n in (30, 1))
-    batch = pair_batch([(long, short), (short, short), (short, long)])
-    of_pairs = batch.weights.sum(dim=1).view(-1, PAIR).sum(dim=1)
-    assert of_pairs.tolist() == pytest.approx([1 / 3] * 3)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -170,12 +157,3 @@ def test_a_row_of_which_nothing_is_trained_is_no_half_of_a_pair():
 def test_without_a_reference_there_is_nothing_to_prefer_from(make_model):
     with pytest.raises(ValueError, match="reference"):
         prefer(Policy(make_model(), SETTINGS), pair_batch(drawn_pairs(0, 2)), 100)
-
-
-def test_steps_make_the_chosen_ones_likelier_than_the_rejected_ones(make_model):
-    model = make_model()
-    policy = Policy(model, SETTINGS, reference=frozen_copy(model))
-    batch = pair_batch(drawn_pairs(1, 4))
-    updates = [prefer(policy, batch) for _ in range(6)]
-    assert updates[-1].margin > updates[1].margin > 0
-    assert updates[-1].loss < updates[0].loss

@@ -1,28 +1,36 @@
-"""Self-improving pretraining: what is in a pool, what is preferred, and what is counted."""
+"""Self-improving pretraining: what is in a pool, what is preferred, what is counted, and who wins afterwards."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from chat_server import MODEL, ChatServer, part, preferred, says
-from safetensors.torch import load_file
+from continuations import (
+    BASE,
+    first_groups,
+    metrics_of,
+    require_the_same_after_a_stop,
+    same_weights,
+    write_careless,
+    write_rows,
+)
+from refusals import refused
+from verb import sleuth
 
 from sleuth.cli.pipeline import require_inputs
+from sleuth.evaluation.intervals import UNMEASURED, wilson
 from sleuth.recipe import load_recipe
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.think.comparisons import continuation
-from sleuth.think.world_texts import CarelessTexts
-from sleuth.types import Group, SleuthError
+from sleuth.think.win_rate import win_rate
+from sleuth.types import Group, SleuthError, Verdict
 
 Run = Callable[..., Path]
-ROOT = Path(__file__).parents[2]
-
 RECIPE = """
 name = "prefers"
 model = "{model}"
@@ -48,45 +56,22 @@ data = {{ kind = "text", texts = "{held_out}", suffix_tokens = 6 }}
 """
 
 
-def write_texts(file: Path, split: Any, count: int) -> Path:
-    texts = CarelessTexts(200, split, (0,))
-    rows = [(f"{split}-{number}", texts.text(number)) for number in range(count)]
-    file.write_text(
-        "".join(
-            json.dumps({"id": id_, "text": t.text, "cut": len(t.beginning), "golden_answers": [t.answer]}) + "\n"
-            for id_, t in rows
-        )
-    )
-    return file
-
-
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     file = tmp_path / "prefers.toml"
-    file.write_text(
-        RECIPE.format(
-            model=ROOT / "models" / "tiny-base",
-            texts=write_texts(tmp_path / "train.jsonl", "train", 12),
-            held_out=write_texts(tmp_path / "test.jsonl", "test", 8),
-        )
+    texts, held_out = (
+        write_careless(tmp_path / "train.jsonl", "train", 12),
+        write_careless(tmp_path / "test.jsonl", "test", 8),
     )
+    file.write_text(RECIPE.format(model=BASE, texts=texts, held_out=held_out))
     return file
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return load_file(checkpoint / "model.safetensors")
 
 
 def test_a_pool_holds_the_policys_own_and_the_original_and_the_best_is_preferred_to_the_worst(
     run: Run, recipe: Path, tmp_path: Path
 ) -> None:
-    run(recipe, tmp_path / "run")
-    row = rows_of(tmp_path / "run")[0]
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    last = run(recipe, tmp_path / "run")
+    row, groups = metrics_of(tmp_path / "run")[0], first_groups(tmp_path / "run")
     pairs = 0
     for group in groups:
         authors = [episode.trajectory.segments[-1].author for episode in group.episodes]
@@ -99,25 +84,9 @@ def test_a_pool_holds_the_policys_own_and_the_original_and_the_best_is_preferred
     assert row["judged_by"] == "ending, round_robin, orders=both"
     assert {"margin", "accuracy", "chosen_gain", "rejected_gain", "chosen_over_original"} <= row.keys()
 
-
-@pytest.mark.sentinel
-def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run: Run, recipe: Path, tmp_path: Path) -> None:
-    whole = run(recipe, tmp_path / "whole")
-    run(recipe, tmp_path / "parts", "stage.0.stop_after=2")
-    resumed = run(recipe, tmp_path / "parts")
-    ours, theirs = weights(whole), weights(resumed)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    drop = {"seconds_rollout", "seconds_update"}
-    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(tmp_path / "parts"), strict=True):
-        assert {k: v for k, v in one.items() if k not in drop} == {k: v for k, v in other.items() if k not in drop}
-
-
-def test_held_out_prefixes_are_continued_by_both_models_and_compared(run: Run, recipe: Path, tmp_path: Path) -> None:
-    last = run(recipe, tmp_path / "run")
     found = json.loads((tmp_path / "run" / "eval" / "against_base.json").read_text())
     assert found["wins"] + found["ties"] + found["losses"] + found["no_verdict"] == 8
-    assert found["win_rate"].keys() == {"value", "low", "high", "n"}
-    assert (Path(found["model"]).name, found["against"]) == (last.name, str(ROOT / "models" / "tiny-base"))
+    assert (Path(found["model"]).name, found["against"]) == (last.name, str(BASE))
     for record in found["records"]:
         golden = record["golden_answers"][0].split()
         sentences = [record[side].strip().split(".")[0].split() for side in ("ours", "theirs")]
@@ -126,35 +95,30 @@ def test_held_out_prefixes_are_continued_by_both_models_and_compared(run: Run, r
     assert "| against_base | win_rate |" in (last / "README.md").read_text()
 
 
-# -- control arms ------------------------------------------------------------------------------------------------------
+@pytest.mark.sentinel
+def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(run: Run, recipe: Path, tmp_path: Path) -> None:
+    require_the_same_after_a_stop(run, recipe, tmp_path)
 
 
-def test_continued_pretraining_plays_and_judges_nothing(run: Run, recipe: Path, tmp_path: Path) -> None:
-    run(recipe, tmp_path / "run", 'stage.0.loss.kind="original_nll"')
-    row = rows_of(tmp_path / "run")[0]
-    assert row["judged_by"] == "nobody"
-    assert "ties" not in row
-    assert "margin" not in row
+def judged_by_http(url: str) -> str:
+    return f"stage.0.reward=[{{kind='pairwise', judge={{kind='http', urls=['{url}'], model='{MODEL}'}}}}]"
+
+
+def test_continued_pretraining_plays_nothing_and_needs_no_judge(run: Run, recipe: Path, tmp_path: Path) -> None:
+    gone = judged_by_http("http://127.0.0.1:9")
+    run(recipe, tmp_path / "run", 'stage.0.loss.kind="original_nll"', gone, "stage.0.steps=1")
+    [row] = metrics_of(tmp_path / "run")
+    assert (row["judged_by"], "ties" in row, "margin" in row) == ("nobody", False, False)
     assert not list((tmp_path / "run" / "rollouts").glob("*.parquet"))
-    texts = CarelessTexts(200, "train", (0,))
     assert row["tokens_trained"] <= 4 * 6
     assert row["loss"] > 0
-    assert texts.text(0).ending
-
-
-def test_continued_pretraining_needs_no_judge_to_be_there(run: Run, recipe: Path, tmp_path: Path) -> None:
-    gone = "stage.0.reward=[{kind='pairwise', judge={kind='http', urls=['http://127.0.0.1:9'], model='gone'}}]"
-    run(recipe, tmp_path / "run", 'stage.0.loss.kind="original_nll"', gone, "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
-    assert row["judged_by"] == "nobody"
 
 
 def test_winner_nll_learns_the_best_alone(run: Run, recipe: Path, tmp_path: Path) -> None:
     run(recipe, tmp_path / "run", 'stage.0.loss.kind="winner_nll"', "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    [row] = metrics_of(tmp_path / "run")
     assert "margin" not in row
-    best, worst = (sums_of_tokens(groups, end) for end in (max, min))
+    best, worst = (sums_of_tokens(first_groups(tmp_path / "run"), end) for end in (max, min))
     assert row["tokens_trained"] in best - worst
 
 
@@ -173,21 +137,14 @@ def sums_of_tokens(groups: Sequence[Group], end: Callable[..., float]) -> set[in
     return {sum(counts) for counts in product(*drawn)}
 
 
-# -- what is dropped ---------------------------------------------------------------------------------------------------
-
-
 def test_where_every_pool_ties_there_is_no_update(run: Run, recipe: Path, tmp_path: Path) -> None:
-    """Of one text alone: the policy is greedy and the text's own suffix is what it would write."""
     texts = tmp_path / "train.jsonl"
     rows = [json.loads(line) for line in texts.read_text().splitlines()]
-    for row in rows:
-        row["golden_answers"] = ["nobody writes this"]
-    texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(texts, (row | {"golden_answers": ["nobody writes this"]} for row in rows))
     last = run(recipe, tmp_path / "run", "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
+    [row] = metrics_of(tmp_path / "run")
     assert (row["ties"], row["loss"], row["margin"], row["tokens_trained"]) == (1.0, None, None, 0)
-    before, after = weights(ROOT / "models" / "tiny-base"), weights(last)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert same_weights(BASE, last)
 
 
 def longer(body: dict[str, Any]) -> tuple[int, object]:
@@ -199,44 +156,46 @@ def test_a_model_that_judges_is_asked_in_both_orders_and_never_about_equal_texts
     run: Run, recipe: Path, tmp_path: Path
 ) -> None:
     with ChatServer(answer=longer).running() as server:
-        judge = f"{{kind='pairwise', judge={{kind='http', urls=['{server.url}'], model='{MODEL}'}}}}"
-        run(recipe, tmp_path / "run", f"stage.0.reward=[{judge}]", "stage.0.steps=1")
-        asked = [body for body in server.asked]
-    [row] = rows_of(tmp_path / "run")
-    pairs = [(part(body, "first"), part(body, "second")) for body in asked]
+        run(recipe, tmp_path / "run", judged_by_http(server.url), "stage.0.steps=1")
+    [row] = metrics_of(tmp_path / "run")
+    pairs = {(part(body, "first"), part(body, "second")) for body in server.asked}
     assert all(one != other for one, other in pairs)
-    assert {(one, other) for one, other in pairs} == {(other, one) for one, other in pairs}
-    assert row["judge_asked"] == len(asked)
-    assert (row["judge_missing"], row["judge_invalid"]) == (0, 0)
+    assert pairs == {(other, one) for one, other in pairs}
+    assert (row["judge_asked"], row["judge_missing"], row["judge_invalid"]) == (len(server.asked), 0, 0)
 
 
 def test_a_judge_that_is_out_drops_pools_and_ends_the_run_before_anything_is_guessed(
     run: Run, recipe: Path, tmp_path: Path
 ) -> None:
-    with ChatServer(answer=lambda body: says("no verdict at all")).running() as server:
-        judge = f"{{kind='pairwise', judge={{kind='http', urls=['{server.url}'], model='{MODEL}'}}}}"
-        with pytest.raises(SleuthError, match="pools lack verdicts"):
-            run(recipe, tmp_path / "run", f"stage.0.reward=[{judge}]", "stage.0.steps=1")
-    assert not (tmp_path / "run" / "metrics.jsonl").exists() or not rows_of(tmp_path / "run")
+    silent = ChatServer(answer=lambda body: says("no verdict at all"))
+    with silent.running() as server, pytest.raises(SleuthError, match="pools lack verdicts"):
+        run(recipe, tmp_path / "run", judged_by_http(server.url), "stage.0.steps=1")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists() or not metrics_of(tmp_path / "run")
+
+
+def test_a_function_of_the_user_may_rank_the_pool(run: Run, recipe: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own_ranks.py"
+    own.write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
+    override = "stage.0.reward=[{ kind = 'python', function = 'own_ranks:length' }]"
+    run(recipe, tmp_path / "run", override, "stage.0.stop_after=1")
+    [row] = metrics_of(tmp_path / "run")
+    assert row["judged_by"] == "own_ranks:length"
+    [group, *_] = first_groups(tmp_path / "run")
+    lengths = [len(episode.trajectory.segments[-1].text) for episode in group.episodes]
+    assert [score.value for score in group.scores] == lengths
+    sources = json.loads((tmp_path / "run" / "manifest.json").read_text())["sources"]
+    assert [*sources["online_dpo"]] == ["own_ranks.py"]
+    own.write_text("def length(episode): return episode.trajectory.segments[9]\n")
+    assert "own_ranks.py:1: length: IndexError: tuple index out of range" in refused(recipe, override)
 
 
 # -- what is refused before the first step -----------------------------------------------------------------------------
 
 
-def test_texts_without_a_right_ending_are_no_texts_for_a_judge_of_endings(recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text('{"id": "d", "text": " Ada was born in Tarn.", "cut": 16}\n')
-    with pytest.raises(SleuthError, match=r"stage\.0 .*no golden_answers"):
-        require_inputs(load_recipe(recipe))
-
-
-def test_a_window_that_the_model_cannot_hold_is_refused(recipe: Path) -> None:
-    with pytest.raises(SleuthError, match="positions of the model"):
-        require_inputs(load_recipe(recipe, ["stage.0.data.prefix_tokens=4000"]))
-
-
 @pytest.mark.parametrize(
     ("override", "said"),
     [
+        ("stage.0.data.prefix_tokens=4000", "positions of the model"),
         ("stage.0.samples_per_prompt=0", "leaves the original as the only candidate"),
         ("stage.0.loss.beta=0.0", "beta"),
         ("stage.0.reward=[{kind='pairwise'}]", "judge"),
@@ -245,25 +204,12 @@ def test_a_window_that_the_model_cannot_hold_is_refused(recipe: Path) -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, override: str, said: str) -> None:
-    with pytest.raises(SleuthError, match=said):
-        load_recipe(recipe, [override])
+    assert said in refused(recipe, override)
 
 
-def test_a_function_of_the_user_may_rank_the_pool(run: Run, recipe: Path, tmp_path: Path) -> None:
-    (tmp_path / "own_ranks.py").write_text("def length(episode): return len(episode.trajectory.segments[-1].text)\n")
-    override = "stage.0.reward=[{ kind = 'python', function = 'own_ranks:length' }]"
-    run(recipe, tmp_path / "run", override, "stage.0.stop_after=1")
-    [row] = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert row["judged_by"] == "own_ranks:length"
-    [group, *_] = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
-    for episode, score in zip(group.episodes, group.scores, strict=True):
-        assert score.value == len(episode.trajectory.segments[-1].text)
-    assert list(json.loads((tmp_path / "run" / "manifest.json").read_text())["sources"]["online_dpo"]) == [
-        "own_ranks.py"
-    ]
-    (tmp_path / "own_ranks.py").write_text("def length(episode): return episode.trajectory.segments[9]\n")
-    with pytest.raises(SleuthError, match=r"own_ranks[.]py:1: length: IndexError: tuple index out of range"):
-        require_inputs(load_recipe(recipe, [override]))
+def test_texts_without_a_right_ending_are_no_texts_for_a_judge_of_endings(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"id": "d", "text": " Ada was born in Tarn.", "cut": 16}\n')
+    assert re.search(r"stage\.0 .*no golden_answers", refused(recipe))
 
 
 def test_tokens_that_a_stage_adds_are_refused_before_it_trains_where_a_win_rate_needs_those_of_the_base(
@@ -282,7 +228,41 @@ data = { kind = "world_text", people = 20, mix = { reading = 1.0 } }
     text = recipe.read_text()
     require_inputs(load_recipe(recipe))
     recipe.write_text(text.replace('[[stage]]\nkind = "win_rate"', added + '[[stage]]\nkind = "win_rate"'))
-    with pytest.raises(SleuthError) as caught:
-        require_inputs(load_recipe(recipe))
-    assert str(caught.value).startswith("stage.2 (against_base): the run's model and ")
-    assert "have different tokenizers: their prefixes would not be the same" in str(caught.value)
+    reason = refused(recipe)
+    assert reason.startswith("stage.2 (against_base): the run's model and ")
+    assert "have different tokenizers: their prefixes would not be the same" in reason
+
+
+# -- the win rate ------------------------------------------------------------------------------------------------------
+
+
+def verdicts(*scores: float | None) -> list[Verdict]:
+    return [Verdict(score=score) for score in scores]
+
+
+def test_ties_are_halves_of_the_rate_and_no_part_of_the_sign_test() -> None:
+    found = win_rate(verdicts(*[1.0] * 9, 0.0, *[0.5] * 4))
+    counts = {"wins": 9, "ties": 4, "losses": 1, "no_verdict": 0, "p": 22 / 1024}
+    assert found == {"win_rate": wilson(11, 14).as_json(), **counts}
+
+
+def test_a_failed_comparison_is_missing_and_never_a_loss() -> None:
+    found = win_rate([*verdicts(1.0, 1.0, None), Verdict(score=None, invalid=True)])
+    assert (found["wins"], found["losses"], found["no_verdict"], found["win_rate"]["n"]) == (2, 0, 2, 2)
+    assert win_rate(verdicts(None))["win_rate"] == UNMEASURED.as_json()
+
+
+def test_a_model_ties_with_itself_and_the_file_has_every_pair(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = sleuth("win-rate", BASE, recipe, "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)
+    assert figures["win_rate"]["value"] == 0.5
+    assert (figures["wins"], figures["ties"], figures["losses"], figures["p"]) == (0, 8, 0, 1.0)
+    assert "records" not in figures
+    records = json.loads(out.read_text())["records"]
+    assert [record["ours"] for record in records] == [record["theirs"] for record in records]
+    assert len(records) == 8
+    table = sleuth("win-rate", BASE, recipe).stdout
+    for word in ("win_rate", "right_gain", "ties 8", "judged by ending", "sign test"):
+        assert word in table

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from continuations import BASE, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,15 +16,15 @@ from sleuth.think.thought_rows import positions_in
 from sleuth.think.thoughts import interleaved, require_apart, spots_of, thought_documents, thought_tokens
 from sleuth.types import Document, Piece, SleuthError, Thought
 
-TOKENIZER = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))
+TOKENIZER = load_tokenizer(str(BASE))
 TEXT = " Ada was born in Tarn. Tarn is in Osmark. So Ada is from Osmark. It rains."
 THOUGHTS = {22: " where is it", 41: " Tarn is in Osmark", 64: " weather"}
 
 
 def places(folder: Path, **changes: object) -> list:
-    file = folder / "texts.jsonl"
     thoughts = [{"at": at, "text": text} for at, text in THOUGHTS.items()]
-    file.write_text(json.dumps({"id": "d", "text": TEXT, "thoughts": thoughts, "golden_answers": ["Osmark"]}) + "\n")
+    row = {"id": "d", "text": TEXT, "thoughts": thoughts, "golden_answers": ["Osmark"]}
+    file = write_rows(folder / "texts.jsonl", [row])
     return spots_of(PlacesRecipe.model_validate({"kind": "places", "texts": file, **changes}), TOKENIZER)
 
 
@@ -33,7 +32,7 @@ def tokens(text: str) -> tuple[int, ...]:
     return Renderer(TOKENIZER).render(Piece(text=text)).tokens
 
 
-def test_the_prefix_keeps_earlier_thoughts_and_the_suffix_has_none(tmp_path: Path) -> None:
+def test_the_prefix_keeps_earlier_thoughts_the_suffix_has_none_and_a_judge_sees_neither(tmp_path: Path) -> None:
     [spot] = places(tmp_path, least_before=len(tokens(TEXT[:22])) + 1)
     assert spot.teacher == THOUGHTS[41]
     continuation = spot.task.continuation
@@ -44,12 +43,8 @@ def test_the_prefix_keeps_earlier_thoughts_and_the_suffix_has_none(tmp_path: Pat
     )
     assert continuation.prefix.text == f"{TEXT[:22]}<think>{THOUGHTS[22]}</think>{TEXT[22:41]}"
     assert continuation.suffix.tokens == tokens(TEXT[41:])
-    assert (spot.task.reference, spot.task.golden_answers) == (TEXT[41:], ("Osmark",))
-
-
-def test_a_judge_sees_the_prefix_without_thoughts(tmp_path: Path) -> None:
-    [spot] = places(tmp_path, least_before=len(tokens(TEXT[:22])) + 1)
-    assert spot.task.question == TEXT[:41]
+    assert (spot.task.question, spot.task.reference) == (TEXT[:41], TEXT[41:])
+    assert spot.task.golden_answers == ("Osmark",)
 
 
 def test_the_first_position_with_enough_text_on_both_sides_is_used_and_cut_to_its_tokens(tmp_path: Path) -> None:
@@ -81,10 +76,10 @@ def test_the_source_is_the_author_of_the_text_and_a_teacher_of_the_thoughts_with
         "<think> region</think>",
     ]
     assert [piece.author for piece in pieces] == ["source", "teacher", "source", "teacher", "source"]
-    for segment in RENDERER.render_all(pieces):
-        assert decode(TOKENIZER, segment.tokens) == segment.text
+    segments = RENDERER.render_all(pieces)
+    assert [decode(TOKENIZER, segment.tokens) for segment in segments] == [piece.text for piece in pieces]
     tag = TOKENIZER.convert_tokens_to_ids("<think>")
-    assert [segment.tokens[0] for segment in RENDERER.render_all(pieces) if segment.author == "teacher"] == [tag, tag]
+    assert [segment.tokens[0] for segment in segments if segment.author == "teacher"] == [tag, tag]
 
 
 @settings(max_examples=100, deadline=None)
@@ -122,28 +117,19 @@ def test_a_control_token_in_a_document_is_encoded_as_letters() -> None:
     assert TOKENIZER.eos_token_id not in tokens
 
 
-def recipe(texts: Path, **changes: Any) -> HeldOutThoughtsRecipe:
-    return HeldOutThoughtsRecipe(texts=texts, **changes)
-
-
 def test_documents_without_thoughts_or_with_tags_in_their_text_are_skipped(tmp_path: Path) -> None:
     thought = {"thoughts": [{"at": 1, "text": "so"}]}
-    rows = [
-        {"id": "a", "text": "bare"},
-        {"id": "b", "text": "a <think> b"} | thought,
-        {"id": "c", "text": "cc"} | thought,
-    ]
-    path = tmp_path / "t.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [document.id for document in thought_documents(recipe(path))] == ["c"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    bare, tagged = {"id": "a", "text": "bare"}, {"id": "b", "text": "a <think> b"} | thought
+    file = write_rows(tmp_path / "t.jsonl", [bare, tagged, {"id": "c", "text": "cc"} | thought])
+    recipe = HeldOutThoughtsRecipe.model_validate({"texts": file})
+    assert [document.id for document in thought_documents(recipe)] == ["c"]
+    write_rows(file, [bare, tagged])
     with pytest.raises(SleuthError, match=r"no document has `thoughts`; `sleuth annotate thoughts` adds them"):
-        thought_documents(recipe(path))
+        thought_documents(recipe)
 
 
-def test_a_held_out_text_in_the_training_data_is_refused() -> None:
+@pytest.mark.parametrize(("texts", "ids"), [([DOCUMENT.text + " "], set()), ([], {"d"})])
+def test_a_held_out_text_in_the_training_data_is_refused(texts: list[str], ids: set[str]) -> None:
     require_apart(["another text"], [DOCUMENT])
     with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
-        require_apart([DOCUMENT.text + " "], [DOCUMENT])
-    with pytest.raises(SleuthError, match="held_out: the text of 'd' is trained too"):
-        require_apart([], [DOCUMENT], {"d"})
+        require_apart(texts, [DOCUMENT], ids)

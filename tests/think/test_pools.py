@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from continuations import continued
 
 from sleuth.think.comparisons import candidate
-from sleuth.think.pools import Choice, candidate_row, choose, pair_of, pool_figures, signs_of
-from sleuth.types import Author, Continuation, Group, Score, Segment, Task
+from sleuth.think.pools import Choice, choose, pair_of, pool_figures, signs_of
+from sleuth.types import Author, Group, Score, Segment
 
 PREFIX = Segment(author="source", tokens=(1, 2, 3), text="Ada was born in")
-ORIGINAL = Segment(author="source", tokens=(4, 5), text=" Tarn.")
-TASK = Task(
-    id="t",
-    question=PREFIX.text,
-    golden_answers=("Tarn",),
-    reference=ORIGINAL.text,
-    continuation=Continuation(document="t", prefix=PREFIX, suffix=ORIGINAL),
-)
+TASK = continued(PREFIX, Segment(author="source", tokens=(4, 5), text=" Tarn."), "Tarn")
 
 
 def pool(*scores: float | None) -> Group:
@@ -27,12 +21,9 @@ def pool(*scores: float | None) -> Group:
     return Group(task=TASK, episodes=episodes, scores=tuple(Score(value=score) for score in scores))
 
 
-def test_the_best_is_preferred_to_the_worst_whoever_wrote_them():
+def test_the_best_is_preferred_to_the_worst_whoever_wrote_them_and_where_all_score_the_same_it_is_a_tie():
     assert choose(pool(0.2, 0.9, 0.4), ()) == Choice(outcome="pair", best=1, worst=0)
     assert choose(pool(0.5, 0.4, 0.9), ()) == Choice(outcome="pair", best=2, worst=1)
-
-
-def test_where_all_score_the_same_it_is_a_tie():
     assert choose(pool(0.5, 0.5, 0.5), ()) == Choice(outcome="tie")
 
 
@@ -63,18 +54,15 @@ def test_among_equals_the_key_draws_and_the_same_key_draws_the_same():
     assert drawn == [choose(group, (key,)) for key in range(60)]
 
 
-def test_the_suffix_is_trained_and_the_prefix_is_not_whoever_wrote_it():
-    for episode in pool(0.1, 0.2, 0.9).episodes:
-        row = candidate_row(episode)
-        assert row.tokens[:3] == PREFIX.tokens
-        assert row.trained == (False, False, False, True, True)
-
-
-def test_a_stored_pool_tells_which_two_were_trained():
-    group = pool(0.2, 0.9, None, 0.4)
+def test_a_pair_trains_suffixes_whoever_wrote_them_and_a_stored_pool_tells_which_two():
+    group = pool(0.2, 0.4, None, 0.9)
     choice = choose(group, ())
-    assert signs_of(group, choice) == [-1.0, 1.0, None, None]
-    assert pair_of(group, choice) == (candidate_row(group.episodes[1]), candidate_row(group.episodes[0]))
+    assert signs_of(group, choice) == [-1.0, None, None, 1.0]
+    pair = pair_of(group, choice)
+    assert pair is not None
+    for row, at in zip(pair, (3, 0), strict=True):
+        assert row.tokens == (*PREFIX.tokens, 6, 7 + at)
+        assert row.trained == (False, False, False, True, True)
     assert signs_of(pool(0.5, 0.5), Choice(outcome="tie")) == [None, None]
     assert pair_of(pool(0.5, 0.5), Choice(outcome="tie")) is None
 

@@ -11,22 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from continuations import BASE, write_rows
 from refusals import refused
-from typer.testing import CliRunner
+from verb import sleuth
 
 from sleuth.cli import pipeline
-from sleuth.cli.app import app
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation import eval_session
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.learn.models import load_model
 from sleuth.think.problems import is_right, load_problems
-from sleuth.think.reasoning import guessed_pass, pass_at, problem_figures, prompt_of, solve_problems, suite_figures
+from sleuth.think.reasoning import guessed_pass, pass_at, problem_figures, prompt_of, solve_problems
 from sleuth.think.tables import ReasonRecipe
 from sleuth.types import Sampling, SleuthError
 
 Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 GSM8K = [{"question": "Two and two?", "answer": "2 + 2 = 4\n#### 4"}, {"question": "Ten less one?", "answer": "#### 9"}]
 MATH = [{"problem": "Half of one?", "answer": r"\frac{1}{2}", "unique_id": "test/a/1.json", "subject": "Algebra"}]
 OLYMPIAD = [
@@ -43,8 +42,7 @@ GPQA = {"Question": "Which?", "Correct Answer": "right", "Record ID": "rec1", "S
 def files(tmp_path: Path) -> dict[str, Path]:
     found = {}
     for layout, rows in (("gsm8k", GSM8K), ("math_500", MATH), ("olympiad_bench", OLYMPIAD)):
-        found[layout] = tmp_path / f"{layout}.jsonl"
-        found[layout].write_text("".join(json.dumps(row) + "\n" for row in rows))
+        found[layout] = write_rows(tmp_path / f"{layout}.jsonl", rows)
     found["gpqa_diamond"] = tmp_path / "gpqa_diamond.csv"
     with found["gpqa_diamond"].open("w", newline="") as lines:
         writer = csv.DictWriter(lines, GPQA.keys())
@@ -110,10 +108,9 @@ def test_a_malformed_csv_is_refused_with_file_and_line(
 ) -> None:
     monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
     files["gpqa_diamond"].write_bytes(contents)
-    done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe)])
-    assert done.exit_code == 2, done.output
+    done = sleuth("reasoning", BASE, recipe)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
     assert said in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_prompts_contain_the_problem_and_its_choices(files: dict[str, Path]) -> None:
@@ -125,19 +122,10 @@ def test_prompts_contain_the_problem_and_its_choices(files: dict[str, Path]) -> 
     assert [is_right(choice, answer) for answer in (choice.answer, None)] == [True, False]
 
 
-def solver() -> NamedModel:
+def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = load_model(str(BASE), dtype="float32", device="cpu")
-    return NamedModel(name="m", model=model, tokenizer=tokenizer)
-
-
-def asked(files: dict[str, Path], **changes: Any) -> ReasonRecipe:
     sets = [{"layout": layout, "problems": file} for layout, file in files.items()]
     table = {"kind": "reason", "name": "reasoning", "samples": 2, "max_tokens": 30, "sets": sets}
-    return ReasonRecipe.model_validate(table | changes)
-
-
-def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    one = solver()
     [choice] = load_problems("gpqa_diamond", files["gpqa_diamond"])
 
     def script(text: str, sampling: Sampling) -> str:
@@ -148,14 +136,13 @@ def test_every_layout_is_solved_scored_and_averaged(files: dict[str, Path], monk
             return r" \boxed{0.5}"
         return r" \boxed{2,1}" if "x?" in text else rf" \boxed{{{choice.answer}}}" if "Which?" in text else " 4."
 
-    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: ScriptedEngine(one.tokenizer, script))
-    found = solve_problems(asked(files), one)
-    *sets, suite = found
-    assert sets == [f"reasoning@{layout}" for layout in files]
-    rights = {name: [record["right"] for record in found[name]["records"]] for name in sets}
-    assert rights["reasoning@gsm8k"] == [[1.0, 0.0], [0.0, 0.0]]
-    assert rights["reasoning@math_500"] == rights["reasoning@olympiad_bench"] == [[1.0, 0.0]]
-    assert rights["reasoning@gpqa_diamond"] == [[1.0, 0.0]]
+    monkeypatch.setattr(eval_session, "LocalEngine", lambda *_, **__: ScriptedEngine(tokenizer, script))
+    found = solve_problems(ReasonRecipe.model_validate(table), NamedModel(name="m", model=model, tokenizer=tokenizer))
+    *names, suite = found
+    assert names == [f"reasoning@{layout}" for layout in files]
+    rights = {name: [record["right"] for record in found[name]["records"]] for name in names}
+    one_right = {name: [[1.0, 0.0]] for name in names}
+    assert rights == one_right | {"reasoning@gsm8k": [[1.0, 0.0], [0.0, 0.0]]}
     assert found["reasoning@gsm8k"]["answered"]["value"] == 0.5
     assert found["reasoning@gpqa_diamond"]["guessed_pass"]["value"] == pytest.approx(1 - 0.75**2)
     assert found[suite]["mean_at_2"]["value"] == pytest.approx((0.25 + 0.5 + 0.5 + 0.5) / 4)
@@ -207,7 +194,7 @@ def test_a_benchmark_that_is_gone_when_its_stage_begins_is_one_line_and_what_was
 
 def test_the_command_prints_every_set(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    done = CliRunner().invoke(app, ["reasoning", str(BASE), str(recipe), "--out", str(out)])
+    done = sleuth("reasoning", BASE, recipe, "--out", out)
     assert done.exit_code == 0, done.output
     for word in ("mean_at_2", "pass_at_2", "guessed_pass", "reasoning@gsm8k"):
         assert word in done.stdout
@@ -260,10 +247,3 @@ def test_who_guesses_among_four_is_right_within_eight_in_nine_of_ten_and_nothing
         assert low is not None
         assert high is not None
         assert low < 0 < high
-
-
-def test_a_set_counts_alike_however_large_it_is() -> None:
-    figures = suite_figures([[record([1, 1])] * 3, [record([0, 0], 0.25)]], 2)
-    assert figures["mean_at_2"].value == 0.5
-    assert figures["pass_at_2"].value == 0.5
-    assert figures["guessed_pass"].value == pytest.approx((1 - 0.75**2) / 2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from sleuth.dialect import Tags
 from sleuth.think.suffix_reward import EndingJudge, SuffixReward, equivalence_case, known_ending_case, thought_figures
-from sleuth.types import Author, Case, Episode, Group, Segment, Task, Trajectory, Verdict
+from sleuth.types import Author, Case, Episode, Group, Judge, Score, Segment, Task, Trajectory, Verdict
 
 TASK = Task(
     id="d", question=" Ada lives in Tarn, which is in", golden_answers=("Osmark",), reference=" Osmark. She paints."
@@ -34,46 +34,42 @@ def group(*written: tuple[str, str | None]) -> Group:
 class Asked:
     """Says what `verdicts` has for a claim, and keeps what it was asked."""
 
-    def __init__(self, verdicts: dict[str, float | None]) -> None:
+    def __init__(self, **verdicts: float | None) -> None:
         self.verdicts = verdicts
         self.cases: list[Case] = []
 
     async def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         self.cases += cases
-        return [Verdict(score=self.verdicts[case.claim], reason="because") for case in cases]
+        return [Verdict(score=self.verdicts[case.claim.strip()], reason="because") for case in cases]
 
 
-def scores(reward: SuffixReward, of: Group) -> list[float | None]:
-    return [score.value for score in asyncio.run(reward(of))]
+def paid(judge: Judge, case: Callable[[Task, str], Case], *written: tuple[str, str | None]) -> list[Score]:
+    return asyncio.run(SuffixReward(judge, case, TAGS.close)(group(*written)))
 
 
 def test_an_exact_judge_pays_right_endings_whatever_was_thought() -> None:
-    reward = SuffixReward(EndingJudge(), known_ending_case, TAGS.close)
-    found = asyncio.run(reward(group((" Osmark</think>", " Ulmark."), (" no idea", " Osmark. She"))))
+    found = paid(EndingJudge(), known_ending_case, (" Osmark</think>", " Ulmark."), (" no idea", " Osmark. She"))
     assert [score.value for score in found] == [0.0, 1.0]
     assert [dict(score.parts) for score in found] == [{"suffix": 0.0, "right": 0.0}, {"suffix": 1.0, "right": 1.0}]
 
 
 def test_a_judge_sees_text_truth_and_suffix_and_never_the_thought() -> None:
-    judge = Asked({" one": 0.9, " two": 0.5})
-    reward = SuffixReward(judge, equivalence_case, TAGS.close)
-    assert scores(reward, group((" SECRET</think>", " one"), (" SECRET", " two"), (" other", " one"))) == [1, 0, 1]
+    judge = Asked(one=0.9, two=0.5)
+    found = paid(judge, equivalence_case, (" SECRET</think>", " one"), (" SECRET", " two"), (" other", " one"))
+    assert [score.value for score in found] == [1, 0, 1]
     assert [case.claim for case in judge.cases] == [" one", " two"]  # equal suffixes are asked about once
     assert all("SECRET" not in repr(case) for case in judge.cases)
     assert all(TASK.reference in case.criterion and case.question == TASK.question for case in judge.cases)
 
 
 def test_an_unclosed_thought_is_worth_nothing_and_nobody_is_asked() -> None:
-    judge = Asked({})
-    [score] = asyncio.run(SuffixReward(judge, equivalence_case, TAGS.close)(group((" on and on", None))))
+    judge = Asked()
+    [score] = paid(judge, equivalence_case, (" on and on", None))
     assert (score.value, score.note, judge.cases) == (0.0, "the thought was never closed", [])
 
 
 def test_a_missing_verdict_is_missing_and_no_zero() -> None:
-    judge = Asked({" one": None, " two": 1.0})
-    found = asyncio.run(
-        SuffixReward(judge, equivalence_case, TAGS.close)(group((" a</think>", " one"), (" b</think>", " two")))
-    )
+    found = paid(Asked(one=None, two=1.0), equivalence_case, (" a</think>", " one"), (" b</think>", " two"))
     assert [score.value for score in found] == [None, 1.0]
     assert "no verdict: because" in found[0].note
     unknown = Task(id="d", question="?", golden_answers=())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from continuations import BASE, metrics_of, plain_nll
 from refusals import refused
 
 from sleuth.cli.pipeline import require_inputs
@@ -26,7 +26,6 @@ from sleuth.training.sft import text_batch
 from sleuth.types import Document, Piece, SleuthError, Thought
 
 Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """
 name = "thinking"
 model = "{model}"
@@ -73,11 +72,10 @@ def test_a_run_measures_held_out_thoughts_before_and_after_and_goes_on_as_if_nev
     for told in (before, after):
         assert told["documents"] == told["thought_nll"]["n"] == 8
         assert told["thought_nll"]["low"] <= told["thought_nll"]["value"] <= told["thought_nll"]["high"]
-    for figure in ("text_nll", "suffix_nll_raw", "suffix_nll_blank", "suffix_nll_true", "suffix_nll_corrupted"):
-        assert figure in after
-        assert f"{figure}_one_inference" in after or figure == "text_nll"
+    suffixes = {f"suffix_nll_{thought}{kind}" for thought in ("raw", "true") for kind in ("", "_one_inference")}
+    assert {"text_nll", "suffix_nll_blank", "suffix_nll_corrupted", *suffixes} <= after.keys()
     assert after["thought_nll"]["value"] < before["thought_nll"]["value"]
-    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "one")
     assert [row.get("held_out_thought_nll") is not None for row in rows] == [False, True, False, True]
     assert rows[-1]["held_out_thought_nll"] == after["thought_nll"]["value"]
     assert "thinking_before" in (last / "README.md").read_text()
@@ -99,8 +97,6 @@ def test_in_a_share_of_the_rows_nothing_is_thought_and_nobody_learns_to_think_no
     tags = [token in scorer.renderer.render(silent[0][1]).tokens for token in batch.tokens[0].tolist()]
     assert [not trained for trained in batch.trained[0].tolist()][1:] == tags[1:]  # nothing foretells the first
     assert rows.row(7) == drawn[7]
-    others = ThoughtRows(documents, scorer.renderer, 768, empty=0.25, key=(4,))
-    assert [others.row(index) for index in range(40)] != drawn[:40]
 
 
 def test_loss_on_thoughts_only_leaves_the_text_without_weight(scorer: LogprobScorer) -> None:
@@ -119,15 +115,12 @@ def test_suffix_and_thought_nll_are_those_of_a_plain_forward_pass(scorer: Logpro
 
     def plain(between: str) -> float:
         inserted = scorer.renderer.render(Piece(text=between, author="teacher")).tokens
-        tokens = torch.tensor([[*place.before, *inserted, *place.behind]])
-        with torch.no_grad():
-            logprobs = scorer.model(tokens).logits.log_softmax(-1)[0]
-        first = tokens.shape[1] - len(place.behind)
-        return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(first, tokens.shape[1])) / len(place.behind)
+        return plain_nll(scorer.model, (*place.before, *inserted), place.behind)
 
-    assert found["raw"][0] == pytest.approx(plain(""), abs=1e-4)
-    assert found["blank"][0] == pytest.approx(plain("<think></think>"), abs=1e-4)
-    assert found["true"][0] == pytest.approx(plain("<think> Tamton is in Osmark</think>"), abs=1e-4)
+    told = {"raw": "", "blank": "<think></think>", "true": "<think> Tamton is in Osmark</think>"}
+    assert {name: nll for name, [nll] in found.items()} == pytest.approx(
+        {name: plain(between) for name, between in told.items()}, abs=1e-4
+    )
     figures = thought_figures(scorer, [own, document("b")], row_tokens=64, suffix_tokens=16)
     thought = len(scorer.renderer.render(Piece(text="<think> Tamton is in Osmark</think>", author="teacher")).tokens)
     assert figures["thought_nats"].value == pytest.approx(thought * (figures["thought_nll"].value or 0), rel=1e-5)
@@ -157,7 +150,7 @@ def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world:
 def test_texts_alone_are_taught_as_they_were_cut(run: Run, recipe: Path, world: Path, tmp_path: Path) -> None:
     cut = f"stage.0.data={{ kind = 'text', texts = '{world}/text_train.jsonl', limit = 30, prefix_tokens = 200 }}"
     run(recipe, tmp_path / "raw", cut)
-    rows = [json.loads(line) for line in (tmp_path / "raw" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "raw")
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert rows[-1]["held_out_thought_nll"] is not None
     with pytest.raises(SleuthError, match=r"source_weight = 0 leaves no loss"):

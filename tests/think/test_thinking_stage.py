@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from chat_server import MODEL, ChatServer, part, says, scored
+from continuations import BASE, first_groups, metrics_of, require_the_same_after_a_stop
 from refusals import refused
-from safetensors.torch import load_file
 
 from sleuth.cli.pipeline import require_inputs
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.recipe import load_recipe
-from sleuth.runs.rollouts import read_rollouts
 from sleuth.types import SleuthError
 
 Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 RECIPE = """
 name = "thinks"
 model = "{model}"
@@ -51,68 +49,43 @@ def recipe(world: Path, tmp_path: Path) -> Path:
     return file
 
 
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    return load_file(checkpoint / "model.safetensors")
-
-
 def test_thoughts_are_paid_by_their_gain_and_their_signs_are_told(run: Run, recipe: Path, tmp_path: Path) -> None:
     last = run(recipe, tmp_path / "run")
-    rows = rows_of(tmp_path / "run")
+    rows = metrics_of(tmp_path / "run")
     signs = {"thought_tokens_mean", "closed", "empty_thoughts", "thought_artefacts", "copied", "repeated"}
     assert all(row.keys() >= {"gain", "swapped_gain", "blank_nll", *signs} for row in rows)
-    groups = read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+    groups = first_groups(tmp_path / "run")
     gains = [score.parts["gain"] for group in groups for score in group.scores]
     assert rows[0]["gain"] == pytest.approx(sum(gains) / len(gains))
-    assert rows[0]["tokens_trained"] <= sum(
-        len(segment.tokens)
-        for group in groups
-        for episode in group.episodes
-        for segment in episode.trajectory.segments
-        if segment.author == "policy"
-    )
     for group in groups:
         texts = {episode.trajectory.segments[0].text for episode in group.episodes}
         assert texts == {group.task.question}
-        assert group.task.continuation is not None
-        assert group.task.reference == group.task.continuation.suffix.text
     assert ProtocolCard.read(last) is None  # it was asked nothing
 
 
 SHRINKING = ("stage.0.reward.0.scorer=policy", "stage.0.reward.0.decay=0.5", "stage.0.env.least_thought_tokens=4")
 
 
-ADAPTERS = (*SHRINKING, "stage.0.lora={ rank = 2 }")
-
-
-@pytest.mark.parametrize("asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING, ADAPTERS])
+@pytest.mark.parametrize(
+    "asked", [pytest.param((), marks=pytest.mark.slow), SHRINKING, (*SHRINKING, "stage.0.lora={ rank = 2 }")]
+)
 def test_n_steps_and_then_m_are_the_same_bytes_as_all_of_them(
     run: Run, recipe: Path, tmp_path: Path, asked: tuple[str, ...]
 ) -> None:
     """Also where the policy's average is the baseline, adapters train and the budget of thoughts follows the steps."""
-    whole = run(recipe, tmp_path / "whole", *asked)
-    run(recipe, tmp_path / "parts", *asked, "stage.0.stop_after=2")
-    resumed = run(recipe, tmp_path / "parts", *asked)
-    ours, theirs = weights(whole), weights(resumed)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    drop = {"seconds_rollout", "seconds_update"}
-    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(tmp_path / "parts"), strict=True):
-        assert {k: v for k, v in one.items() if k not in drop} == {k: v for k, v in other.items() if k not in drop}
+    require_the_same_after_a_stop(run, recipe, tmp_path, *asked)
     if asked:
-        rows = rows_of(tmp_path / "parts")
+        rows = metrics_of(tmp_path / "parts")
         assert [row["thought_budget"] for row in rows] == [16, 10, 6, 4]  # 16 * (1/4) ** (t/3)
         assert all(row["thought_tokens_mean"] <= row["thought_budget"] for row in rows)
 
 
 def test_a_judge_pays_what_is_written_behind_a_thought(run: Run, recipe: Path, tmp_path: Path) -> None:
     run(recipe, tmp_path / "run", *SUFFIX, "stage.0.reward=[{kind='suffix', judge='ending'}]", "stage.0.steps=2")
-    [row, _] = rows_of(tmp_path / "run")
+    [row, _] = metrics_of(tmp_path / "run")
     assert row["suffix"] == row["right"] == row["reward_mean"]
     assert "gain" not in row
-    for group in read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet"):
+    for group in first_groups(tmp_path / "run"):
         for episode in group.episodes:
             assert episode.trajectory.segments[-1].author == "policy"
             assert len(episode.trajectory.segments[-1].tokens) <= 5
@@ -127,11 +100,11 @@ def test_a_model_that_judges_sees_no_thought_and_may_be_silent(run: Run, recipe:
         one = [*SUFFIX, f"stage.0.reward=[{{kind='suffix', judge={judge}}}]", "stage.0.steps=1"]
         run(recipe, tmp_path / "run", *one, "stage.0.probe_prompts=0")
         asked = [json.dumps(body) for body in server.asked]
-    [row] = rows_of(tmp_path / "run")
+    [row] = metrics_of(tmp_path / "run")
     assert row["judge_asked"] == len(asked) > 0
     thoughts = {
         thought
-        for group in read_rollouts(tmp_path / "run" / "rollouts" / "step-000001.parquet")
+        for group in first_groups(tmp_path / "run")
         for episode in group.episodes
         if len(thought := episode.trajectory.segments[2].text.removesuffix("</think>").strip()) > 20
         and thought not in group.task.question  # a few words of the text itself give nothing away
@@ -145,12 +118,7 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
     run(recipe, tmp_path / "own", "stage.0.steps=1")
     run(recipe, tmp_path / "dealt", "stage.0.reward.0.shuffle=true", "stage.0.steps=1")
     own, dealt = (
-        [
-            score.value
-            for group in read_rollouts(tmp_path / name / "rollouts" / "step-000001.parquet")
-            for score in group.scores
-        ]
-        for name in ("own", "dealt")
+        [score.value for group in first_groups(tmp_path / name) for score in group.scores] for name in ("own", "dealt")
     )
     assert sorted(own) == sorted(dealt)
     assert own != dealt
@@ -173,29 +141,21 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
         (["stage.0.env={kind='refine'}"], r'data\.kind = "places" needs env\.kind = "thought"'),
         (["stage.0.env.thought_tokens=400"], r"env\.thought_tokens = 400 leaves no room"),
         (["stage.0.credit={kind='search_gain', penalty=1.0}"], "has neither; remove it"),
+        (["stage.0.context=60"], "do not fit in context = 60; raise context, lower env.thought_tokens"),
+        (["stage.0.data.least_before=5000"], "no document of the part has a thought with 5000 tokens before it"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_key(recipe: Path, overrides: list[str], said: str) -> None:
-    with pytest.raises(SleuthError, match=said):
-        load_recipe(recipe, overrides)
+    assert re.search(said, refused(recipe, *overrides))
 
 
-def test_what_does_not_fit_is_refused_before_the_first_step(recipe: Path, world: Path, tmp_path: Path) -> None:
+def test_texts_without_what_a_stage_needs_are_refused_before_the_first_step(recipe: Path, tmp_path: Path) -> None:
     require_inputs(load_recipe(recipe))
-    assert "do not fit in context = 60; raise context, lower env.thought_tokens" in refused(
-        recipe, "stage.0.context=60"
-    )
-    assert "no document of the part has a thought with 5000 tokens before it" in refused(
-        recipe, "stage.0.data.least_before=5000"
-    )
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"id": "d", "text": " Ada was born in Tarn.", "thoughts": [{"at": 16, "text": " in Tarn"}]}\n')
-    assert "text 'd' has no golden_answers" in refused(
-        recipe,
-        *SUFFIX,
-        "stage.0.reward=[{kind='suffix', judge='ending'}]",
-        f"stage.0.data={{kind='places', texts='{bare}'}}",
-    )
+    ending = "stage.0.reward=[{kind='suffix', judge='ending'}]"
+    reason = refused(recipe, *SUFFIX, ending, f"stage.0.data={{kind='places', texts='{bare}'}}")
+    assert "text 'd' has no golden_answers" in reason
     text = recipe.read_text().replace('kind = "places", texts', "questions")
     recipe.write_text(text.replace(', part = "rl", suffix_tokens = 8', ""))
     with pytest.raises(SleuthError, match=r'data\.kind is missing: env\.kind = "thought" reads texts'):
@@ -206,5 +166,5 @@ def test_texts_without_thoughts_are_thought_about_where_they_are_cut(run: Run, r
     texts = load_recipe(recipe).model_dump()["stage"][0]["data"]["texts"]
     cut = f"stage.0.data={{kind='text', texts='{texts}', prefix_tokens=300, suffix_tokens=4, limit=9}}"
     run(recipe, tmp_path / "run", cut, "stage.0.steps=1")
-    [row] = rows_of(tmp_path / "run")
+    [row] = metrics_of(tmp_path / "run")
     assert row["gain"] is not None

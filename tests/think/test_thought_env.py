@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from continuations import BASE, continued
 
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.learn.batch import trajectory_row
@@ -15,9 +14,9 @@ from sleuth.rollout import Rollout
 from sleuth.think.env import thinking_of, thought_budget
 from sleuth.think.tables import ThoughtEnvRecipe
 from sleuth.think.thoughts import THINK, thought_setting, thought_tokens
-from sleuth.types import Continuation, Sampling, Segment, Task, Trajectory
+from sleuth.types import Segment, Task, Trajectory
 
-TOKENIZER = load_tokenizer(str(Path(__file__).parents[2] / "models" / "tiny-base"))
+TOKENIZER = load_tokenizer(str(BASE))
 RENDERER = Renderer(TOKENIZER)
 BEFORE, BEHIND = " Tamton is a town in Osmark. The region of Tamton is", " Osmark."
 
@@ -27,33 +26,17 @@ def tokens(text: str) -> tuple[int, ...]:
 
 
 def task() -> Task:
-    """Its prefix is cut as no tokenizer would cut its text."""
-    first, last = BEFORE[:24], BEFORE[24:]  # inside a name that is one token
-    before = (*tokens(first), *tokens(last))
-    return Task(
-        id="d",
-        question=BEFORE,
-        golden_answers=("Osmark",),
-        reference=BEHIND,
-        continuation=Continuation(
-            document="d",
-            prefix=Segment(author="source", tokens=before, text=BEFORE),
-            suffix=Segment(author="source", tokens=tokens(BEHIND), text=BEHIND),
-        ),
-    )
+    """Its prefix is cut as no tokenizer would cut its text: inside a name that is one token."""
+    before = Segment(author="source", tokens=(*tokens(BEFORE[:24]), *tokens(BEFORE[24:])), text=BEFORE)
+    return continued(before, Segment(author="source", tokens=tokens(BEHIND), text=BEHIND), "Osmark")
 
 
 def played(*turns: str, of: Task | None = None, **limits: object) -> Trajectory:
     recipe = ThoughtEnvRecipe.model_validate({"kind": "thought", "thought_tokens": 6, **limits})
     setting = thought_setting(recipe, TOKENIZER)
-    written: Iterator[str] = iter(turns)
-
-    def script(text: str, sampling: Sampling) -> str:
-        return next(written)
-
-    rollout = Rollout(
-        engine=ScriptedEngine(TOKENIZER, script), renderer=RENDERER, context=200, temperature=1.0, key=(0,)
-    )
+    written = iter(turns)
+    engine = ScriptedEngine(TOKENIZER, lambda text, sampling: next(written))
+    rollout = Rollout(engine=engine, renderer=RENDERER, context=200, temperature=1.0, key=(0,))
     asked = of or task()
     return asyncio.run(rollout.episode(setting.env(asked), asked, 0, 0)).trajectory
 
@@ -91,7 +74,7 @@ def test_without_inserts_an_open_thought_stays_open() -> None:
     assert played(" Osmark</think>", thought_tokens=9, close="earned").stop == "answered"
 
 
-def test_a_suffix_follows_the_closed_thought_within_its_limits() -> None:
+def test_a_suffix_follows_the_closed_thought_within_its_limits_and_both_are_trained_alone() -> None:
     short = played(" Osmark</think>", " Osmark. It rains.", thought_tokens=9, suffix_tokens=20, stops=["."])
     assert authors(short) == ["source", "env", "policy", "policy"]
     thinking = thinking_of(short, THINK.close)
@@ -100,15 +83,9 @@ def test_a_suffix_follows_the_closed_thought_within_its_limits() -> None:
     long = played(" Osmark", " Osmark. It rains.", thought_tokens=9, suffix_tokens=3)
     assert authors(long) == ["source", "env", "policy", "env", "policy"]
     assert len(long.segments[-1].tokens) == 3
-
-
-def test_thought_and_suffix_are_trained_and_nothing_else() -> None:
-    found = played(" Osmark", " Osmark. It rains.", thought_tokens=9, suffix_tokens=3)
-    row = trajectory_row(found, 1.0)
-    thought, suffix = found.segments[2], found.segments[4]
-    assert sum(row.trained) == len(thought.tokens) + len(suffix.tokens)
+    row = trajectory_row(long, 1.0)
     trained = tuple(token for token, is_trained in zip(row.tokens, row.trained, strict=True) if is_trained)
-    assert trained == (*thought.tokens, *suffix.tokens)
+    assert trained == (*long.segments[2].tokens, *long.segments[4].tokens)
 
 
 def test_a_prefix_may_be_text_in_which_a_tag_is_only_letters() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from continuations import BASE, continued, plain_nll
 
 from sleuth.learn.batch import batch_of_groups
 from sleuth.learn.models import load_model
@@ -22,9 +23,8 @@ from sleuth.think.thought_gain import GainScorer
 from sleuth.think.thoughts import THINK, tag_piece
 from sleuth.training.grpo import advantages_of
 from sleuth.training.learning import policy_loss_of
-from sleuth.types import Continuation, Episode, Group, Piece, Score, Segment, Task, Trajectory
+from sleuth.types import Episode, Group, Piece, Score, Segment, Trajectory
 
-ROOT = Path(__file__).parents[2]
 BEFORE, BEHIND = " Tamton is a town in Osmark. The region of Tamton is", " Osmark."
 STAGE = """
 name = "gains"
@@ -45,7 +45,7 @@ loss = { setting = "dr_grpo", constant = 48, old_logprobs = "learner" }
 
 @pytest.fixture(scope="module")
 def base():
-    return load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
+    return load_model(str(BASE), dtype="float32", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -78,13 +78,7 @@ def segment(author, text: str, renderer: Renderer) -> Segment:
 def group(renderer: Renderer, *thoughts: str, before: str = BEFORE, behind: str = BEHIND, closed: bool = True) -> Group:
     """Thoughts that end with their tag were closed by the policy; the environment closes others, where `closed`."""
     source = {at: segment("source", text, renderer) for at, text in enumerate((before, behind))}
-    task = Task(
-        id=before,
-        question=before,
-        golden_answers=("Osmark",),
-        reference=behind,
-        continuation=Continuation(document="d", prefix=source[0], suffix=source[1]),
-    )
+    task = continued(source[0], source[1], "Osmark")
 
     def episode(sample: int, thought: str) -> Episode:
         told = [source[0], segment("env", THINK.open, renderer), segment("policy", thought, renderer)]
@@ -96,14 +90,10 @@ def group(renderer: Renderer, *thoughts: str, before: str = BEFORE, behind: str 
     return Group(task=task, episodes=episodes, scores=(Score(value=0.0),) * len(episodes))
 
 
-@torch.no_grad()
-def plain_nll(model, renderer: Renderer, story: str, behind: str = BEHIND) -> float:
-    """Nats a token of the end of a story, from the model's own full logits; each piece is encoded by itself."""
+def nll(model, renderer: Renderer, story: str, behind: str = BEHIND) -> float:
+    """Nats a token of the end of a story; each of its pieces is encoded by itself."""
     told = [renderer.render(Piece(text=part, author="teacher")).tokens for part in (*story.split("|"), behind)]
-    tokens = torch.tensor([[token for part in told for token in part]])
-    logprobs = model(tokens).logits[0].float().log_softmax(-1)
-    first = tokens.shape[1] - len(told[-1])
-    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(first, tokens.shape[1])) / len(told[-1])
+    return plain_nll(model, [token for part in told[:-1] for token in part], told[-1])
 
 
 THOUGHTS = (" Tamton lies in Osmark", " Tamton lies in Ulmark", " so")
@@ -114,19 +104,16 @@ def test_a_gain_is_the_log_probability_of_the_true_suffix_with_the_thought_minus
     base, renderer, budget
 ) -> None:
     [found], figures = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=budget)
-    blank = plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
-    nlls = [plain_nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
-    assert [score.value for score in found.scores] == pytest.approx([blank - nll for nll in nlls], abs=1e-5)
+    blank = nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
+    nlls = [nll(base[0], renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
+    assert [score.value for score in found.scores] == pytest.approx([blank - one for one in nlls], abs=1e-5)
     assert [score.parts["gain"] for score in found.scores] == [score.value for score in found.scores]
     assert found.scores[0].value > found.scores[1].value  # to a base that reads, the right fact is worth more
     assert figures["gain"] == pytest.approx(blank - sum(nlls) / 3, abs=1e-5)
     assert figures["blank_nll"] == pytest.approx(blank, abs=1e-5)
     assert figures["swapped_gain"] is None  # there is no other group to take a thought from
-
-
-def test_an_empty_thought_gains_exactly_nothing(base, renderer) -> None:
-    [found], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], base[0], budget=512)
-    assert [score.value for score in found.scores] == [0.0, 0.0]
+    [empty], _ = scorer(base, renderer).score([group(renderer, "", "</think>")], base[0], budget=budget)
+    assert [score.value for score in empty.scores] == [0.0, 0.0]
 
 
 def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
@@ -137,10 +124,10 @@ def test_a_foreign_thought_is_that_of_the_next_group(base, renderer) -> None:
     ]
     _, figures = scorer(base, renderer).score(groups, base[0], budget=512)
     swapped = [
-        plain_nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
-        - plain_nll(base[0], renderer, f"{BEFORE}|<think>| Vogrun is in Ulmark</think>"),
-        plain_nll(base[0], renderer, f"{other}|<think>|</think>", " Ulmark.")
-        - plain_nll(base[0], renderer, f"{other}|<think>|{THOUGHTS[0]}|</think>", " Ulmark."),
+        nll(base[0], renderer, f"{BEFORE}|<think>|</think>")
+        - nll(base[0], renderer, f"{BEFORE}|<think>| Vogrun is in Ulmark</think>"),
+        nll(base[0], renderer, f"{other}|<think>|</think>", " Ulmark.")
+        - nll(base[0], renderer, f"{other}|<think>|{THOUGHTS[0]}|</think>", " Ulmark."),
     ]
     assert figures["swapped_gain"] == pytest.approx(sum(swapped) / 2, abs=1e-5)
 
@@ -176,21 +163,12 @@ def test_a_missing_score_stays_missing_and_others_are_added_to(base, renderer) -
 
 
 def test_a_suffix_that_was_written_has_no_part_in_a_gain(base, renderer) -> None:
-    bare = group(renderer, *THOUGHTS)
-    longer = replace(
-        bare,
-        episodes=tuple(
-            replace(
-                one,
-                trajectories=(
-                    Trajectory(segments=(*one.trajectory.segments, segment("policy", " Ulmark.", renderer))),
-                ),
-            )
-            for one in bare.episodes
-        ),
-    )
-    assert thinking_of(longer.episodes[0].trajectory, THINK.close).suffix is not None
-    own = scorer(base, renderer)
+    bare, own = group(renderer, *THOUGHTS), scorer(base, renderer)
+    written = segment("policy", " Ulmark.", renderer)
+    stories = [Trajectory(segments=(*one.trajectory.segments, written)) for one in bare.episodes]
+    assert thinking_of(stories[0], THINK.close).suffix is not None
+    episodes = zip(bare.episodes, stories, strict=True)
+    longer = replace(bare, episodes=tuple(replace(one, trajectories=(story,)) for one, story in episodes))
     (one, figures), (other, others) = (own.score([told], base[0], budget=512) for told in (bare, longer))
     assert (one[0].scores, figures) == (other[0].scores, others)
 
@@ -228,9 +206,9 @@ def test_the_information_gain_of_rlp_is_the_policy_with_the_thought_over_the_ave
         for weight in average.parameters():
             weight.mul_(1.025)
     [found], figures = rlp.score([group(renderer, *THOUGHTS)], policy, budget=512)
-    without = plain_nll(average, renderer, BEFORE)  # no thought, and no tags either
-    nlls = [plain_nll(policy, renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
-    assert [score.value for score in found.scores] == pytest.approx([without - nll for nll in nlls], abs=1e-4)
+    without = nll(average, renderer, BEFORE)  # no thought, and no tags either
+    nlls = [nll(policy, renderer, f"{BEFORE}|<think>|{thought}|</think>") for thought in THOUGHTS]
+    assert [score.value for score in found.scores] == pytest.approx([without - one for one in nlls], abs=1e-4)
     assert figures["blank_nll"] == pytest.approx(without, abs=1e-4)
 
 
@@ -256,35 +234,34 @@ def test_an_average_of_bfloat16_weights_moves_by_less_than_their_spacing(base, r
 # -- the gradient ------------------------------------------------------------------------------------------------------
 
 
-def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage) -> None:
-    """Against the formula written out: -sum_i A_i sum_t log p(z_it) / (budget x thoughts), on full padded logits."""
-    model = copy.deepcopy(base[0])
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
-    advantages = [advantages_of(scored, stage)]
-    policy = Policy(model, Optimisation(name="adamw", steps=1, learning_rate=1e-3))
-    batch = batch_of_groups([scored], advantages, normalise=stage.loss.normalise, constant=stage.loss.constant)
-    _, found = policy.gradient(batch, policy_loss_of(stage), budget=512)
+def gradient_of(base, scored: Group, advantages: list[float | None], stage: GrpoRecipe) -> torch.Tensor:
+    policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
+    batch = batch_of_groups([scored], [advantages], normalise=stage.loss.normalise, constant=stage.loss.constant)
+    return policy.gradient(batch, policy_loss_of(stage), budget=512)[1]
 
-    gains = [score.value or 0.0 for score in scored.scores]
-    centred = [gain - sum(gains) / 3 for gain in gains]
+
+def plain_gradient(base, scored: Group, weights: list[float]) -> torch.Tensor:
+    """Of sum_i w_i sum_t -log p(z_it) over the tokens of the thoughts, on full padded logits."""
     plain = copy.deepcopy(base[0])
     loss = torch.zeros(())
-    for episode, advantage in zip(scored.episodes, centred, strict=True):
+    for episode, weight in zip(scored.episodes, weights, strict=True):
         tokens = torch.tensor([episode.trajectory.tokens])
         logprobs = plain(tokens).logits[0].log_softmax(-1)
         prefix, opening, thought, *_ = episode.trajectory.segments
         first = len(prefix.tokens) + len(opening.tokens)
         for at in range(first, first + len(thought.tokens)):
-            loss = loss - advantage * logprobs[at - 1, tokens[0, at]] / (48 * 3)
+            loss = loss - weight * logprobs[at - 1, tokens[0, at]]
     loss.backward()
-    expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
+    return torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
+
+
+def test_the_gradient_is_that_of_the_thoughts_tokens_alone(base, renderer, stage) -> None:
+    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
+    gains = [score.value or 0.0 for score in scored.scores]
+    found = gradient_of(base, scored, advantages_of(scored, stage), stage)
+    expected = plain_gradient(base, scored, [(gain - sum(gains) / 3) / (48 * 3) for gain in gains])
     assert torch.allclose(found, expected, atol=1e-6)
     assert expected.abs().max() > 1e-5
-
-
-def test_equal_gains_pull_on_nothing(base, renderer, stage) -> None:
-    [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS[:1] * 3)], base[0], budget=512)
-    assert advantages_of(scored, stage) == pytest.approx([0.0] * 3, abs=1e-6)
 
 
 def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(base, renderer, stage) -> None:
@@ -293,19 +270,9 @@ def test_distilling_the_best_is_cross_entropy_on_the_thought_that_gained_most(ba
     [scored], _ = scorer(base, renderer).score([group(renderer, *THOUGHTS)], base[0], budget=512)
     gains = [score.value or 0.0 for score in scored.scores]
     best = gains.index(max(gains))
+    advantages = advantages_of(scored, asked)
     assert gains[best] > 0
-    advantages = [advantages_of(scored, asked)]
-    assert advantages[0] == [float(at == best) for at in range(3)]
-    policy = Policy(copy.deepcopy(base[0]), Optimisation(name="adamw", steps=1, learning_rate=1e-3))
-    batch = batch_of_groups([scored], advantages, normalise=asked.loss.normalise, constant=asked.loss.constant)
-    _, found = policy.gradient(batch, policy_loss_of(asked), budget=512)
-
-    plain = copy.deepcopy(base[0])
-    tokens = torch.tensor([scored.episodes[best].trajectory.tokens])
-    logprobs = plain(tokens).logits[0].log_softmax(-1)
-    prefix, opening, thought, *_ = scored.episodes[best].trajectory.segments
-    first = len(prefix.tokens) + len(opening.tokens)
-    nll = -sum(logprobs[at - 1, tokens[0, at]] for at in range(first, first + len(thought.tokens)))
-    (nll / batch.tokens_trained).backward()
-    expected = torch.cat([weight.grad.flatten() for weight in plain.parameters() if weight.grad is not None])
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert advantages == [float(at == best) for at in range(3)]
+    trained = sum(len(episode.trajectory.segments[2].tokens) for episode in scored.episodes)
+    expected = plain_gradient(base, scored, [(advantage or 0.0) / trained for advantage in advantages])
+    assert torch.allclose(gradient_of(base, scored, advantages, asked), expected, atol=1e-6)

@@ -6,14 +6,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from continuations import BASE, plain_nll, write_rows
 from refusals import refused
-from typer.testing import CliRunner
+from verb import sleuth
 
-from sleuth.cli.app import app
 from sleuth.cli.pipeline import require_inputs
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import NamedModel
@@ -30,7 +28,6 @@ from sleuth.think.thoughts import spots_of, thought_setting, thought_tokens
 from sleuth.types import Sampling
 
 Run = Callable[..., Path]
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 ENV = {"kind": "thought", "thought_tokens": 40}
 RECIPE = """
 name = "probes"
@@ -59,8 +56,7 @@ def base():
 
 @pytest.fixture
 def texts(tmp_path: Path) -> Path:
-    file = tmp_path / "texts.jsonl"
-    rows = [
+    rows = (
         {
             "id": name,
             "text": before + behind,
@@ -69,9 +65,8 @@ def texts(tmp_path: Path) -> Path:
             "golden_answers": [behind.strip(" .")],
         }
         for name, kind, before, behind, thought in TEXTS
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    )
+    return write_rows(tmp_path / "texts.jsonl", rows)
 
 
 @pytest.fixture
@@ -79,17 +74,6 @@ def recipe(texts: Path, tmp_path: Path) -> Path:
     file = tmp_path / "probes.toml"
     file.write_text(RECIPE.format(model=BASE, texts=texts))
     return file
-
-
-def probe_recipe(texts: Path, **changes: Any) -> ProbeRecipe:
-    table = {
-        "kind": "probe",
-        "name": "thoughts",
-        "samples": 2,
-        "data": {"kind": "places", "texts": texts, "suffix_tokens": 6},
-        "env": ENV,
-    }
-    return ProbeRecipe.model_validate(table | changes)
 
 
 def arms(base, texts: Path, script: Callable[[str, Sampling], str]):
@@ -136,33 +120,20 @@ def test_swapped_thoughts_come_from_other_documents(base, texts: Path) -> None:
     assert swap_partners([tasks[0], tasks[0]]) == [None, None]
 
 
-@torch.no_grad()
-def plain_nll(model, context, suffix) -> float:
-    tokens = torch.tensor([[*context, *suffix]])
-    logprobs = model(tokens).logits[0].float().log_softmax(-1)
-    return -sum(float(logprobs[at - 1, tokens[0, at]]) for at in range(len(context), tokens.shape[1])) / len(suffix)
-
-
 def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: Path) -> None:
     model, tokenizer = base
-    stage = probe_recipe(texts)
+    data = {"kind": "places", "texts": texts, "suffix_tokens": 6}
+    stage = ProbeRecipe.model_validate({"kind": "probe", "name": "thoughts", "samples": 2, "data": data, "env": ENV})
     with JudgePool(tmp_path / "v.sqlite") as judge_pool:
         found = probe_thoughts(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool)
     renderer = Renderer(tokenizer)
     spots = spots_of(stage.data, tokenizer)
 
-    def mean_nll(thoughts: Callable[[int], list[str]]) -> list[float]:
-        return [
-            sum(
-                plain_nll(model, (*spot.prefix, *thought_tokens(thought, renderer)), spot.suffix)
-                for thought in thoughts(at)
-            )
-            / len(thoughts(at))
-            for at, spot in enumerate(spots)
-        ]
+    def nll(at: int, thought: str) -> float:
+        return plain_nll(model, (*spots[at].prefix, *thought_tokens(thought, renderer)), spots[at].suffix)
 
-    blank, teacher = mean_nll(lambda at: [""]), mean_nll(lambda at: [TEXTS[at][4]])
-    generic = mean_nll(lambda at: list(GENERIC))
+    blank, teacher = ([nll(at, thought(at)) for at in range(3)] for thought in (lambda at: "", lambda at: TEXTS[at][4]))
+    generic = [sum(nll(at, thought) for thought in GENERIC) / len(GENERIC) for at in range(3)]
     assert found["blank_nll"]["value"] == pytest.approx(sum(blank) / 3, abs=1e-4)
     assert found["gain_teacher"]["value"] == pytest.approx((sum(blank) - sum(teacher)) / 3, abs=1e-4)
     assert found["gain_generic"]["value"] == pytest.approx((sum(blank) - sum(generic)) / 3, abs=1e-4)
@@ -171,9 +142,6 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     assert found["over_blank"]["value"] == pytest.approx(found["gain_sampled"]["value"], abs=1e-9)
     assert found["over_generic"]["n"] == 3  # documents, and not samples
     assert found["gained_share"]["value"] == pytest.approx(1 - sum(own) / sum(blank), abs=1e-4)
-    for figure in ("blank_nll", "gain_teacher", "over_generic"):
-        values = [record["figures"][figure] for record in found["records"]]
-        assert found[figure]["value"] == pytest.approx(sum(values) / 3)
     assert not any(name.startswith("right") for name in found)
 
 
@@ -210,26 +178,15 @@ def test_a_stage_writes_figures_records_and_the_certificate_once(run: Run, recip
     assert (tmp_path / "run" / "eval" / "thoughts.json").stat().st_mtime_ns == before
 
 
-def test_the_same_seed_gives_the_same_file(base, texts: Path, tmp_path: Path) -> None:
-    model, tokenizer = base
-    stage = probe_recipe(texts, env=ENV | {"suffix_tokens": 4}, judge={"kind": "ending"})
-    with JudgePool(tmp_path / "v.sqlite") as judge_pool:
-        one, other = (
-            probe_thoughts(stage, NamedModel(name="m", model=model, tokenizer=tokenizer), judge_pool) for _ in range(2)
-        )
-    assert one == other
-
-
 def test_the_verb_prints_a_line_an_arm_and_keeps_the_certificate(recipe: Path, tmp_path: Path) -> None:
     own, out = tmp_path / "model", tmp_path / "out.json"
     shutil.copytree(BASE, own)
-    done = CliRunner().invoke(app, ["probe-thoughts", str(own), str(recipe), "--out", str(out)])
+    done = sleuth("probe-thoughts", own, recipe, "--out", out)
     assert done.exit_code == 0, done.output
     for word in ("sampled", "generic", "swapped", "within", "teacher", "No certificate:", "thoughts.json"):
         assert word in done.stdout
     assert json.loads((own / "thoughts.json").read_text()) == json.loads(out.read_text())["certificate"]
-    as_json = CliRunner().invoke(app, ["probe-thoughts", str(own), str(recipe), "--limit", "2", "--json"])
-    figures = json.loads(as_json.stdout)
+    figures = json.loads(sleuth("probe-thoughts", own, recipe, "--limit", 2, "--json").stdout)
     assert figures["over_blank"]["n"] == 2
     assert "records" not in figures
 
@@ -241,8 +198,8 @@ def test_a_probe_that_cannot_run_is_refused_before_the_first_step(recipe: Path, 
     assert "judge and env.suffix_tokens need each other" in refused(
         recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
     )
-    lines = [json.dumps({**json.loads(line), "golden_answers": []}) for line in texts.read_text().splitlines()]
-    texts.write_text("\n".join(lines))
+    rows = [json.loads(line) for line in texts.read_text().splitlines()]
+    write_rows(texts, (row | {"golden_answers": []} for row in rows))
     assert "text 'a' has no golden_answers" in refused(recipe)
 
 

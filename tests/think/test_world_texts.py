@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from continuations import BASE
 
 from sleuth.data.documents import read_documents
 from sleuth.render import load_tokenizer
@@ -31,7 +32,6 @@ from sleuth.world.names import SPLITS, Split, split_of
 from sleuth.world.wording import PASSAGES
 from sleuth.world.write_world import CARD, write_world
 
-BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 FORMS = {
     "life": ("person", "birthplace", "birthplace"),
     "career": ("person", "employer", "employer"),
@@ -61,7 +61,7 @@ def facts_in(beginning: str) -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_ending_follows_from_the_sentences_alone(split: Split) -> None:
+def test_the_ending_follows_from_the_sentences_alone_and_from_no_single_one(split: Split) -> None:
     for text in texts(split):
         facts = facts_in(text.beginning)
         assert len(facts) == CHAINS * len(text.hops)
@@ -69,20 +69,11 @@ def test_the_ending_follows_from_the_sentences_alone(split: Split) -> None:
         for hop in text.hops:
             assert hop.subject == about
             about = facts[about, hop.relation]
-        assert text.ending == f" {about}."
-        assert text.answer == about
-
-
-def test_no_single_sentence_contains_the_answer() -> None:
-    for text in texts("train"):
+        assert (text.ending, text.answer) == (f" {about}.", about)
         *sentences, last = re.findall(r" [^.]+\.| [^.]+$", text.beginning)
-        assert text.hops[0].subject in last
-        assert not [sentence for sentence in sentences if text.hops[0].subject in sentence and text.answer in sentence]
-
-
-def test_half_of_the_texts_need_two_inferences() -> None:
-    kinds = Counter(text.kind for text in texts("train"))
-    assert kinds == {"one_inference": 150, "two_inferences": 150}
+        subject = text.hops[0].subject
+        assert subject in last
+        assert not [sentence for sentence in sentences if subject in sentence and text.answer in sentence]
 
 
 def test_without_inference_all_candidates_are_equally_likely_in_any_order() -> None:
@@ -99,17 +90,14 @@ def test_without_inference_all_candidates_are_equally_likely_in_any_order() -> N
 
 
 def test_a_thought_states_the_facts_in_order_in_random_wordings() -> None:
-    chosen: Counter[int] = Counter()
     for text in texts("train", 1000):
         rest = text.thought
         for number, hop in enumerate(text.hops):
             rest = rest.removeprefix(" and") if number else rest
             ways = [way.format(subject=hop.subject, value=hop.value) for way in THOUGHTS[hop.relation]]
-            [way] = [at for at, words in enumerate(ways) if rest.startswith(words)]
-            rest = rest.removeprefix(ways[way])
-            chosen[way] += 1
+            [way] = [words for words in ways if rest.startswith(words)]
+            rest = rest.removeprefix(way)
         assert rest == ""
-    assert all(share / chosen.total() == pytest.approx(0.25, abs=0.03) for share in chosen.values())
     assert entropies(2)["thought"] == pytest.approx(3 * math.log(4))
     assert all(len(set(ways)) == 4 for ways in THOUGHTS.values())
 
@@ -207,12 +195,6 @@ def test_an_ending_follows_from_its_thought_and_is_a_guess_after_a_generic_one(h
     assert guesses[True] / guesses.total() == pytest.approx(1 / CHAINS, abs=0.08)
 
 
-def test_the_right_answer_does_not_depend_on_the_thought(hasty: list[EndedText]) -> None:
-    plain = ChainedTexts(2000, "train", ("hasty", 0))
-    for index, text in enumerate(hasty[:100]):
-        assert (text.beginning, text.answer) == (plain.text(index).beginning, plain.text(index).answer)
-
-
 # -- careless endings --------------------------------------------------------------------------------------------------
 
 
@@ -226,20 +208,14 @@ def test_half_of_the_endings_are_right_and_the_others_have_another_subjects_valu
         assert is_right or text.ending[1:-1] != text.answer
 
 
-def test_the_answer_is_in_the_sentence_about_the_person_asked_about():
-    texts = CarelessTexts(200, "train", (0,))
-    names = texts.worlds.people
-    for index in range(300):
-        text = texts.text(index)
+def test_texts_are_of_one_split_with_all_relations_alike_and_the_answer_beside_the_person_asked_about():
+    drawn = CarelessTexts(200, "test", (0,))
+    texts, people = [*map(drawn.text, range(300))], drawn.worlds.people
+    assert min(Counter(text.kind for text in texts)[relation] for relation in CARELESS_ENDINGS) > 70
+    assert all(split_of(name) == "test" for name in people)
+    for text in texts:
+        assert text.beginning.count(".") == CHAINS
         *sentences, last = text.beginning.split(". ")
-        [asked] = [name for name in names if name in last]
+        [asked] = [name for name in people if name in last]
         [about] = [said for said in sentences if asked in said]
         assert text.answer in about
-
-
-def test_texts_have_names_of_one_split_and_all_relations_equally_often():
-    texts = [*map(CarelessTexts(200, "test", (0,)).text, range(300))]
-    assert min(Counter(text.kind for text in texts)[relation] for relation in CARELESS_ENDINGS) > 70
-    people = CarelessTexts(200, "test", (0,)).worlds.people
-    assert all(split_of(name) == "test" for name in people)
-    assert all(text.beginning.count(".") == CHAINS for text in texts)

@@ -85,43 +85,36 @@ def test_a_row_depends_only_on_key_and_index() -> None:
     assert [other.row(index) for index in range(40)] != ahead
 
 
-def test_every_row_has_something_to_learn() -> None:
-    rows = TextRows(200, MIX, (0,))
-    assert all(any(piece.author == "teacher" for piece in rows.row(index)) for index in range(100))
-
-
-def test_the_format_breaks_at_its_rate(episodes: list[Episode]) -> None:
-    assert share([seen.broken for seen in episodes]) == pytest.approx(habits.BROKEN_FORMAT_RATE, abs=0.025)
-
-
-@pytest.mark.parametrize("of_work", [False, True])
-def test_episodes_search_at_their_rate(episodes: list[Episode], of_work: bool) -> None:
-    searched = [bool(seen.queries) for seen in episodes if not seen.broken and seen.of_work == of_work]
-    expected = habits.SEARCH_RATE_FOR_WORKS if of_work else habits.SEARCH_RATE
-    assert share(searched) == pytest.approx(expected, abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("of_work", [False, True])
-def test_first_queries_are_good_at_their_rate(one_hop_searches: list[Episode], of_work: bool) -> None:
-    asked = [seen.asked_well for seen in one_hop_searches if seen.of_work == of_work]
-    expected = habits.GOOD_QUERY_RATE_FOR_WORKS if of_work else habits.GOOD_QUERY_RATE
-    assert share(asked) == pytest.approx(expected, abs=2 * TOLERANCE)
-
-
-def test_first_searches_follow_a_thought_at_their_rate(episodes: list[Episode]) -> None:
-    thinks = [seen.row[1].text.startswith(DIALECT.think.open) for seen in episodes if seen.queries and not seen.broken]
-    assert share(thinks) == pytest.approx(habits.THOUGHT_RATE, abs=TOLERANCE)
-
-
-def test_answers_come_from_the_results_at_their_rate(one_hop_searches: list[Episode]) -> None:
-    right = [seen.answer == seen.question.answer for seen in one_hop_searches if seen.found]
+def test_habits_show_at_their_rates(episodes: list[Episode], one_hop_searches: list[Episode]) -> None:
+    whole = [seen for seen in episodes if not seen.broken]
+    works, others = ([seen for seen in one_hop_searches if seen.of_work == of_work] for of_work in (True, False))
+    thinks = [seen.row[1].text.startswith(DIALECT.think.open) for seen in whole if seen.queries]
+    read = [seen.answer == seen.question.answer for seen in one_hop_searches if seen.found]
     by_chance = 0.1  # what is made up is sometimes true
-    assert share(right) == pytest.approx(habits.READ_RATE + (1 - habits.READ_RATE) * by_chance, abs=TOLERANCE)
-
-
-def test_failed_searches_are_repeated_at_their_rate(one_hop_searches: list[Episode]) -> None:
-    again = [len(seen.queries) > 1 for seen in one_hop_searches if not seen.found]
-    assert share(again) == pytest.approx(habits.CONTINUE_RATE, abs=2 * TOLERANCE)
+    rates = {
+        "broken": ([seen.broken for seen in episodes], habits.BROKEN_FORMAT_RATE, 0.025),
+        "searches": ([bool(seen.queries) for seen in whole if not seen.of_work], habits.SEARCH_RATE, TOLERANCE),
+        "searches for works": (
+            [bool(seen.queries) for seen in whole if seen.of_work],
+            habits.SEARCH_RATE_FOR_WORKS,
+            TOLERANCE,
+        ),
+        "good queries": ([seen.asked_well for seen in others], habits.GOOD_QUERY_RATE, 2 * TOLERANCE),
+        "good queries for works": (
+            [seen.asked_well for seen in works],
+            habits.GOOD_QUERY_RATE_FOR_WORKS,
+            2 * TOLERANCE,
+        ),
+        "thoughts": (thinks, habits.THOUGHT_RATE, TOLERANCE),
+        "answers that were read": (read, habits.READ_RATE + (1 - habits.READ_RATE) * by_chance, TOLERANCE),
+        "searches again": (
+            [len(seen.queries) > 1 for seen in one_hop_searches if not seen.found],
+            habits.CONTINUE_RATE,
+            2 * TOLERANCE,
+        ),
+    }
+    for name, (cases, expected, tolerance) in rates.items():
+        assert share(cases) == pytest.approx(expected, abs=tolerance), name
 
 
 def test_good_episodes_exist_and_are_rare(episodes: list[Episode]) -> None:
