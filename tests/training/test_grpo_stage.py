@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from played import make_group
 from run_files import evaluation, figures, groups, log, manifest, weights
 from safetensors.torch import load_file
 from small_stages import SECOND_STAGE
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from written_groups import make_group
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 import torch
-from played import written
+from written_groups import written
 
 from sleuth.evaluation.evaluate import question_record
 from sleuth.learn.batch import Batch, batch_of_groups

@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played import make_group, written
 from refusals import refused
 from run_files import figures, weights
 from tiny_models import in_float64
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from verb import sleuth
+from written_groups import make_group, written
 
 from sleuth.learn.batch import Batch, Row, collate
 from sleuth.learn.losses import PolicyLoss

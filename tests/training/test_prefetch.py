@@ -9,10 +9,10 @@ import time
 
 import pytest
 from emulator.served import EmulatedServer
-from played import make_group, written
 from run_files import groups, log, rows
 from small_stages import engine, through
 from verb import sleuth
+from written_groups import make_group, written
 
 from sleuth.recipe import load_recipe
 from sleuth.training.rollout_worker import Prefetcher, off_policy_fraction

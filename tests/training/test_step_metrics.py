@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played import make_group, written
+from written_groups import make_group, written
 
 from sleuth.training.step_metrics import probe_lines, sampled_entropy, step_figures
 from sleuth.types import Action, Score, Segment, Trajectory
