@@ -171,10 +171,10 @@ def test_a_refused_query_does_not_fail_the_others_of_its_batch(server: Server) -
     a, bad, b = asyncio.run(together())
     assert (a[0][0].id, b[0][0].id) == ("id of a", "id of b")
     assert "refused with 422" in str(bad)
-    assert len(server.asked) == 4
+    assert server.asked == [["a", "bad", "b"], ["a"], ["bad", "b"], ["bad"], ["b"]]
 
 
-def test_refused_batches_sent_query_by_query_are_no_more_requests_at_once(
+def test_refused_batches_sent_in_halves_are_no_more_requests_at_once(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "REQUESTS_AT_ONCE", 2)

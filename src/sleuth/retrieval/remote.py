@@ -43,7 +43,6 @@ class Remote:
         self._replicas = Replicas([base_url(url) for url in urls])
         self._budget = RetryBudget()
         self._batcher = QueryBatcher(self._search_each, QUERY_BATCH, REQUESTS_AT_ONCE)
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most k passages for each query, in the server's order. Raises RetrievalFailed if there is no answer."""
@@ -57,9 +56,9 @@ class Remote:
         except _RefusedError as error:
             if len(queries) == 1:
                 return [RetrievalFailed(str(error))]
-            # Separately: only one of them may be refused.
-            answers = await asyncio.gather(*(self._search_each([query], k) for query in queries))
-            return [answer for [answer] in answers]
+            # In halves, one after the other: only one of them may be refused, and the batch counts as one request.
+            half = len(queries) // 2
+            return [*await self._search_each(queries[:half], k), *await self._search_each(queries[half:], k)]
         except RetrievalFailed as error:
             return [error for _ in queries]
 
@@ -68,24 +67,23 @@ class Remote:
         tried: list[Replica] = []
         reason = "every replica is paused after failures"
         deadline = time.monotonic() + self._timeout * ATTEMPTS
-        async with self._slots():  # the batcher counts a batch once, and a refused one is sent query by query
-            self._budget.record_request()
-            while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
-                if tried and not self._budget.spend():
-                    reason += "; the retry budget is exhausted"
-                    break
-                tried.append(replica)
-                replica.in_flight += 1
-                try:
-                    answer = await self._post(replica, queries, k)
-                except _AttemptError as error:
-                    self._replicas.failed(replica)
-                    reason = f"{replica.url}: {error}"
-                else:
-                    self._replicas.succeeded(replica)
-                    return answer
-                finally:
-                    replica.in_flight -= 1
+        self._budget.record_request()
+        while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
+            if tried and not self._budget.spend():
+                reason += "; the retry budget is exhausted"
+                break
+            tried.append(replica)
+            replica.in_flight += 1
+            try:
+                answer = await self._post(replica, queries, k)
+            except _AttemptError as error:
+                self._replicas.failed(replica)
+                reason = f"{replica.url}: {error}"
+            else:
+                self._replicas.succeeded(replica)
+                return answer
+            finally:
+                replica.in_flight -= 1
         raise RetrievalFailed(f"no passages after {len(tried)} attempts: {reason}")
 
     async def _next(self, tried: Sequence[Replica], deadline: float) -> Replica | None:
@@ -116,15 +114,6 @@ class Remote:
             return [ranked[:k] for ranked in _rankings(answer.json(), len(queries))]
         except OTHER_SHAPES as error:
             raise _AttemptError(f"an answer of another shape ({type(error).__name__}: {error})") from None
-
-    def _slots(self) -> asyncio.Semaphore:
-        """For requests of the running event loop."""
-        if self._loop is not asyncio.get_running_loop():
-            self._loop = asyncio.get_running_loop()
-            self._semaphore = asyncio.Semaphore(REQUESTS_AT_ONCE)
-            for replica in self._replicas.members:
-                replica.in_flight = 0
-        return self._semaphore
 
 
 class RecordedRetriever:
