@@ -36,7 +36,7 @@ class Caller:
     A call runs in a thread of its own; asynchronous ones share a thread with an event loop that lives as long as the
     process, so that clients of web services stay open between steps. A call that takes longer than `seconds` is
     abandoned: nothing waits for it, and it does not keep the process alive. The in-process engine waits for a call that
-    `delays_engine` (see `IN_FLIGHT`). More than one `at_once` is for calls that share no object of the user's.
+    `delays_engine` (see `calls_returned`). More than one `at_once` is for calls that share no object of the user's.
     """
 
     def __init__(
@@ -156,22 +156,33 @@ def _is_asynchronous(call: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004
 
 
-IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = WeakKeyDictionary()
-"""The calls that delay the in-process engine, by the event loop that waits for them. An engine that goes on meanwhile
-would compute other batches in each run, with other last bits."""
+_IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = WeakKeyDictionary()
+"""The calls that delay the engine, by the loop that waits for them."""
 
 
 @contextmanager
 def delaying_engine() -> Iterator[None]:
-    """Until this ends, the in-process engine of the event loop waits."""
+    """Until this ends, the in-process engine of the event loop waits (see `calls_returned`)."""
     loop = asyncio.get_running_loop()
-    calls, call = IN_FLIGHT.setdefault(loop, set()), loop.create_future()
+    calls, call = _IN_FLIGHT.setdefault(loop, set()), loop.create_future()
     calls.add(call)
     try:
         yield
     finally:
         calls.discard(call)
         call.set_result(None)
+
+
+async def calls_returned() -> bool:
+    """Returns when no call that delays the engine is in flight in this event loop; whether there was one.
+
+    An engine that goes on meanwhile would compute other batches in each run, with other last bits."""
+    calls = _IN_FLIGHT.get(asyncio.get_running_loop())
+    if not calls:
+        return False
+    while calls:
+        await asyncio.wait(calls)
+    return True
 
 
 _LOOPS: list[asyncio.AbstractEventLoop] = []

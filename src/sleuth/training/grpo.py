@@ -127,7 +127,7 @@ class GRPOTrainer(Trainer):
     are never copied."""
 
     def __init__(self, stage: GrpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
-        self.stage, self.context, self.repeats = stage, context, stage.repeats
+        self.stage, self.context = stage, context
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = model_to_train(context, saved)
         read = stage.data.tasks(self.tokenizer)
@@ -270,7 +270,7 @@ class GRPOTrainer(Trainer):
         passes = self.stage.updates_per_batch
         if batches := batches_of_step(groups, advantages, self.stage):
             figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
-        if self.repeats:
+        if self.stage.repeats:
             figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0
         if figures["loss"] is not None:
             if loss.old_logprobs == "learner" or not _has_bounds(self.policy_loss):  # no bound could have acted

@@ -38,7 +38,7 @@ from sleuth.kernels.device import is_out_of_memory, keep_freed_memory, sent
 from sleuth.kernels.layers import compiled_forwards, select_outputs, skip_unused_outputs
 from sleuth.kernels.matmul import replaced_forwards
 from sleuth.learn.models import check_family
-from sleuth.own.calls import IN_FLIGHT
+from sleuth.own.calls import calls_returned
 from sleuth.render import find_eos_ids
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -71,9 +71,8 @@ class LocalEngine:
     later, with the same tokens. The weights are the learner's own: call `publish` after changing them. The same
     requests, keys, weights and size of the cache give the same bytes. With `lookahead` (None: on a card) a step begins
     before the host has read the tokens of the one before, and with `graphs` (None: on a card, unless SLEUTH_CUDA_GRAPHS
-    is 0) steps in which nothing is prefilled are CUDA graphs. `resized` is
-    called with the pages of a cache that had to shrink. Raises SleuthError if the cache cannot hold one sequence
-    of `context` tokens.
+    is 0) steps in which nothing is prefilled are CUDA graphs. `resized` is called with the pages of a cache that had to
+    shrink. Raises SleuthError if the cache cannot hold one sequence of `context` tokens.
     """
 
     def __init__(
@@ -296,10 +295,8 @@ class LocalEngine:
             while self._yields_left > 1:
                 self._yields_left -= 1
                 await asyncio.sleep(0)
-            if not (calls := IN_FLIGHT.get(asyncio.get_running_loop())):
+            if not await calls_returned():
                 return
-            while calls:
-                await asyncio.wait(calls)
             self._yields_left = ARRIVAL_YIELDS
 
     def _admit(self) -> None:
