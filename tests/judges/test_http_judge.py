@@ -46,6 +46,11 @@ def test_a_verdict_comes_with_its_reason_and_the_words_it_rests_on(server: ChatS
     ]
 
 
+def test_verdicts_come_in_the_order_of_the_cases(server: ChatServer) -> None:
+    cases = [Case(claim=f"c{number}", evidence="c1 c3 c5") for number in range(8)]
+    assert [verdict.score for verdict in judged(HttpJudge([server.url], MODEL), *cases)] == [0, 1, 0, 1, 0, 1, 0, 0]
+
+
 def test_a_request_asks_for_a_schema_at_temperature_0_with_what_a_recipe_adds(server: ChatServer) -> None:
     judge = HttpJudge([f"{server.url}/v1/"], MODEL, extra={"top_k": 1}, key="secret")
     judged(judge)
@@ -75,7 +80,19 @@ def test_what_is_no_verdict_is_asked_again_once_with_what_was_wrong(server: Chat
     assert (judge.ledger.calls, judge.ledger.asked_again, accounts(judge)) == (2, 1, (1, 0, 0))
 
 
-@pytest.mark.parametrize("content", ["Die Aussage ist belegt.", scored(None), None])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Full marks!",
+        "Die Aussage ist belegt.",
+        '{"reason": "so it is", "sco',
+        scored([2, 2]),
+        scored(5),
+        scored(None),
+        "",
+        None,
+    ],
+)
 def test_two_answers_that_are_none_make_it_invalid_and_never_a_score(server: ChatServer, content: object) -> None:
     server.answer = lambda body: says(content)
     judge = HttpJudge([server.url], MODEL)
@@ -93,6 +110,9 @@ def test_a_verdict_is_found_where_a_parser_of_thoughts_has_put_it(server: ChatSe
     ):
         server.answer = lambda body, answer=answer: answer
         assert judged(HttpJudge([server.url], MODEL))[0].score == 1.0
+
+
+def test_thoughts_alone_are_no_verdict(server: ChatServer) -> None:
     server.answer = lambda body: says(None, reasoning_content=f"I lean to {scored(2)}")
     assert judged(HttpJudge([server.url], MODEL))[0].invalid
 
@@ -264,6 +284,11 @@ def test_of_many_questions_that_fail_in_every_way_none_is_lost_and_none_is_guess
     assert sum(accounts(judge)) == len(verdicts) == 300
     assert judge.ledger.scored > 150
     assert judge.ledger.calls == 300 + judge.ledger.asked_again + judge.ledger.failed - judge.ledger.missing
+
+
+def test_one_judge_serves_several_event_loops(server: ChatServer) -> None:
+    judge = HttpJudge([server.url], MODEL)
+    assert [judged(judge)[0].score for _ in range(3)] == [1.0] * 3
 
 
 def test_what_a_verdict_depends_on_is_in_the_identity() -> None:

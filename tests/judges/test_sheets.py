@@ -39,6 +39,11 @@ def rated(body: dict[str, Any]) -> tuple[int, object]:
     return says(told(*(entry(number, score) for number, score in enumerate(scores, start=1))))
 
 
+def test_each_verdict_belongs_to_its_criterion() -> None:
+    first, second = question_of(SHEET).read(told(entry(1, 2), entry(2, 1)))
+    assert (first.score, second.score, first.reason) == (1.0, 0.5, "so it is")
+
+
 @pytest.mark.parametrize(
     ("answer", "wrong"),
     [
@@ -60,6 +65,13 @@ def rated(body: dict[str, Any]) -> tuple[int, object]:
 def test_a_sheet_that_is_half_answered_is_no_verdict_at_all(answer: str, wrong: str) -> None:
     with pytest.raises(InvalidAnswerError, match=wrong):
         question_of(SHEET).read(answer)
+
+
+def test_a_sheet_that_cannot_be_read_twice_has_no_verdict_on_any_criterion(server: ChatServer) -> None:
+    server.answer = lambda body: says(told(entry(1)))
+    [verdicts] = asyncio.run(HttpJudge([server.url], MODEL).rate([SHEET]))
+    assert [(verdict.score, verdict.invalid) for verdict in verdicts] == [(None, True)] * 2
+    assert len(server.asked) == 2
 
 
 class Rates:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sleuth.host.threads import PROCESS
-from sleuth.kernels.compiled import compiled, compiled_in_parallel
+from sleuth.kernels.compiled import compiled, compiled_in_parallel, greatest, power_of_two
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot cache compiled function")  # that of the number of threads below
 
@@ -47,6 +47,22 @@ def test_without_a_writable_cache_functions_are_still_compiled():
     made = {}
     exec("def twice(number):\n    return 2 * number", made)  # of no file, so there is no folder either
     assert compiled(made["twice"])(4) == 8
+
+
+def test_powers_of_two_are_right_to_the_rounding_of_fp32():
+    exponents = np.linspace(-126, 0, 5001, dtype=np.float32)
+    powers = np.array([power_of_two(exponent) for exponent in exponents])
+    np.testing.assert_allclose(powers, np.exp2(exponents.astype(np.float64)), rtol=3e-7)
+    assert power_of_two(np.float32(-1e30)) == power_of_two(np.float32(-np.inf)) == np.float32(2.0**-126)
+    assert np.isnan(power_of_two(np.float32("nan")))
+
+
+@pytest.mark.parametrize("count", [1, 15, 64, 1000])
+def test_greatest_returns_the_maximum_at_any_position(count):
+    for at in range(count):
+        numbers = -np.ones(count, dtype=np.float32)
+        numbers[at] = 2
+        assert greatest(numbers) == 2
 
 
 @pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from sleuth.kernels import layers
 from sleuth.kernels.layers import rms_norm, swish_product
@@ -56,40 +57,73 @@ def least(request, monkeypatch) -> None:
         monkeypatch.setattr(layers, loop.least, request.param)
 
 
-@each_loop
 @settings(deadline=None)  # the first call compiles
 @given(
-    rows=st.integers(0, 70),
-    width=st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 2**14 + 3])),
+    shape=st.lists(st.integers(0, 40), min_size=2, max_size=3),
     spread=st.sampled_from([1e-3, 1.0, 30.0, 1e3]),
     strided=st.booleans(),
     least=st.sampled_from([0, 2**30]),
     seed=st.integers(0, 2**16),
 )
-def test_values_and_gradients_are_those_of_the_formula(loop, rows, width, spread, strided, least, seed):
-    torch.manual_seed(seed)
-    first, second = loop.drawn(1, 2, rows, width)
-    first, arrived = (tensor.transpose(1, 2) if strided else tensor for tensor in (first, torch.randn(first.shape)))
-    if loop is LOOPS["gate"]:
-        first, second = first * spread, second.transpose(1, 2) if strided else second
-    leaves = [first.requires_grad_(), second.requires_grad_()]
-    with mock.patch.object(layers, loop.least, least):
-        output = loop.ours(*leaves)
+def test_values_and_gradients_of_a_gate_are_those_of_the_formula(shape, spread, strided, least, seed):
+    draw = torch.Generator().manual_seed(seed)
+    gate, up, arrived = (torch.randn(shape, generator=draw) for _ in range(3))
+    gate = gate * spread
+    if strided:
+        gate, up, arrived = gate.mT, up.mT, arrived.mT
+    leaves = [gate.requires_grad_(), up.requires_grad_()]
+    with mock.patch.object(layers, "MIN_PARALLEL_GATE", least):
+        output = swish_product(*leaves)
         output.backward(arrived)
         with torch.no_grad():
-            assert torch.equal(loop.ours(*leaves), output)
+            assert torch.equal(swish_product(*leaves), output)
     exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    expected = loop.formula(*exact)
+    expected = F.silu(exact[0]) * exact[1]
     expected.backward(arrived.double())
     # a gate that is nearly shut lets through what has fewer digits: at -30, 1e-12 of 30
     torch.testing.assert_close(output.double(), expected, rtol=2e-6, atol=1e-9)
     for ours, theirs in zip(leaves, exact, strict=True):
-        # of a norm, differences or sums of both signs of terms that are as large as this
-        terms = (
-            (arrived * expected / ours.detach()).nan_to_num(0).abs() if loop is LOOPS["norm"] else torch.tensor([0.2])
-        )
-        scale = 1e-5 * max(terms.max().item() if terms.numel() else 0, 0.2)
-        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=scale)
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=2e-6, atol=2e-6)
+
+
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 70),
+    heads=st.integers(1, 3),
+    width=st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 2**14 + 3])),
+    strided=st.booleans(),
+    least=st.sampled_from([0, 2**30]),
+    seed=st.integers(0, 2**16),
+)
+def test_values_and_gradients_of_a_norm_are_those_of_the_formula(rows, heads, width, strided, least, seed):
+    draw = torch.Generator().manual_seed(seed)
+    shape = (1, heads, rows, width)
+    inputs, arrived = (torch.randn(shape, generator=draw, dtype=torch.float64) for _ in range(2))
+    if strided:
+        inputs, arrived = inputs.transpose(1, 2), arrived.transpose(1, 2)
+    weight = torch.randn(width, generator=draw, dtype=torch.float64)
+    leaves = [tensor.float().requires_grad_() for tensor in (inputs, weight)]
+    assert leaves[0].is_contiguous() == inputs.is_contiguous()
+    with mock.patch.object(layers, "MIN_PARALLEL_NORM", least):
+        output = norm(*leaves)
+        output.backward(arrived.float())
+        with torch.no_grad():
+            assert torch.equal(norm(*leaves), output)
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = norm_formula(*exact)
+    expected.backward(arrived.float().double())
+    torch.testing.assert_close(output.double(), expected, rtol=2e-6, atol=1e-30)
+    for ours, theirs in zip(leaves, exact, strict=True):
+        # differences, or sums of both signs, of terms that are as large as this
+        term = (arrived * expected / ours.detach()).abs().max().item()
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-5 * term)
+
+
+def test_the_module_of_transformers_computes_the_same_norm():
+    module, inputs = Qwen3RMSNorm(48, eps=1e-5), torch.randn(5, 7, 48)
+    torch.nn.init.normal_(module.weight)
+    ours = rms_norm(inputs, module.weight, module.variance_epsilon)
+    torch.testing.assert_close(ours, module(inputs), rtol=2e-6, atol=0)
 
 
 @pytest.mark.usefixtures("least")
@@ -114,6 +148,17 @@ def test_only_the_two_inputs_are_saved_for_backward_and_without_gradients_nothin
     assert loop.ours(*(tensor.detach() for tensor in inputs)).grad_fn is None
     with torch.no_grad():
         assert loop.ours(*inputs).grad_fn is None
+
+
+@pytest.mark.usefixtures("least")
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0, 5)])
+@each_loop
+def test_zero_rows_give_zero_rows(loop, shape):
+    first, second = (tensor.requires_grad_() for tensor in loop.drawn(*shape))
+    output = loop.ours(first, second)
+    output.sum().backward()
+    assert output.shape == first.grad.shape == shape
+    assert not second.grad.any()
 
 
 @pytest.mark.usefixtures("least")
@@ -159,3 +204,8 @@ def test_a_weights_memory_can_be_resized_afterwards_as_fsdp_does():
     norm(inputs, weight).sum().backward()
     weight.untyped_storage().resize_(0)
     assert weight.untyped_storage().size() == 0
+
+
+def test_inputs_of_a_norm_may_be_a_single_row():
+    row, weight = torch.randn(5), torch.randn(5)
+    torch.testing.assert_close(norm(row, weight), norm_formula(row, weight))

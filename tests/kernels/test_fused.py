@@ -224,6 +224,14 @@ def no_compiler(on_card, monkeypatch) -> Iterator[None]:
 LINE = "fused functions are off, which makes updates slower: RuntimeError: no triton here\n"
 
 
+def test_without_a_compiler_functions_run_as_written_after_one_line(no_compiler, capsys) -> None:
+    twice = Fused(lambda rows: 2 * rows)
+    for _ in range(2):
+        assert torch.equal(twice(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+    assert capsys.readouterr().err == LINE
+    assert not fused.is_on()
+
+
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_an_update_goes_on_without_a_compiler(make_model, make_rows, request, capsys, checkpointed) -> None:
     def gradient():
@@ -259,6 +267,12 @@ class Recorded(nn.Module):
         return options
 
 
+@pytest.mark.parametrize("cache", [{}, {"past_key_values": None}, {"cache": None}])
+def test_attention_on_a_cpu_gets_the_options_of_its_caller_and_no_other(cache) -> None:
+    given = {"position_embeddings": (torch.ones(1), torch.ones(1)), "attention_mask": None, "branches": 3} | cache
+    assert fused._attention_forward(Recorded(), torch.ones(1, 2, 4), **given) == given
+
+
 @pytest.mark.parametrize("name", ["past_key_values", "cache"])
 def test_attention_with_a_cache_is_not_fused(monkeypatch, name) -> None:
     monkeypatch.setattr(fused, "on_card", lambda *tensors: True)
@@ -274,6 +288,14 @@ def test_switched_off_a_card_has_the_paths_of_before(make_model, make_rows, on_c
     monkeypatch.setattr(fused._Switch, "on", True)
     with pytest.raises(AssertionError, match="fused"):
         token_logprobs(make_model(), part)
+
+
+def test_tensors_of_a_card_are_plain_ones() -> None:
+    class OnCard(torch.Tensor):
+        is_cuda = True
+
+    assert not fused.on_card(torch.ones(3, 2))
+    assert not fused.on_card(torch.ones(3, 2).as_subclass(OnCard))
 
 
 def refuse(*arguments, **options):

@@ -51,6 +51,11 @@ def test_values_and_gradients_are_those_of_torch(rows, inner, outer, biased, see
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=5e-5)
 
 
+def test_weights_of_any_strides_are_multiplied():
+    inputs, weight = torch.randn(33, 16), torch.randn(16, 24)
+    torch.testing.assert_close(multiply(inputs, weight.T), inputs @ weight, rtol=1e-5, atol=1e-5)
+
+
 @needs_onednn
 @pytest.mark.parametrize(("outer", "inner"), [(768, 256), (256, 768)])
 @pytest.mark.parametrize("layout", ["whole", "columns of a wider one", "transposed"])
@@ -73,6 +78,13 @@ def test_the_gradient_of_a_weight_is_the_same_by_onednn(outer, inner, layout, mo
     assert called[0][1].T.is_contiguous()  # with another second operand oneDNN takes its slowest way
 
 
+def test_only_what_needs_a_gradient_gets_one():
+    inputs, weight = torch.randn(2, 5, 4), torch.randn(3, 4, requires_grad=True)
+    linear(inputs, weight).sum().backward()
+    assert inputs.grad is None
+    torch.testing.assert_close(weight.grad, inputs.sum(dim=(0, 1)).expand(3, 4))
+
+
 @needs_onednn
 def test_linear_layers_use_onednn_in_the_context_only():
     model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2, bias=False))
@@ -88,11 +100,16 @@ def test_linear_layers_use_onednn_in_the_context_only():
     torch.testing.assert_close(output, expected)
 
 
-def test_small_products_and_those_of_other_dtypes_are_left_to_torch(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_products_of_other_dtypes_are_left_to_torch(dtype):
+    inputs, weight = torch.randn(5, 4, dtype=dtype), torch.randn(3, 4, dtype=dtype)
+    assert torch.equal(linear(inputs, weight), F.linear(inputs, weight))
+
+
+def test_small_products_are_left_to_torch(monkeypatch):
     monkeypatch.setattr(matmul, "LEAST_WORK", 61)
     inputs, weight = torch.randn(5, 4), torch.randn(3, 4, requires_grad=True)
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        assert type(linear(inputs.to(dtype), weight.to(dtype)).grad_fn).__name__ != "_LinearBackward"
+    assert type(linear(inputs, weight).grad_fn).__name__ != "_LinearBackward"
 
 
 @pytest.mark.parametrize("columns", [2, 2**12])

@@ -28,6 +28,11 @@ def test_siblings_read_their_common_prompt_once():
     assert starts.tolist() == [600, 600, 600, 0]
 
 
+def test_a_short_common_beginning_is_not_worth_a_call():
+    tokens, lengths = table_of([[1, 2, 3, 4], [1, 2, 3, 5]], 10)
+    assert find_shared_spans(tokens, np.arange(2), lengths)[0] == []
+
+
 draws = st.integers(0, 10**6).map(random.Random)
 
 

@@ -15,12 +15,30 @@ def drawn(rows: int = 23, words: int = 40, bias: bool = False, dtype: torch.dtyp
     return head, torch.randn(rows, 16, dtype=dtype, requires_grad=True), torch.randint(words, (rows,))
 
 
-@pytest.mark.parametrize("with_grad", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
-def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(with_grad, temperature, bias, rows_at_once):
-    """For a loss that is not linear: each row's gradient depends on its own log-probability."""
+def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(temperature, bias, rows_at_once):
+    head, hidden, targets = drawn(bias=bias)
+    distribution = (head(hidden) / temperature).log_softmax(dim=-1)
+    plain = distribution[torch.arange(len(targets)), targets]
+    chunking = Chunking(rows=rows_at_once, sums_in_fp32=False)
+    ours, entropy = target_logprobs(head, hidden, targets, temperature, chunking=chunking)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
+    assert not entropy.requires_grad
+    arrived, inputs = torch.randn(len(targets), dtype=torch.float64), [hidden, *head.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, inputs, arrived), torch.autograd.grad(plain, inputs, arrived), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1000])
+def test_a_loss_computed_in_chunks_has_the_value_and_gradients_of_the_whole(temperature, bias, rows_at_once):
+    """Here one that is not linear: each row's gradient depends on its own log-probability."""
     head, hidden, targets = drawn(bias=bias)
     weights = torch.randn(len(targets), dtype=torch.float64)
 
@@ -30,26 +48,18 @@ def test_chunks_give_the_values_and_gradients_of_the_whole_softmax(with_grad, te
     distribution = (head(hidden) / temperature).log_softmax(dim=-1)
     plain = distribution[torch.arange(len(targets)), targets]
     chunking = Chunking(rows=rows_at_once, sums_in_fp32=False)
-    if with_grad:
-        share, logprobs, entropy = logprobs_with_grad(
-            head, hidden, targets, temperature, logprob_grad, chunking=chunking
-        )
-    else:
-        logprobs, entropy = target_logprobs(head, hidden, targets, temperature, chunking=chunking)
-        share = (weights * logprobs.square()).sum()
-    expected, inputs = (weights * plain.square()).sum(), [hidden, *head.parameters()]
-    torch.testing.assert_close(share, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(logprobs.detach(), plain.detach(), rtol=0, atol=1e-12)
+    share, logprobs, entropy = logprobs_with_grad(head, hidden, targets, temperature, logprob_grad, chunking=chunking)
+    torch.testing.assert_close(share, (weights * plain.square()).sum(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logprobs, plain.detach(), rtol=0, atol=1e-12)
     torch.testing.assert_close(entropy, -(distribution.exp() * distribution).sum(-1).detach(), rtol=0, atol=1e-12)
-    assert (logprobs.requires_grad, entropy.requires_grad) == (not with_grad, False)
-    gradients = (torch.autograd.grad(3 * loss, inputs) for loss in (share, expected))
-    for mine, theirs in zip(*gradients, strict=True):
+    assert not logprobs.requires_grad
+    inputs = [hidden, *head.parameters()]
+    for mine, theirs in zip(
+        torch.autograd.grad(3 * share, inputs),
+        torch.autograd.grad(3 * (weights * plain.square()).sum(), inputs),
+        strict=True,
+    ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-11)
-
-
-def add_up(part, values):
-    """The sum of the log-probabilities, and its derivatives."""
-    return values.sum(), torch.ones_like(values)
 
 
 class LargestResult(TorchDispatchMode):
@@ -90,6 +100,26 @@ def test_the_logits_of_a_large_vocabulary_are_never_all_in_memory(device, rows):
     assert both.elements * 2 * 16 <= rows * words
 
 
+def test_nothing_as_wide_as_the_vocabulary_is_kept_for_the_backward_pass():
+    head, hidden, targets = drawn(rows=100, words=300)
+    kept: list[int] = []
+
+    def remember(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+        target_logprobs(head, hidden, targets, 1.0)
+    assert max(kept) == head.weight.numel() < 100 * 300
+
+
+def test_zero_rows_give_no_value_and_a_gradient_of_zero():
+    head, hidden, targets = drawn(rows=0)
+    logprobs, _ = target_logprobs(head, hidden, targets, 1.0)
+    logprobs.sum().backward()
+    assert not head.weight.grad.any()
+
+
 @pytest.mark.parametrize("words", [5, 2_048, 5_000])
 @pytest.mark.parametrize("least", [0, 2**30], ids=["shared", "alone"])
 def test_the_compiled_loops_of_fp32_give_what_fp64_gives(monkeypatch, words, least):
@@ -128,7 +158,9 @@ def test_in_place_the_gradient_of_the_head_is_added_to_the_existing_one(bias):
         for weight in head.parameters():
             weight.grad = torch.ones_like(weight)
         there = head.weight.grad
-        share, *_ = logprobs_with_grad(head, hidden, targets, 0.7, add_up, in_place=in_place)
+        share, *_ = logprobs_with_grad(
+            head, hidden, targets, 0.7, lambda part, values: (values.sum(), torch.ones_like(values)), in_place=in_place
+        )
         share.backward()
         assert head.weight.grad is there
         found.append([hidden.grad, *(weight.grad for weight in head.parameters())])
@@ -139,7 +171,9 @@ def test_in_place_the_gradient_of_the_head_is_added_to_the_existing_one(bias):
 def test_a_frozen_head_gets_no_gradient_and_its_inputs_do():
     head, hidden, targets = drawn()
     head.requires_grad_(False)
-    share, *_ = logprobs_with_grad(head, hidden, targets, 1.0, add_up, in_place=True)
+    share, *_ = logprobs_with_grad(
+        head, hidden, targets, 1.0, lambda part, values: (values.sum(), torch.ones_like(values)), in_place=True
+    )
     share.backward()
     assert head.weight.grad is None
     again = hidden.detach().requires_grad_()
@@ -173,7 +207,7 @@ def head_grad(dtype: torch.dtype, chunking: Chunking | None = None) -> torch.Ten
     hidden, targets = torch.randn(16_384, 32, dtype=torch.bfloat16), torch.randint(1_024, (16_384,))
     head = head.to(dtype)
     share, *_ = logprobs_with_grad(
-        head, hidden.to(dtype), targets, 1.0, add_up,
+        head, hidden.to(dtype), targets, 1.0, lambda part, values: (values.sum(), torch.ones_like(values)),
         chunking=chunking,
     )  # fmt: skip
     share.backward()

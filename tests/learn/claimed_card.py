@@ -35,7 +35,19 @@ def _on_cpu(value: object) -> object:
     return torch.device("cpu") if value in (CARD, str(CARD)) else value
 
 
-VIEWS = {"view", "_unsafe_view", "expand", "slice", "t", "transpose", "permute", "unsqueeze", "squeeze", "select"}
+VIEWS = {
+    "view",
+    "_unsafe_view",
+    "expand",
+    "slice",
+    "t",
+    "transpose",
+    "permute",
+    "unsqueeze",
+    "squeeze",
+    "select",
+    "detach",
+}
 
 
 class Launches(TorchDispatchMode):
@@ -51,7 +63,7 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = getattr(func, "overloadpacket", func).__name__
-        if name not in VIEWS and not name.startswith(("empty", "new_empty", "split", "alias", "detach")):
+        if name not in VIEWS and not name.startswith(("empty", "new_empty", "split", "_to_copy_view", "alias")):
             self.names[name] += 1
         if name.startswith("index_add") and len(args[2].unique()) < len(args[2]):
             self.repeated_sums += 1

@@ -75,6 +75,11 @@ def test_emphasis_counts_only_on_trained_tokens():
     assert batch.weights.tolist() == [[0, 0.75, 0], [0, 0.25, 0]]
 
 
+def test_counts_tell_trained_and_dense_tokens():
+    batch = collate([plain_row(3), plain_row(5), plain_row(2)])
+    assert (batch.tokens_trained, batch.tokens_dense) == (7, 10)
+
+
 @pytest.mark.parametrize(
     ("normalise", "of_episodes"),
     [("token", [6 / 9, 3 / 9]), ("sequence", [1 / 2, 1 / 2]), ("constant", [6 / 20, 3 / 20])],
@@ -85,6 +90,14 @@ def test_rows_of_one_story_count_as_one_row(normalise: Normaliser, of_episodes: 
     assert weights[[0, 2]].sum().item() == pytest.approx(of_episodes[0])
     assert weights[1].sum().item() == pytest.approx(of_episodes[1])
     assert torch.equal(weights[0, 1:3], weights[2, 1:3])
+
+
+@pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
+def test_a_story_of_one_row_has_the_weights_of_a_row_without_a_story(normalise: Normaliser):
+    plain = [plain_row(3), plain_row(5), plain_row(2)]
+    told = [replace(row, episode_id=episode_id) for row, episode_id in zip(plain, (4, None, 0), strict=True)]
+    by_row, by_episode = (collate(rows, normalise=normalise, constant=9).weights for rows in (plain, told))
+    assert torch.equal(by_row, by_episode)
 
 
 def test_a_part_keeps_the_weights_it_had_in_the_whole():

@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from padded import gradients, group_rows, padded_logprobs, relative_error, whole
+from padded import group_rows, padded_logprobs, whole
 from tiny_models import FAMILIES, VOCABULARY, in_float64
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from sleuth.learn.attention import ActivationBoundary
 from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import PassFigures, SubtreeChunk, add_gradients, subtree_chunks, token_loss, tree_attention
 from sleuth.learn.losses import PolicyLoss
@@ -19,7 +20,8 @@ from sleuth.learn.prefix_tree import prefix_tree
 from sleuth.learn.recomputation import recomputed_layers
 
 LOSS = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
-EXACT = [in_float64(make().eval()) for make in FAMILIES.values()]
+EXACT = in_float64(FAMILIES["qwen3"]().eval())
+MODELS = {name: make().eval() for name, make in FAMILIES.items()}
 
 
 def searchers(groups: int = 2, seed: int = 0) -> list[Row]:
@@ -44,26 +46,43 @@ def added(model, *arguments, **options) -> tuple[PassFigures, dict[str, torch.Te
     return told, {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
 
-draws, budgets = st.integers(0, 10**6).map(random.Random), st.sampled_from([1, 10, 25, 60, 10**6])
+def relative_error(ours, theirs) -> float:
+    assert ours.keys() == theirs.keys()
+    difference = sum((ours[name] - theirs[name]).square().sum() for name in theirs).sqrt()
+    return float(difference / sum(gradient.square().sum() for gradient in theirs.values()).sqrt())
 
 
-@given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
-@settings(max_examples=40, deadline=None)
-def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
-    model = draw.choice(EXACT)
+def compare(model, draw: random.Random, budget: int, tolerance: float) -> None:
     rows = group_rows(draw, groups=draw.randint(1, 3), siblings=draw.randint(1, 5), longest=draw.randint(1, 16))
     batch = collate(rows)
     if not batch.trained.any():
         return
     expected = padded_logprobs(model, batch)
     loss = LOSS(batch, expected, None)[0]
-    theirs = gradients(model, loss)
-    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
-        told, ours = added(model, whole(batch), LOSS, budget=budget)
-    assert told.computed <= len(whole(batch).tree), "each token once, whatever the budget"
+    model.zero_grad()
+    loss.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    told, ours = added(model, whole(batch), LOSS, budget=budget)
     assert told.loss.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(told.logprobs, expected.detach(), rtol=0, atol=1e-10)
-    assert relative_error(ours, theirs) <= 1e-10
+    torch.testing.assert_close(told.logprobs, expected.detach(), rtol=0, atol=1e-4 if tolerance > 1e-8 else 1e-10)
+    assert relative_error(ours, theirs) <= tolerance
+
+
+draws, budgets = st.integers(0, 10**6).map(random.Random), st.sampled_from([1, 10, 25, 60, 10**6])
+
+
+@given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=40, deadline=None)
+def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw, budget, bush):
+    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
+        compare(MODELS[draw.choice(sorted(MODELS))], draw, budget, 1e-5)  # fp32 adds in another order
+
+
+@given(draw=draws, budget=budgets, bush=st.sampled_from([0, 6, 128]))
+@settings(max_examples=25, deadline=None)
+def test_in_float64_they_equal_to_ten_digits(draw, budget, bush):
+    with patch("sleuth.learn.attention.MAX_MASK_TOKENS", bush):
+        compare(EXACT, draw, budget, 1e-10)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -71,7 +90,9 @@ def test_limb_by_limb_the_gradients_of_any_tree_equal_those_of_padded_rows(draw,
 def test_a_trained_trunk_and_layers_that_run_again_change_no_gradient(make_model, recompute, budget):
     model, part = in_float64(make_model()), whole(collate(searchers()))
     share, logprobs, entropy = token_loss(model, part, LOSS)
-    theirs = gradients(model, share)
+    model.zero_grad()
+    share.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters()}
     layers = recomputed_layers(model) if recompute else []
     with tree_attention(model):
         for module in layers:
@@ -80,6 +101,17 @@ def test_a_trained_trunk_and_layers_that_run_again_change_no_gradient(make_model
     for mine, expected in ((told.loss, share), (told.logprobs, logprobs), (told.entropy, entropy)):
         torch.testing.assert_close(mine, expected.detach(), rtol=0, atol=1e-12)
     assert relative_error(ours, theirs) < 1e-11
+
+
+def test_each_token_is_computed_once_whatever_the_budget(make_model):
+    model, part = make_model(), whole(collate(searchers()))
+    seen: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda module, args, output: seen.extend(args[0][0].tolist()))
+    for budget in (1, 50, 90, 10**6):
+        seen.clear()
+        told = add_gradients(model, part, LOSS, budget=budget)
+        assert told.computed == len(part.tree)
+        assert seen == part.tree.tokens.tolist(), "in the tree's order"
 
 
 def test_no_more_is_kept_for_the_backward_pass_than_a_path_of_limbs(make_model):
@@ -132,7 +164,8 @@ def test_where_nothing_below_learns_only_what_is_above_it_gets_a_gradient(make_m
     model.requires_grad_(False)
     model.base_model.layers[-1].mlp.requires_grad_(True)
     share, *_ = token_loss(model, part, LOSS)
-    theirs = gradients(model, share)
+    share.backward()
+    theirs = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
     _, ours = added(model, part, LOSS, budget=1)
     assert relative_error(ours, theirs) < 1e-5
 
@@ -170,6 +203,39 @@ def test_the_only_array_as_large_as_the_vocabularys_weight_is_its_gradient(monke
     assert {*made} - {weight.untyped_storage().data_ptr()} == {weight.grad.untyped_storage().data_ptr()}
 
 
+# -- boundaries --------------------------------------------------------------------------------------------------------
+
+
+def test_two_backward_passes_across_a_boundary_give_the_gradient_of_one():
+    weights = torch.tensor([2.0, 3.0], requires_grad=True)
+    boundary = ActivationBoundary()
+    boundary.keep("squares", weights.square())
+    boundary.keep("unread", weights * 5)
+    for factor in (1.0, 10.0):  # two branches, each backward by itself
+        (boundary["squares"].sum() * factor).backward()
+    assert weights.grad is None
+    torch.autograd.backward(*boundary.outputs_and_grads())
+    assert weights.grad.tolist() == [44.0, 66.0]
+
+
+def test_an_output_computed_again_is_ignored():
+    boundary, first = ActivationBoundary(), torch.ones(1, requires_grad=True) * 2
+    boundary.keep("twice", first)
+    leaf = boundary["twice"]
+    boundary.keep("twice", torch.ones(1, requires_grad=True) * 2)
+    assert boundary["twice"] is leaf
+    leaf.sum().backward()
+    [output], _ = boundary.outputs_and_grads()
+    assert output is first
+
+
+def test_an_output_without_gradient_gets_none():
+    boundary = ActivationBoundary()
+    boundary.keep("frozen", torch.ones(3))
+    assert not boundary["frozen"].requires_grad
+    assert boundary.outputs_and_grads() == ([], [])
+
+
 # -- chunks ------------------------------------------------------------------------------------------------------------
 
 
@@ -187,9 +253,12 @@ def cut(tree, budget: int) -> list[tuple[int, int, int]]:
     return [(chunk.first, chunk.stop, chunk.end) for chunk in subtree_chunks(tree.ends, budget)]
 
 
+def test_a_tree_within_the_budget_is_one_limb():
+    assert cut(tree_of(*siblings(10, 4, 5)), 30) == [(0, 30, 30)]
+
+
 def test_branches_share_what_the_trunk_leaves_of_the_budget_evenly():
     tree = tree_of(*siblings(10, 4, 5))
-    assert cut(tree, 30) == [(0, 30, 30)]
     assert cut(tree, 29) == [(0, 10, 30), (10, 20, 20), (20, 30, 30)], "not 15 and 5"
     assert cut(tree, 20) == [(0, 10, 30), (10, 20, 20), (20, 30, 30)]
     assert cut(tree, 19) == cut(tree, 1) == [(0, 10, 30), *((at, at + 5, at + 5) for at in (10, 15, 20, 25))]

@@ -58,6 +58,12 @@ def test_index_t_belongs_to_token_t(make_model, family, temperature):
     assert not ours[0][:, 0].any()
 
 
+def test_the_entropy_has_no_gradient(make_model):
+    logprobs, entropy = token_logprobs(make_model(), as_pack(*drawn_batch()))
+    assert logprobs.requires_grad
+    assert not entropy.requires_grad
+
+
 def test_without_trained_tokens_the_loss_is_a_differentiable_zero(make_model):
     model, (input_ids, needed) = make_model(), drawn_batch()
     logprobs, _ = token_logprobs(model, as_pack(input_ids, torch.zeros_like(needed)))
@@ -136,6 +142,11 @@ def test_a_sum_over_tokens_has_the_same_value_and_gradient_with_less_work(make_m
             assert mine is theirs is None
 
 
+def test_a_loss_of_whole_rows_is_not_a_sum_over_tokens():
+    assert all(loss.is_sum_over_tokens for loss in LOSSES)
+    assert not PolicyLoss(old_logprobs="sampler", ratio="sequence").is_sum_over_tokens
+
+
 # -- row by row --------------------------------------------------------------------------------------------------------
 
 
@@ -152,8 +163,12 @@ def slow(model, row: Row) -> list[float]:
 @pytest.mark.parametrize("budget", [1, 24, 10_000])
 def test_results_have_the_order_of_the_rows(make_model, make_rows, budget) -> None:
     model, rows = make_model(), make_rows(rows=9, seed=3)
-    rows += [Row(tokens=(3, 4, 5), trained=(False, False, False)), Row(tokens=(3,), trained=(True,))]
     found = row_logprobs(model, rows, budget=budget)
     assert len(found) == len(rows)
     for row, logprobs in zip(rows, found, strict=True):
         assert logprobs == pytest.approx(slow(model, row), abs=1e-5)  # fp32, other orders of summation
+
+
+def test_rows_without_trained_tokens_are_zeros(make_model) -> None:
+    rows = [Row(tokens=(3, 4, 5), trained=(False, False, False)), Row(tokens=(3,), trained=(True,))]
+    assert row_logprobs(make_model(), rows, budget=8) == [[0.0, 0.0, 0.0], [0.0]]

@@ -17,6 +17,7 @@ from sleuth.learn.losses import (
     out_of_bounds,
     sampler_learner_kl,
     sequence_old_logprobs,
+    supervised_loss,
     token_weights,
     truncated_importance_weights,
 )
@@ -57,6 +58,14 @@ def test_token_weights_by_hand(kind, row_of_three, row_of_one):
     torch.testing.assert_close(token_weights(MASK, kind, constant=10), expected)
 
 
+@pytest.mark.parametrize("kind", ["token", "sequence", "constant"])
+def test_rows_without_a_trained_token_change_no_weight(kind):
+    fillers = torch.zeros(5, 4, dtype=torch.bool)
+    weights = token_weights(torch.cat([MASK, fillers]), kind, constant=10)
+    assert torch.equal(weights[:3], token_weights(MASK, kind, constant=10))
+    assert not weights[3:].any()
+
+
 def test_token_weights_follow_the_emphasis_of_tokens():
     token_weight = torch.tensor([[3.0, 1.0, 0.0], [0.0, 2.0, 2.0]])
     # by token: shares of 3 + 1 + 2 + 2 = 8; by sequence: half for each row, shared as 3 : 1 and 2 : 2
@@ -85,6 +94,26 @@ def test_clipped_policy_loss_by_hand():
     assert clipped(logprobs, old, advantages, low=0.2, high=0.28).tolist() == [[True, False, False, True]]
 
 
+@given(seed=st.integers(0, 10_000), rows=st.integers(1, 4), tokens=st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_clipped_policy_loss_equals_a_loop_over_tokens(seed, rows, tokens):
+    logprobs, old, advantages, mask = drawn_arrays(seed, rows, tokens)
+    expected, clips = 0.0, 0
+    for row in range(rows):
+        for token in range(tokens):
+            if mask[row, token]:
+                ratio = math.exp(logprobs[row, token].item() - old[row, token].item())
+                advantage = advantages[row, token].item()
+                bounded = min(max(ratio, 0.8), 1.3) * advantage
+                expected -= min(ratio * advantage, bounded) / int(mask.sum())
+                clips += bounded < ratio * advantage
+    weights = token_weights(mask, "token")
+    loss = clipped_policy_loss(logprobs, old, advantages, weights, low=0.2, high=0.3)
+    assert loss.item() == pytest.approx(expected, abs=1e-5)
+    held = clipped(logprobs, old, advantages, low=0.2, high=0.3)
+    assert int((held & mask).sum()) == clips
+
+
 def test_the_gradient_is_zero_exactly_where_the_clip_holds():
     logprobs, old, advantages, mask = drawn_arrays(3, 4, 8)
     logprobs.requires_grad_()
@@ -93,6 +122,17 @@ def test_the_gradient_is_zero_exactly_where_the_clip_holds():
     assert held[mask].any()
     assert not held[mask].all()
     assert torch.equal(logprobs.grad != 0, mask & ~held)
+
+
+def test_tokens_that_are_not_trained_do_not_enter_loss_or_gradient():
+    logprobs, old, advantages, mask = drawn_arrays(5, 3, 6)
+    weights = token_weights(mask, "sequence")
+    others = torch.where(mask, 0.0, 100.0)
+    loss = clipped_policy_loss(logprobs.requires_grad_(), old, advantages, weights, low=0.2, high=0.2)
+    moved = clipped_policy_loss(logprobs, old - others / 10, advantages + others, weights, low=0.2, high=0.2)
+    assert loss.item() == moved.item()
+    moved.backward()
+    assert not logprobs.grad[~mask].any()
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
@@ -116,12 +156,43 @@ def test_cispo_caps_what_a_token_counts_and_keeps_its_gradient():
     assert out_of_bounds(logprobs, old, advantages, low=0.5, high=1.0).tolist() == [[True, False, False, True]]
 
 
+def test_cispo_without_a_lower_bound_counts_an_unlikely_token_for_its_ratio():
+    logprobs = one_row(LOG(0.01)).requires_grad_()
+    cispo_policy_loss(logprobs, one_row(LOG(0.5)), one_row(1.0), one_row(1.0), low=1.0, high=4.0).backward()
+    assert logprobs.grad.item() == pytest.approx(-0.02)
+
+
 def test_the_ratio_of_a_row_is_the_geometric_mean_over_its_mask():
     # ratios 8, 1/2 and 2 under the mask: (8 * 1/2 * 2)^(1/3) = 2; the third token is not the policy's
-    logprobs = torch.tensor([[0.8, 0.2, 0.9, 0.4]] * 2).log()
-    old = torch.tensor([[0.1, 0.4, 0.1, 0.2]] * 2).log()
-    of_row = sequence_old_logprobs(logprobs, old, torch.tensor([[True, True, False, True], [False] * 4]))
-    torch.testing.assert_close((logprobs - of_row).exp(), torch.tensor([[2.0] * 4, [1.0] * 4]))
+    logprobs = one_row(LOG(0.8), LOG(0.2), LOG(0.9), LOG(0.4))
+    old = one_row(LOG(0.1), LOG(0.4), LOG(0.1), LOG(0.2))
+    of_row = sequence_old_logprobs(logprobs, old, torch.tensor([[True, True, False, True]]))
+    torch.testing.assert_close((logprobs - of_row).exp(), torch.full((1, 4), 2.0))
+
+
+def test_a_row_without_a_trained_token_has_the_ratio_one():
+    logprobs, old, _, _ = drawn_arrays(1, 1, 3)
+    of_row = sequence_old_logprobs(logprobs, old, torch.zeros(1, 3, dtype=torch.bool))
+    assert torch.equal(of_row, logprobs)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_gspo_token_has_value_and_gradient_of_plain_gspo_where_a_row_shares_its_advantage(seed):
+    """arXiv:2507.18071: mean over rows of min(s A, clip(s) A), s = exp(mean over the row of logprobs - old)."""
+    logprobs, old, advantages, mask = (array.double() for array in drawn_arrays(seed, 4, 6))
+    advantages = advantages[:, :1]
+    logprobs.requires_grad_()
+    s = (((logprobs - old) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).exp()[:, None]  # (B, 1)
+    gain = torch.minimum(s * advantages, s.clamp(0.8, 1.3) * advantages)
+    rows = mask.any(dim=1, keepdim=True)
+    plain = -(gain * rows).sum() / rows.sum()
+    of_row = sequence_old_logprobs(logprobs, old, mask.bool())
+    weights = token_weights(mask, "sequence")
+    ours = clipped_policy_loss(logprobs, of_row, advantages, weights, low=0.2, high=0.3)
+    torch.testing.assert_close(ours, plain)
+    gradients = [torch.autograd.grad(loss, logprobs)[0] for loss in (ours, plain)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_gspo_token_scales_each_tokens_own_gradient_by_the_ratio_of_its_row():
@@ -130,6 +201,11 @@ def test_gspo_token_scales_each_tokens_own_gradient_by_the_ratio_of_its_row():
     of_row = sequence_old_logprobs(logprobs, old, torch.ones(1, 2, dtype=torch.bool))
     clipped_policy_loss(logprobs, of_row, one_row(1.0, -3.0), torch.ones(1, 2), low=0.5, high=2.0).backward()
     torch.testing.assert_close(logprobs.grad, one_row(-2.0, 6.0))
+
+
+def test_weights_of_an_fp64_mask_are_fp64():
+    assert token_weights(MASK.double(), "sequence")[0, 0].item() == 1 / 6
+    assert token_weights(MASK, "sequence").dtype == torch.float32
 
 
 # -- estimators ------------------------------------------------------------------------------------------------------
@@ -154,6 +230,21 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed):
     assert kl_penalty(p, ref, "k3").min() >= 0
 
 
+def test_the_expected_gradient_of_k2_is_the_gradient_of_the_kl_and_that_of_k1_is_zero():
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([0.1, 0.2, -0.5], dtype=torch.float64).log_softmax(dim=0)
+
+    def expected_gradient(value_of):
+        p = logits.log_softmax(dim=0)
+        return torch.autograd.grad(value_of(p), logits)[0]
+
+    exact = expected_gradient(lambda p: (p.exp() * (p - ref)).sum())
+    sampled = {kind: expected_gradient(lambda p, kind=kind: (p.exp().detach() * kl_penalty(p, ref, kind)).sum())
+               for kind in ("k1", "k2")}  # fmt: skip
+    torch.testing.assert_close(sampled["k2"], exact)
+    torch.testing.assert_close(sampled["k1"], torch.zeros(3, dtype=torch.float64))
+
+
 def test_mismatch_kl_is_the_expected_kl_from_sampler_to_learner():
     sampler = torch.tensor([[0.7, 0.2, 0.1]]).log()
     learner = torch.tensor([[0.5, 0.3, 0.2]]).log()
@@ -171,7 +262,37 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
     assert not weights.requires_grad
 
 
+def test_supervised_loss_is_cross_entropy():
+    # -(log 1/2 + log 1/8) / 2 = 2 log 2; the third token is not trained
+    logprobs = one_row(LOG(1 / 2), LOG(1 / 8), LOG(1 / 100))
+    weights = token_weights(torch.tensor([[True, True, False]]), "token")
+    assert supervised_loss(logprobs, weights).item() == pytest.approx(2 * LOG(2))
+
+
 # -- advantages --------------------------------------------------------------------------------------------------------
+
+
+scores = st.lists(st.none() | st.integers(-50, 50).map(lambda tenths: tenths / 10), min_size=1, max_size=9)
+
+
+def slow_advantages(values, kind):
+    """Each advantage from its definition, one sibling at a time."""
+    result = []
+    for index, value in enumerate(values):
+        if value is None:
+            result.append(None)
+            continue
+        others = [other for place, other in enumerate(values) if place != index and other is not None]
+        present = [*others, value]
+        mean = sum(present) / len(present)
+        if kind == "rloo":
+            result.append(value - sum(others) / len(others) if others else 0.0)
+        elif kind == "centered":
+            result.append(value - mean)
+        else:
+            std = math.sqrt(sum((other - mean) ** 2 for other in present) / len(present))
+            result.append((value - mean) / max(std, 1e-4))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -203,6 +324,14 @@ def test_a_group_without_signal_gets_exactly_zero(kind, values):
 def test_the_floor_keeps_noise_small():
     # std = 5e-7 is under the floor: (5e-7) / 1e-4 = 0.005 instead of 1
     assert group_advantages([0.5, 0.500001], "grpo") == pytest.approx([-0.005, 0.005], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["grpo", "centered", "rloo"])
+@given(values=scores)
+def test_advantages_equal_their_definition(kind, values):
+    expected = slow_advantages(values, kind)
+    for ours, theirs in zip(group_advantages(values, kind), expected, strict=True):
+        assert ours == (None if theirs is None else pytest.approx(theirs, abs=1e-9))
 
 
 def test_only_the_best_is_imitated_and_only_if_above_zero() -> None:

@@ -42,8 +42,9 @@ def policy_loss_of(recipe: LossRecipe) -> PolicyLoss:
 
 def ours(recipe: dict[str, Any], advantages: list[float], empty: tuple[int, ...] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Loss, gradient (B, T) and clip fraction of a `[stage.loss]` on the frozen batch; `empty` rows train nothing."""
-    named = NAMED_LOSSES.get(recipe.get("setting", ""), {})
-    starts = named.get("old_logprobs", "learner")  # on policy, unless said otherwise
+    starts = NAMED_LOSSES.get(recipe.get("setting", ""), {}).get(
+        "old_logprobs", "learner"
+    )  # on policy, unless said otherwise
     loss = LossRecipe.model_validate({"old_logprobs": starts} | recipe)
     trained = tensor(BATCH["mask"]).bool()
     trained[list(empty)] = False
@@ -132,6 +133,16 @@ def test_the_bounds_of_every_named_setting_act_on_the_frozen_batch_and_never_on_
     if name in ("grpo", "dr_grpo", "dapo"):
         on_policy = {key: value for key, value in LIKE_TRL[name].items() if key != "old_logprobs"}
         assert ours(on_policy, TRL["cases"][name]["advantages"])[2] == 0
+
+
+def test_the_clip_fraction_of_cispo_counts_the_capped_tokens_good_and_bad():
+    advantages = TRL["cases"]["cispo"]["advantages"]
+    ratio = (tensor(BATCH["learner"]) - tensor(BATCH["old"])).exp()
+    capped = (ratio > 5) & tensor(BATCH["mask"]).bool()
+    assert capped[tensor(advantages) > 0].any()
+    assert capped[tensor(advantages) < 0].any()
+    share = capped[tensor(advantages) != 0].sum() / tensor(BATCH["mask"]).sum()
+    assert ours({"setting": "cispo"}, advantages)[2].item() == pytest.approx(share.item())
 
 
 @pytest.mark.parametrize("name", ["cispo on policy", "cispo tis"])
@@ -295,6 +306,11 @@ def test_advantages_are_those_of_the_published_formula(kind, peer, name):
     exactly(tensor(values), tensor(PUBLISHED["advantages"][peer][name]))
 
 
+def test_centered_advantages_are_trls_without_scaling():
+    values = [value for group in REWARDS for value in group_advantages(group, "centered")]
+    exactly(tensor(values), tensor(TRL["cases"]["dr_grpo"]["advantages"]))
+
+
 def test_departure_an_answer_without_a_reward_trains_with_advantage_zero_in_trl_and_not_at_all_here():
     theirs = TRL["advantages with a missing reward"][:3]
     first, missing, last = group_advantages([REWARDS[0][0], None, REWARDS[0][2]], "grpo")
@@ -334,7 +350,12 @@ def test_a_named_setting_says_its_keys_and_can_be_read_again_from_the_resolved_r
             {"ratio": "sequence", "old_logprobs": "learner"},
             'ratio = "sequence" has no effect with old_logprobs = "learner"',
         ),
+        (
+            {"policy_loss": "cispo", "old_logprobs": "learner"},
+            'policy_loss = "cispo" has no effect with old_logprobs = "learner"',
+        ),
         ({"tis_cap": 2.0, "old_logprobs": "sampler"}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
+        ({"setting": "cispo", "tis_cap": 2.0}, 'tis_cap repeats the correction of old_logprobs = "sampler"'),
     ],
 )
 def test_a_loss_that_would_not_be_what_it_says_is_refused(keys, expected):

@@ -22,7 +22,7 @@ from sleuth.learn.losses import PolicyLoss
 from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
-from sleuth.learn.prefix_tree import prefix_tree
+from sleuth.learn.prefix_tree import gather_rows, prefix_tree
 
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3)
 
@@ -50,6 +50,21 @@ def test_the_projection_of_16_384_rows_onto_151_936_words_takes_few_launches_and
     forward_again = 0 if at_once else 8
     assert launched.names["mm"] + launched.names["addmm"] - forward_again == (96 if in_slices else 24)
     assert held.peak < 2.25e9
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_repeated_rows_have_the_same_gradient_on_both_paths(claimed: bool) -> None:
+    torch.manual_seed(0)
+    values, arrived = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.randn(9, 3, dtype=torch.float64)
+    numbers = torch.tensor([4, 0, 0, 4, 4, 1, 0, 4, 3])
+    with ClaimedCard() if claimed else torch.enable_grad():
+        rows = gather_rows(values, numbers)
+    with Launches() as launched:
+        rows.backward(arrived)
+    assert torch.equal(rows, values[numbers])
+    expected = torch.stack([arrived[numbers == row].sum(dim=0) for row in range(5)])
+    torch.testing.assert_close(values.grad, expected, rtol=0, atol=1e-12)
+    assert launched.repeated_sums == (not claimed), "index_add has a fixed order on a CPU only"
 
 
 def test_offloaded_a_card_holds_the_weights_and_the_host_what_is_stepped() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from claimed_card import ClaimedCard
@@ -17,6 +19,7 @@ from sleuth.learn.optim import (
     half_spacing,
     orthogonal,
     parameter_roles,
+    path_length,
     scheduled_learning_rate,
 )
 
@@ -89,9 +92,7 @@ def test_muon_updates_have_a_fifth_of_the_size_of_adamws_whatever_the_shape():
         weight = next(weight for key, weight in model.named_parameters() if name in key)
         before = weight.detach().clone()
         give_gradients(model, 0)
-        stored = {key: weight.detach().clone() for key, weight in model.named_parameters()}
-        changed = optimiser_for(model, name="muon").step()
-        assert changed == sum(int((stored[key] != weight).sum()) for key, weight in model.named_parameters())
+        optimiser_for(model, name="muon").step()
         size = (weight.detach() - before).square().mean().sqrt().item() / 1e-2
         assert 0.13 < size < 0.25, name
 
@@ -130,6 +131,48 @@ def test_muon_multiplies_in_bf16_only_where_the_processor_can(make_model, monkey
     assert dtypes(has_bf16=False) == {torch.float32}
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_three_and_three_steps_equal_six(make_model, name):
+    def run(model, optimiser, seeds):
+        for seed in seeds:
+            give_gradients(model, seed)
+            optimiser.step()
+
+    settings = {"name": name, "schedule": "cosine", "warmup_steps": 2, "weight_decay": 0.1}
+    straight = make_model("llama")
+    run(straight, optimiser_for(straight, **settings), range(6))
+
+    stopped = make_model("llama")
+    first = optimiser_for(stopped, **settings)
+    run(stopped, first, range(3))
+    state = copy.deepcopy(first.state_dict())
+    second = optimiser_for(stopped, **settings)
+    second.load_state_dict(state)
+    run(stopped, second, range(3, 6))
+    for key, weight in stopped.named_parameters():
+        assert torch.equal(weight, straight.get_parameter(key)), key
+
+
+@pytest.mark.parametrize("chunk", [7, 2**18])
+def test_adamw_in_chunks_makes_the_steps_of_torchs(make_model, monkeypatch, chunk):
+    monkeypatch.setattr(optim, "CHUNK", chunk)
+    ours, theirs = make_model("llama"), make_model("llama")
+    optimiser = optimiser_for(ours, betas=(0.8, 0.95))
+    plain = torch.optim.AdamW(theirs.parameters(), lr=1e-2, betas=(0.8, 0.95), weight_decay=0.0)
+    for seed in range(3):
+        give_gradients(ours, seed)
+        give_gradients(theirs, seed)
+        optimiser.step()
+        plain.step()
+    for key, weight in ours.named_parameters():
+        torch.testing.assert_close(weight, theirs.get_parameter(key), rtol=1e-5, atol=1e-6, msg=key)
+    state, expected = optimiser.parts["adamw"].state, plain.state
+    mine, other = (state[ours.lm_head.weight], expected[theirs.lm_head.weight])
+    assert mine.keys() == other.keys()
+    for key, value in mine.items():
+        torch.testing.assert_close(value, other[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
 def mixed_model(make_model):
     """In bf16, but for its norms, as some models keep them."""
     model = make_model("llama").to(torch.bfloat16)
@@ -140,11 +183,10 @@ def mixed_model(make_model):
 
 
 @pytest.mark.parametrize("claimed", [False, True])
-@pytest.mark.parametrize(("batch", "chunk"), [(1, 8), (200, 2**18), (2**24, 2**18)])
-def test_weights_stepped_in_lists_are_those_stepped_one_by_one(make_model, monkeypatch, claimed, batch, chunk):
+@pytest.mark.parametrize("batch", [1, 200, 2**24])
+def test_weights_stepped_in_lists_are_those_stepped_one_by_one(make_model, monkeypatch, claimed, batch):
     """Bit for bit, through masters and without them, also the gradients that add up in two passes."""
     monkeypatch.setattr(optim, "CARD_BATCH", batch)
-    monkeypatch.setattr(optim, "CHUNK", chunk)
     model = mixed_model(make_model)
     masters = MasterWeights(model)
     optimiser = Optimiser(model, masters.tensors, Optimisation(steps=9, learning_rate=1e-2, weight_decay=0.1))
@@ -174,6 +216,23 @@ def test_weights_stepped_in_lists_are_those_stepped_one_by_one(make_model, monke
             assert torch.equal(masters.tensors[name], weight), name
             assert torch.equal(model.get_parameter(name), weight.to(before[name].dtype)), name
         assert changed == sum(int((before[name] != weight).sum()) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_a_step_counts_the_elements_that_changed_as_they_are_stored(make_model, monkeypatch, name, stored):
+    monkeypatch.setattr(optim, "CHUNK", 50)
+    model = make_model("llama").to(stored)
+    masters = {key: weight.detach().float().clone().requires_grad_() for key, weight in model.named_parameters()}
+    optimiser = Optimiser(model, masters, Optimisation(steps=9, learning_rate=1e-4, name=name))
+    generator = torch.Generator().manual_seed(0)
+    for master in masters.values():
+        master.grad = torch.randn(master.shape, generator=generator)
+        master.grad[torch.rand(master.shape, generator=generator) < 0.5] = 0
+    changed = optimiser.step()
+    seen = sum(int((masters[key].to(stored) != weight).sum()) for key, weight in model.named_parameters())
+    assert changed == seen
+    assert 0 < seen < sum(weight.numel() for weight in model.parameters())
 
 
 def test_a_step_makes_no_array_as_large_as_a_weight(make_model, monkeypatch):
@@ -211,6 +270,12 @@ def test_changes_below_half_the_spacing_are_rounded_away(dtype: torch.dtype) -> 
     assert ((exact + 1.02 * away).to(dtype) != weights).all()
 
 
+def test_half_the_spacing_of_bfloat16_is_a_512th_to_a_256th() -> None:
+    weights = torch.tensor([1.0, -1.5, 1.9921875, 2.0], dtype=torch.bfloat16)
+    assert half_spacing(weights).tolist() == [2**-8, 2**-8, 2**-8, 2**-7]
+    assert half_spacing(torch.zeros(1, dtype=torch.bfloat16)) < 1e-39
+
+
 def test_a_rate_of_1e_7_changes_a_thousandth_of_typical_weights() -> None:
     model = nn.Linear(1000, 1000, bias=False)
     with torch.no_grad():
@@ -220,3 +285,19 @@ def test_a_rate_of_1e_7_changes_a_thousandth_of_typical_weights() -> None:
     assert resolution.share(1e-6) == pytest.approx(0.013, abs=0.002)
     assert resolution.share(resolution.distance(0.01)) == pytest.approx(0.01, abs=0.005)
     assert UpdateResolution(model.float()).share(1e-7) == 1
+
+
+def test_the_path_length_is_the_sum_of_learning_rates() -> None:
+    settings = Optimisation(steps=4, learning_rate=1.0, warmup_steps=2)
+    assert (path_length(settings, 4), path_length(settings, 1)) == (3.5, 0.5)
+
+
+def test_small_steps_add_up_in_the_masters() -> None:
+    model = nn.Linear(8, 8, bias=False).bfloat16()
+    nn.init.constant_(model.weight, 1.0)
+    masters = MasterWeights(model)
+    for _ in range(100):
+        for tensor in masters.tensors.values():
+            tensor.data -= 1e-4
+        masters.publish()
+    assert 1 - float(model.weight[0, 0].detach()) == pytest.approx(0.01, abs=2**-8)

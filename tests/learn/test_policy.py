@@ -8,65 +8,71 @@ from functools import partial
 import pytest
 import torch
 from padded import whole
-from torch import Tensor
 
-from sleuth.learn.batch import Batch, Row, collate
+from sleuth.learn.batch import Row, collate
 from sleuth.learn.logprobs import token_logprobs
 from sleuth.learn.losses import PolicyLoss, kl_penalty, token_weights
 from sleuth.learn.master_weights import MasterWeights
 from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, frozen_copy
-from sleuth.learn.prefix_tree import prefix_tree
+from sleuth.learn.prefix_tree import pack, prefix_tree
 from sleuth.types import SleuthError
 
 WHOLE = 10**9
 SETTINGS = Optimisation(steps=10, learning_rate=1e-3, warmup_steps=2, weight_decay=0.01)
 LOSS = PolicyLoss(clip_low=0.2, clip_high=0.28, tis_cap=2.0, beta=0.1)
-BY_ROW = dataclasses.replace(LOSS, old_logprobs="sampler", ratio="sequence", tis_cap=None)
 
 
-def gradient(make_model, batch: Batch, loss: PolicyLoss = LOSS, budget: int = WHOLE, **options) -> tuple[float, Tensor]:
-    policy = Policy(make_model(), SETTINGS, frozen_copy(make_model(seed=1)))
-    return policy.gradient(batch, loss, budget=budget, **options)
+def gradients_of(model, batch, loss: PolicyLoss, budget: int):
+    """Loss and gradients, added up over micro-batches by hand."""
+    reference = frozen_copy(model)
+    with torch.no_grad():
+        reference.get_input_embeddings().weight.mul_(1.1)
+    model.zero_grad()
+    total = 0.0
+    for part in pack(batch, budget):
+        logprobs, _ = token_logprobs(model, part)
+        with torch.no_grad():
+            ref, _ = token_logprobs(reference, part)
+        share, _ = loss(part.rows, logprobs, ref)
+        share.backward()
+        total += share.item()
+    return total, [parameter.grad.clone() for parameter in model.parameters()]
 
 
-def assert_same(ours: tuple[float, Tensor], theirs: tuple[float, Tensor]) -> None:
-    assert ours[0] == pytest.approx(theirs[0], abs=1e-6)
-    assert theirs[1].norm() > 0
-    assert (ours[1] - theirs[1]).norm() <= 1e-5 * theirs[1].norm()
+def assert_same_gradients(ours, theirs):
+    norm = torch.cat([gradient.flatten() for gradient in theirs]).norm()
+    difference = torch.cat([(a - b).flatten() for a, b in zip(ours, theirs, strict=True)]).norm()
+    assert norm > 0
+    assert difference <= 1e-5 * norm
 
 
 # -- how the batch is cut does not matter ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normalise", ["token", "sequence", "constant"])
-def test_loss_and_gradients_do_not_depend_on_how_the_batch_is_cut(make_model, make_rows, normalise):
-    batch = collate(make_rows(9), normalise=normalise, constant=30)
-    for loss in (LOSS, BY_ROW):
-        whole_batch = gradient(make_model, batch, loss)
-        for options in ({"budget": 1}, {"budget": 40}, {"budget": 75}, {"budget": 60, "by_row": True}):
-            assert_same(gradient(make_model, batch, loss, **options), whole_batch)
+@pytest.mark.parametrize("budget", [1, 40, 75])
+def test_loss_and_gradients_do_not_depend_on_how_the_batch_is_cut(make_model, make_rows, normalise, budget):
+    model, batch = make_model(), collate(make_rows(9), normalise=normalise, constant=30)
+    assert len(pack(batch, budget)) > 1
+    whole, whole_gradients = gradients_of(model, batch, LOSS, WHOLE)
+    cut, cut_gradients = gradients_of(model, batch, LOSS, budget)
+    assert cut == pytest.approx(whole, abs=1e-6)
+    assert_same_gradients(cut_gradients, whole_gradients)
 
 
-@pytest.mark.parametrize("loss", [LOSS, BY_ROW], ids=["tokens", "rows"])
-def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows, loss):
-    updates = [
-        Policy(make_model(), SETTINGS, frozen_copy(make_model(seed=1))).update(
-            collate(make_rows(9)), loss, budget=budget
-        )
-        for budget in (1, 60, WHOLE)
-    ]
+def test_an_update_does_not_depend_on_how_the_batch_is_cut(make_model, make_rows):
+    updates = []
+    for budget in (1, 60, WHOLE):
+        model = make_model()
+        policy = Policy(model, SETTINGS, reference=frozen_copy(make_model(seed=1)))
+        updates.append(policy.update(collate(make_rows(9)), LOSS, budget=budget))
     for update in updates[:-1]:
         for name in ("loss", "entropy", "kl", "sampler_learner_kl", "clip_fraction", "gradient_norm"):
             assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
+        assert update.tokens_computed == updates[-1].tokens_computed, "limb by limb all are shared"
         assert update.tokens_dense == updates[-1].tokens_dense
-    computed = [update.tokens_computed for update in updates]
-    assert computed[-1] < updates[-1].tokens_dense
-    if loss is LOSS:
-        assert len({*computed}) == 1, "limb by limb all are shared"
-    else:
-        assert computed[0] == updates[0].tokens_dense, "one row at a time shares nothing"
-        assert computed[0] > computed[1] >= computed[2]
+    assert updates[-1].tokens_computed < updates[-1].tokens_dense
 
 
 def test_the_reference_keeps_to_the_budget_too(make_model, make_rows):
@@ -76,6 +82,45 @@ def test_the_reference_keeps_to_the_budget_too(make_model, make_rows):
     Policy(make_model(), SETTINGS, reference=reference).update(batch, LOSS, budget=40)
     assert len(seen) > 1
     assert max(seen) <= 40
+
+
+def test_a_loss_of_whole_rows_takes_packs_that_repeat_what_they_share(make_model, make_rows):
+    loss = dataclasses.replace(LOSS, old_logprobs="sampler", ratio="sequence", tis_cap=None)
+    updates = [
+        Policy(make_model(), SETTINGS, reference=frozen_copy(make_model(seed=1))).update(
+            collate(make_rows(9)), loss, budget=budget
+        )
+        for budget in (1, 60, WHOLE)
+    ]
+    for update in updates[:-1]:
+        for name in ("loss", "entropy", "kl", "clip_fraction", "gradient_norm"):
+            assert getattr(update, name) == pytest.approx(getattr(updates[-1], name), rel=1e-5, abs=1e-6), name
+    computed = [update.tokens_computed for update in updates]
+    assert computed[0] == updates[0].tokens_dense, "one row at a time shares nothing"
+    assert computed[0] > computed[1] >= computed[2]
+
+
+def test_a_gradient_row_by_row_is_the_same(make_model, make_rows):
+    policy, batch = Policy(make_model(), SETTINGS), collate(make_rows(9))
+    loss = dataclasses.replace(LOSS, beta=0.0)
+    (shared, ours), (apart, theirs) = (
+        policy.gradient(batch, loss, budget=60, by_row=by_row) for by_row in (False, True)
+    )
+    assert shared == pytest.approx(apart, abs=1e-6)
+    assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_the_loss_is_what_a_loop_over_rows_and_tokens_gives(make_model, make_rows):
+    model, rows = make_model(), make_rows(5)
+    loss = PolicyLoss(old_logprobs="sampler", clip_low=0.2, clip_high=0.28)
+    expected, count = 0.0, sum(sum(row.trained) for row in rows)
+    for row in rows:
+        logits = model(torch.tensor([row.tokens])).logits[0].log_softmax(dim=-1)
+        for token in range(1, len(row.tokens)):
+            if row.trained[token]:
+                ratio = (logits[token - 1, row.tokens[token]] - row.sampler_logprobs[token]).exp().item()
+                expected -= min(ratio * row.advantage, min(max(ratio, 0.8), 1.28) * row.advantage) / count
+    assert Policy(model, SETTINGS).update(collate(rows), loss, budget=40).loss == pytest.approx(expected, rel=1e-5)
 
 
 def test_tis_and_kl_enter_the_loss_token_by_token(make_model, make_rows):
@@ -124,15 +169,19 @@ def test_advantages_and_log_probabilities_of_retrieved_tokens_change_nothing(mak
     disturbed = dataclasses.replace(
         batch, advantages=batch.advantages + noise, sampler_logprobs=batch.sampler_logprobs - noise
     )
-    (loss, ours), (other_loss, theirs) = (gradient(make_model, one) for one in (batch, disturbed))
+    loss, gradients = gradients_of(make_model(), batch, LOSS, WHOLE)
+    other_loss, other_gradients = gradients_of(make_model(), disturbed, LOSS, WHOLE)
     assert other_loss == loss
-    assert torch.equal(ours, theirs)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, other_gradients, strict=True))
 
 
 def test_a_row_of_zero_weight_changes_nothing(make_model, make_rows):
     rows = make_rows(4)
     filler = Row(tokens=(1, 2, 3), trained=(False, False, False), sampler_logprobs=(0.0, 0.0, 0.0))
-    assert_same(*(gradient(make_model, collate(some), budget=1) for some in ([*rows, filler], rows)))
+    loss, gradients = gradients_of(make_model(), collate(rows), LOSS, 1)
+    other_loss, other_gradients = gradients_of(make_model(), collate([*rows, filler]), LOSS, 1)
+    assert other_loss == pytest.approx(loss, abs=1e-7)
+    assert_same_gradients(other_gradients, gradients)
 
 
 # -- what an update tells --------------------------------------------------------------------------------------------
@@ -155,6 +204,28 @@ def test_an_update_tells_its_statistics_as_weighted_means(make_model, make_rows)
     assert update.sampler_learner_kl == pytest.approx((gap.exp() - 1 - gap).mean().item(), rel=1e-5)
     assert update.learning_rate == SETTINGS.learning_rate / 2, "the first of two warm-up steps"
     assert update.tokens_trained == int(trained.sum())
+
+
+def test_the_learners_own_pass_as_old_never_clips(make_model, make_rows):
+    update = Policy(make_model(), SETTINGS).update(collate(make_rows()), PolicyLoss(), budget=WHOLE)
+    assert update.clip_fraction == 0
+    assert update.kl is None
+
+
+def test_updates_make_rewarded_tokens_likelier(make_model, make_rows):
+    rows = [dataclasses.replace(row, advantage=1.0 if index % 2 else -1.0) for index, row in enumerate(make_rows(8))]
+    model, batch = make_model(), collate(rows)
+
+    def gain() -> float:
+        with torch.no_grad():
+            logprobs, _ = token_logprobs(model, whole(batch))
+        return (logprobs * batch.advantages * batch.weights).sum().item()
+
+    before = gain()
+    policy = Policy(model, Optimisation(steps=5, learning_rate=1e-3))
+    for _ in range(5):
+        policy.update(batch, PolicyLoss(), budget=60)
+    assert gain() > before + 0.1
 
 
 def test_supervision_lowers_the_cross_entropy(make_model, make_rows):
@@ -198,6 +269,11 @@ def test_a_loss_that_needs_the_samplers_log_probabilities_says_so(make_model, ma
     assert policy.update(silent, PolicyLoss(), budget=WHOLE).sampler_learner_kl is None
 
 
+def test_tis_with_the_samplers_ratio_would_count_the_mismatch_twice():
+    with pytest.raises(ValueError, match="tis_cap"):
+        PolicyLoss(old_logprobs="sampler", tis_cap=2.0)
+
+
 # -- gradient checkpointing --------------------------------------------------------------------------------------------
 
 
@@ -235,12 +311,32 @@ def test_masters_remember_steps_that_bf16_weights_cannot_show(make_model, make_r
         assert torch.equal(weight, policy.masters.tensors[name].to(torch.bfloat16)), name
 
 
+def test_masters_add_up_the_gradients_of_all_micro_batches(make_model, make_rows):
+    norms = []
+    for budget in (1, WHOLE):
+        policy = Policy(make_model().to(torch.bfloat16), SETTINGS)
+        norms.append(policy.update(collate(make_rows(6)), PolicyLoss(), budget=budget).gradient_norm)
+    assert norms[0] == pytest.approx(norms[1], rel=0.02), "bf16 rounds to about 0.4 %"
+
+
 def test_fp32_weights_are_their_own_masters(make_model, make_rows):
     model = make_model()
     policy = Policy(model, SETTINGS)
     assert all(tensor is model.get_parameter(name) for name, tensor in policy.masters.tensors.items())
     assert policy.state_dict()["masters"] == {}
     assert policy.update(collate(make_rows()), PolicyLoss(), budget=60).changed_weights_fraction > 0.9
+
+
+def test_changed_weights_fraction_counts_bits(make_model, make_rows):
+    model = make_model()
+    model.requires_grad_(False)
+    model.model.norm.weight.requires_grad_()  # 32 elements, the only ones that are stepped
+    update = Policy(model, SETTINGS).update(collate(make_rows()), PolicyLoss(), budget=WHOLE)
+    assert update.changed_weights_fraction == 1.0
+    still = Policy(model, Optimisation(steps=1, learning_rate=0.0)).update(
+        collate(make_rows()), PolicyLoss(), budget=WHOLE
+    )
+    assert still.changed_weights_fraction == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -311,7 +407,10 @@ def test_rows_without_an_advantage_are_not_computed_and_change_no_gradient(make_
     batch = collate(rows)
     assert batch.with_advantage().tokens.shape[0] == 3
     loss = dataclasses.replace(LOSS, beta=0.0)
-    assert_same(*(gradient(make_model, some, loss) for some in (batch.with_advantage(), batch)))
+    whole, whole_gradients = gradients_of(make_model(), batch, loss, WHOLE)
+    with_advantage, gradients_with_advantage = gradients_of(make_model(), batch.with_advantage(), loss, WHOLE)
+    assert with_advantage == pytest.approx(whole, abs=1e-7)
+    assert_same_gradients(gradients_with_advantage, whole_gradients)
 
 
 def test_with_a_kl_term_every_row_is_computed(make_model, make_rows):

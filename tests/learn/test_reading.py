@@ -16,8 +16,10 @@ from sleuth.read.initial_weights import (
     COPYING_HEAD,
     LOOKING_BACK,
     MATCHING,
+    SHORTEST,
     begin_with_reading,
     company_vectors,
+    rarity,
     spelling_vectors,
 )
 from sleuth.recipe import InitRecipe
@@ -90,6 +92,17 @@ def test_a_word_of_the_question_attends_to_the_same_word_of_the_passage(layer, h
     assert sum(of_passage) / len(of_passage) > passage
 
 
+def test_the_sentence_that_shares_words_with_the_question_is_matched_most():
+    """By hand: six words of the question stand in one sentence of ten, so it gets all of the matches."""
+    for seed in range(5):
+        tokens, places = asked_again(seed)
+        weights = attention(tokens, 0, 0)[-QUESTION:, QUESTION:-QUESTION].sum(dim=0)  # of the passage's tokens
+        by_sentence = weights.view(10, SENTENCE).sum(dim=1)
+        right = (places[0] - QUESTION) // SENTENCE
+        assert by_sentence.argmax() == right
+        assert by_sentence[right] > 0.9 * by_sentence.sum()
+
+
 @torch.no_grad()
 def test_the_copying_head_raises_the_logit_of_the_token_that_it_attends_to():
     model: Any = fresh()
@@ -109,6 +122,14 @@ def test_the_same_shape_seed_and_texts_give_the_same_weights():
         begin_with_reading(twin, words(), passages, seed=3)
     for one, other in zip(*(twin.state_dict().values() for twin in twins), strict=True):
         assert torch.equal(one, other)
+
+
+def test_frequent_words_have_short_embeddings():
+    passages = [[0, 1], [0, 2], [0, 3]] * 400  # word 0 in all 1,200, words 1 to 3 in 400 each, word 4 in none
+    lengths = rarity(passages, 5)
+    assert lengths[0] == pytest.approx(SHORTEST)  # log(1200 / 1201) / 6 is below it
+    assert lengths[1] == pytest.approx(SHORTEST)  # log(1200 / 401) / 6 = 0.18 too
+    assert lengths[4] == pytest.approx(1.0)  # log(1200 / 1) / 6 = 1.18
 
 
 def test_words_are_near_others_that_are_spelled_alike():

@@ -30,6 +30,14 @@ def short_of(most: int) -> Callable[[int], int]:
     return update
 
 
+def test_one_process_halves_the_budget_until_it_fits_and_stores_nothing() -> None:
+    said: list[str] = []
+    noted: list[int] = []
+    budget = TokenBudget(4_096, said.append, note=noted.append)
+    assert budget.run(short_of(1_500)) == 1_024
+    assert (len(said), noted) == (2, [])
+
+
 def test_on_ranks_the_failed_budget_is_stored_and_the_run_ends(tmp_path: Path) -> None:
     shortages = Shortages(tmp_path / "out_of_memory")
     for tokens in (4_096, 2_048):
@@ -51,6 +59,14 @@ def test_below_the_minimum_budget_nothing_is_stored_and_no_restart_helps() -> No
         budget.run(short_of(1))
     assert not isinstance(caught.value, TransientError)
     assert noted == []
+
+
+def test_other_errors_are_raised_unchanged() -> None:
+    def fail(tokens: int) -> None:
+        raise RuntimeError("another thing")
+
+    with pytest.raises(RuntimeError, match="another thing"):
+        TokenBudget(4_096, print, Ranks(rank=0, world=2)).run(fail)
 
 
 @pytest.mark.parametrize("of_reference", [False, True])

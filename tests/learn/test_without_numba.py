@@ -41,15 +41,24 @@ print(json.dumps([[one.tokens for one in written], [one.logprobs for one in writ
 """
 
 
-@pytest.mark.slow
-def test_tokens_and_gradients_are_those_of_the_compiled_loops():
+@pytest.fixture(scope="module")
+def results() -> list[list]:
+    """What the script prints with numba, and without it."""
     scripts = ["import sys\n" + SCRIPT, HIDE + SCRIPT]
     done = [subprocess.run([sys.executable, "-c", each], capture_output=True, text=True) for each in scripts]
     assert [one.returncode for one in done] == [0, 0], done[1].stderr[-2000:]
-    results = [json.loads(one.stdout.splitlines()[-1]) for one in done]
-    (tokens, logprobs, *update, with_numba), (torch_tokens, torch_logprobs, *torch_update, without) = results
-    assert (with_numba, without) == (True, False)
+    return [json.loads(one.stdout.splitlines()[-1]) for one in done]
+
+
+@pytest.mark.slow
+def test_numba_is_not_needed_to_sample_and_to_train(results):
+    assert [result[-1] for result in results] == [True, False]
+
+
+@pytest.mark.slow
+def test_tokens_and_gradients_are_those_of_the_compiled_loops(results):
+    (tokens, logprobs, *update), (torch_tokens, torch_logprobs, *torch_update) = results
     assert torch_tokens == tokens
     for ours, torchs in zip(logprobs, torch_logprobs, strict=True):
         assert torchs == pytest.approx(ours, abs=1e-4)
-    assert torch_update == pytest.approx(update, rel=1e-4)
+    assert torch_update[:3] == pytest.approx(update[:3], rel=1e-4)

@@ -203,6 +203,12 @@ def test_a_judge_that_errs_does_so_in_its_share_of_verdicts_and_always_in_the_sa
     assert scores_of(judge, MANY) == found
 
 
+def test_in_both_orders_few_errors_are_left_and_the_others_are_ties():
+    found = scores_of(BothOrders(EndingJudge(flip=0.15)), MANY)
+    assert found.count(0.0) / 4_000 == pytest.approx(0.15**2, abs=0.01)
+    assert found.count(0.5) / 4_000 == pytest.approx(2 * 0.15 * 0.85, abs=0.03)
+
+
 def test_asked_in_one_order_a_judge_of_places_favours_about_half():
     found = scores_of(OneOrder(Compares(lambda first, second: 1.0)), MANY[:400])
     assert 150 < found.count(1.0) < 250
