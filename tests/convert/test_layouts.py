@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from sleuth.convert.inert import DTensor, Inert, OtherPlacement, Replicate, Shard
+from sleuth.convert.inert import DTensor, Inert, OtherPlacement, Replicate, Shard, fields_of
 from sleuth.convert.layouts import TensorPart, WholeTensor, assemble_tensor
 from sleuth.types import SleuthError
 
@@ -101,6 +101,13 @@ def test_plain_row_shards_are_joined_and_plain_copies_are_taken_once() -> None:
     assert assembled([torch.tensor(4.0)] * 2, ()) == 4.0
 
 
+@pytest.mark.parametrize("stop", [1, 3, 5, 7])
+def test_any_range_of_rows_can_be_read(stop: int) -> None:
+    whole = assemble_tensor(VALUES.split(2), (7, 5), "w")
+    for start in range(stop):
+        assert torch.equal(whole.rows(start, stop), VALUES[start:stop])
+
+
 def test_a_wrong_shape_is_reported_with_both_shapes() -> None:
     with pytest.raises(SleuthError, match=r"^w is 7 x 5, but 7 x 6 in the model of config.json$"):
         assembled(VALUES.split(3), (7, 6))
@@ -129,6 +136,12 @@ def test_states_that_torch_never_writes_are_reported_in_one_line(entries: list) 
         assembled(entries)
 
 
+def test_a_state_is_a_dictionary_or_a_pair_with_slots() -> None:
+    assert fields_of({"a": 1}) == fields_of((None, {"a": 1})) == fields_of(({}, {"a": 1})) == {"a": 1}
+    with pytest.raises(TypeError):
+        fields_of((1, 2))
+
+
 def boxes(*offsets: tuple[int, int]) -> WholeTensor:
     """4 x 4 in boxes of 2 x 2."""
     parts = tuple(TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in offsets)
@@ -151,3 +164,10 @@ def test_parts_that_fill_the_shape_are_complete() -> None:
 )
 def test_parts_that_do_not_fill_it_are_not(offsets: tuple) -> None:
     assert not boxes(*offsets).is_complete()
+
+
+def test_boxes_that_touch_do_not_overlap() -> None:
+    first, beside, across = (TensorPart(offset=offset, tensor=torch.ones(2, 2)) for offset in ((0, 0), (0, 2), (1, 1)))
+    assert not first.overlaps(beside)
+    assert first.overlaps(across)
+    assert beside.overlaps(across)

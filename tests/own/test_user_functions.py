@@ -123,6 +123,12 @@ def test_two_files_of_one_name_are_two_modules(write: Write) -> None:
     assert [load_function(f"{folder}/mine.py:f").call(None) for folder in "aba"] == ["a", "b", "a"]
 
 
+def test_an_installed_package_is_found_by_its_name() -> None:
+    function = load_function("json.encoder:JSONEncoder")
+    assert function.name == "json.encoder:JSONEncoder"
+    assert "json/encoder.py" in function.sources
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_models import FAMILIES
 
 from sleuth.cli.plan import COLUMNS
 from sleuth.host.hardware import CARDS, read_cards
@@ -16,7 +17,7 @@ from sleuth.kernels.card_pass import PAGE
 from sleuth.learn.models import random_model
 from sleuth.plan.fit import CardPlan, plan_for_cards, plan_for_cpu
 from sleuth.plan.memory import CPU, CUDA, LearnerMemory, Passes, total
-from sleuth.plan.phases import Phase, played_by
+from sleuth.plan.phases import Machine, Phase, phases_of, played_by
 from sleuth.plan.shapes import PUBLISHED, ModelShape, random_shape, read_shape, shape_of
 from sleuth.recipe import Recipe, SupervisedRecipe, WorldTextRecipe, load_recipe
 from sleuth.recipe.training import LoraRecipe
@@ -74,6 +75,7 @@ def test_a_warm_start_plays_within_the_cache_of_the_stage_after_it(make_recipe) 
     [
         ("[]", "is not a JSON object"),
         ('{"text_config": "none"}', "text_config = 'none' in its config: should be an object"),
+        ('{"num_attention_heads": 0, "head_dim": "x"}', "and no num_attention_heads and no"),
         (
             '{"hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}',
             "its config has no num_attention_heads and no intermediate_size",
@@ -86,6 +88,12 @@ def test_a_config_without_a_shape_is_one_line(tmp_path: Path, config: str, expec
     with pytest.raises(SleuthError, match=re.escape(expected)) as refused:
         shape_of(str(tmp_path))
     assert "\n" not in str(refused.value)
+
+
+def test_a_change_that_the_recipe_does_not_allow_is_not_proposed(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", 'stage.1.engine={urls=["http://127.0.0.1:1"]}')
+    planned = plan_for_cards(recipe, read_cards("24GB"))
+    assert planned.change is None or not any("lora" in key for key in planned.change.keys)
 
 
 @pytest.fixture
@@ -106,6 +114,26 @@ def phase(plan: CardPlan, name: str) -> Phase:
     return next(phase for phase in plan.phases if phase.name == name)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_weights_of_a_config_are_those_of_the_model(family: str) -> None:
+    model = FAMILIES[family]()
+    shape = read_shape(model.config.to_dict(), family)
+    assert shape.weights == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("Qwen3-0.6B", 596_049_920), ("Qwen2.5-3B", 3_085_938_688), ("Qwen3-4B", 4_022_468_096)],
+)
+def test_published_shapes_have_the_weights_that_the_hub_counts(name: str, weights: int) -> None:
+    assert read_shape(PUBLISHED[name], name).weights == weights
+
+
+def test_a_token_of_the_cache_takes_what_is_published_of_it() -> None:
+    kibibytes = {name: read_shape(PUBLISHED[name], name).bytes_per_token(2) / 1024 for name in PUBLISHED}
+    assert (kibibytes["Qwen3-0.6B"], kibibytes["Qwen2.5-3B"], kibibytes["Qwen3-4B"]) == (112, 36, 144)
+
+
 def test_a_model_that_cannot_be_reached_has_its_published_shape_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     shape, note = shape_of("Qwen/Qwen3-4B-Instruct-2507")
@@ -115,15 +143,6 @@ def test_a_model_that_cannot_be_reached_has_its_published_shape_with_a_line(monk
     )
     with pytest.raises(SleuthError, match=r"nobody/nothing.*; the plan needs its config\.json"):
         shape_of("nobody/nothing")
-
-
-@pytest.mark.parametrize(
-    ("name", "weights", "kibibytes"),
-    [("Qwen3-0.6B", 596_049_920, 112), ("Qwen2.5-3B", 3_085_938_688, 36), ("Qwen3-4B", 4_022_468_096, 144)],
-)
-def test_published_shapes_have_the_weights_and_the_cache_that_are_published(name, weights, kibibytes) -> None:
-    shape = read_shape(PUBLISHED[name], name)
-    assert (shape.weights, shape.bytes_per_token(2)) == (weights, kibibytes * 1024)
 
 
 SHAPE = ModelShape(layers=2, width=8, heads=2, kv_heads=1, head_dim=4, mlp=16, vocabulary=32, tied=True, qk_norm=True)
@@ -136,21 +155,16 @@ def learner(**changes: object) -> LearnerMemory:
     return LearnerMemory(passes=passes, **(settings | {"ranks": 1, "offload": False} | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("changes", "held", "host"),
-    [
-        ({}, {"weights": 2, "masters": 4, "optimiser": 8, "reference": 2}, {}),
-        ({"ranks": 4}, {"weights": 2, "masters": 1, "optimiser": 2, "reference": 0.5}, {}),
-        ({"offload": True}, {"weights": 2, "reference": 2}, {"masters": 4, "optimiser": 8}),
-    ],
-)
-def test_the_learner_holds_weights_masters_moments_and_reference(changes, held, host) -> None:
-    """Bytes a weight; ranks have shards of all but the whole model."""
+def test_one_process_holds_weights_masters_moments_and_reference() -> None:
     assert SHAPE.weights == WEIGHTS
-    found = learner(**changes).state()
-    assert found == tuple({name: size * WEIGHTS for name, size in place.items()} for place in (held, host))
-    if host:
-        assert learner(**changes).update(64, 64)[1]["gradients"] == 4 * WEIGHTS
+    held, host = learner().state()
+    assert held == {"weights": 2 * WEIGHTS, "masters": 4 * WEIGHTS, "optimiser": 8 * WEIGHTS, "reference": 2 * WEIGHTS}
+    assert host == {}
+
+
+def test_ranks_hold_shards_of_all_but_the_whole_model() -> None:
+    held, _ = learner(ranks=4).state()
+    assert held == {"weights": 2 * WEIGHTS, "masters": WEIGHTS, "optimiser": 2 * WEIGHTS, "reference": WEIGHTS // 2}
 
 
 def test_a_teacher_has_the_weights_of_its_own_shape() -> None:
@@ -161,6 +175,14 @@ def test_a_teacher_has_the_weights_of_its_own_shape() -> None:
     held, _ = learner(teacher=teacher, reference=False).frozen_pass(64, 64, teacher)
     assert held["activations"] == 64 * (teacher.forward_work + 2 * shape.width)
     assert set(held) <= {part for parts in COLUMNS.values() for part in parts}, "the table shows every part"
+
+
+def test_an_offloaded_state_is_on_the_host() -> None:
+    held, host = learner(offload=True).state()
+    assert held == {"weights": 2 * WEIGHTS, "reference": 2 * WEIGHTS}
+    assert host == {"masters": 4 * WEIGHTS, "optimiser": 8 * WEIGHTS}
+    _, host = learner(offload=True).update(64, 64)
+    assert host["gradients"] == 4 * WEIGHTS
 
 
 def test_adapters_alone_have_masters_moments_and_gradients() -> None:
@@ -178,6 +200,11 @@ def test_adapters_alone_have_masters_moments_and_gradients() -> None:
 def test_muon_keeps_one_moment_of_a_hidden_matrix() -> None:
     matrices = 2 * (64 + 32 + 32 + 64 + 3 * 128)
     assert learner(muon=True).moments == 4 * (2 * WEIGHTS - matrices)
+
+
+def test_recomputed_activations_are_the_inputs_of_layers_and_one_layer_more() -> None:
+    passes = learner(checkpointed=True).passes
+    assert passes.activations(100, 2) - passes.activations(100, 0) == 100 * 2 * (passes.layer - 2 * 8)
 
 
 def test_logits_of_a_card_come_in_larger_chunks() -> None:
@@ -211,12 +238,6 @@ def test_typical_siblings_share_the_full_pages_of_their_prompt(make_recipe) -> N
     assert need is not None
     assert need.typical == (16 * (lengths.prompt // PAGE) + 128 * own) * page
     assert need.typical < need.at_limit
-
-
-def test_a_change_that_the_recipe_does_not_allow_is_not_proposed(make_recipe) -> None:
-    recipe = make_recipe("Qwen3-4B", 'stage.1.engine={urls=["http://127.0.0.1:1"]}')
-    planned = plan_for_cards(recipe, read_cards("24GB"))
-    assert planned.change is None or not any("lora" in key for key in planned.change.keys)
 
 
 def test_a_closed_book_is_one_turn_without_results(make_recipe) -> None:
@@ -331,6 +352,16 @@ def test_the_random_weights_that_a_run_makes_are_planned_by_their_shape() -> Non
     assert held["weights"] == 4 * random_shape(first).weights
 
 
+def test_every_rank_of_a_larger_world_needs_less(make_recipe) -> None:
+    recipe = make_recipe("Qwen3-4B", "stage.1.gradient_checkpointing=true")
+    shape = read_shape(PUBLISHED["Qwen3-4B"], "")
+    updates = [
+        total(next(phase.bytes for phase in phases_of(recipe, shape, machine) if phase.name == "update"))
+        for machine in (Machine(device=CUDA, memory=80 * 10**9, ranks=ranks) for ranks in (1, 2, 4, 8))
+    ]
+    assert updates == sorted(updates, reverse=True)
+
+
 @pytest.mark.parametrize(
     ("text", "count", "name", "memory"),
     [
@@ -351,3 +382,8 @@ def test_cards_are_read_by_name_or_size(text: str, count: int, name: str, memory
 def test_an_unknown_card_is_named_with_those_that_are_known(text: str) -> None:
     with pytest.raises(ValueError, match=r"^(no card is called .* there are l4, a10, .*24GB|.* names no card)"):
         read_cards(text)
+
+
+def test_a_recipe_with_an_unknown_card_is_refused(make_recipe) -> None:
+    with pytest.raises(SleuthError, match=r"card = .h100.: no card is called 'h100'; the nearest is h100-80"):
+        make_recipe("Qwen3-4B", "card=h100")

@@ -51,6 +51,11 @@ def test_thousands_of_wrong_keys_take_no_time_and_few_lines(tmp_path: Path) -> N
         ("nme=x", "nme is no key here; the nearest is name"),
         ("stage.1.stpes=3", "stage.1.stpes is no key here; the nearest is stage.1.steps"),
         ("stage.1.loss.bta=3", "stage.1.loss.bta is no key here; the nearest is stage.1.loss.beta"),
+        ("stage.1.env.dialct=3", "stage.1.env.dialct is no key here; the nearest is stage.1.env.dialect"),
+        (
+            "stage.1.reward.0.scorrer=1",
+            "stage.1.reward.0.scorrer is no key here; the nearest is stage.1.reward.0.scorer",
+        ),
         (
             "stage.0.data.zzz=1",
             "stage.0.data.zzz is no key here; valid keys are questions, kinds, limit, ask_with, suite, per_set",
@@ -87,13 +92,17 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
     ("override", "expected"),
     [
         ("stage.1.steps=fifty", 'stage.1.steps = "fifty": should be a valid integer'),
+        ("stage.1.steps=1.5", "stage.1.steps = 1.5: should be a valid integer"),
+        ("stage.1.steps=true", "stage.1.steps = true: should be a valid integer"),
         ("stage.1.steps=0", "stage.1.steps = 0: should be greater than 0"),
         ("stage.1.learning_rate=inf", "stage.1.learning_rate = inf: should be a finite number"),
         ("stage.1.betas=3", "stage.1.betas = 3: should be a list"),
+        ("stage.1.betas=[0.9, 1.0]", "stage.1.betas.1 = 1.0: should be less than 1"),
         ("stage.1.betas=[0.9]", "stage.1.betas.1 is missing"),
         ("stage.1.env=3", "stage.1.env = 3: should be a table"),
         ("stage.1.env.index=3", "stage.1.env.index = 3: should be a path"),
         ('stage.1.env.index=""', 'stage.1.env.index = "": should name a file or a folder'),
+        ("stage.1.env.forced_search=1", "stage.1.env.forced_search = 1: should be a valid boolean"),
         (
             "stage.1.reward.0.scorer=serch_r1",
             'stage.1.reward.0.scorer = "serch_r1": should be "strict" or "search_r1" or "search_r1_format" or "slime" '
@@ -123,7 +132,10 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
             'stage.1.kind = "gpro": should be one of "supervised", "grpo", "evaluate", "warm_start", "annotate", '
             '"online_dpo", "win_rate", "probe", "gate", "reason"',
         ),
+        ("stage=3", "stage = 3: should be a list"),
         ("name=a b", 'name = "a b": should be letters, digits, dots, dashes and underscores'),
+        ("name=../x", 'name = "../x": should be letters, digits, dots, dashes and underscores'),
+        ("model=3", "model = 3: should be a valid string"),
     ],
 )
 def test_a_wrong_value_is_reported_with_what_would_be_right(demo: Path, override: str, expected: str) -> None:
@@ -135,6 +147,8 @@ def test_a_wrong_value_is_reported_with_what_would_be_right(demo: Path, override
     [
         ("stage.1.stop_after=101", "stage.1.stop_after = 101 is beyond steps = 100"),
         ("stage.1.warmup_steps=101", "stage.1.warmup_steps = 101 is beyond steps = 100"),
+        ("stage.1.samples_per_prompt=1", "stage.1.samples_per_prompt = 1: should be greater than or equal to 2"),
+        ("stage.1.min_siblings=9", "stage.1.min_siblings was deleted: a group is kept from two scores on"),
         ("stage.1.loss.std_floor=0.1", "stage.1.loss.std_floor was deleted: the smallest deviation is 1e-4"),
         ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt in context = 512"),
         ("stage.1.loss.normalise=constant", "stage.1.loss.constant is missing"),
@@ -256,6 +270,26 @@ def test_heads_that_do_not_fit_are_refused(pretraining: Path, heads: int, head_d
     assert expected in message(pretraining, *overrides)
 
 
+def test_a_missing_key_is_named_with_the_file_that_should_hold_it(demo: Path, write: Write) -> None:
+    path = write("short.toml", demo.read_text().replace("steps = 100\n", ""))
+    assert message(path) == f"{path}: stage.1.steps is missing"
+
+
+def test_a_missing_kind_is_named(demo: Path, write: Write) -> None:
+    path = write("short.toml", demo.read_text().replace('kind = "grpo"\n', ""))
+    assert message(path) == f"{path}: stage.1.kind is missing: it says what this table is"
+
+
+def test_a_table_in_place_of_a_list_of_tables_is_reported_with_the_right_header(demo: Path, write: Write) -> None:
+    path = write("single.toml", demo.read_text().replace("[[stage.reward]]", "[stage.reward]"))
+    assert message(path) == f"{path}: stage.1.reward is one table: should be a list of tables; write [[stage.reward]]"
+
+
+def test_a_misspelt_key_is_not_reported_as_missing_too(demo: Path, write: Write) -> None:
+    path = write("typo.toml", demo.read_text().replace("steps = 100\n", "stepz = 100\n"))
+    assert message(path) == f"{path}: stage.1.stepz is no key here; the nearest is stage.1.steps"
+
+
 def test_all_problems_are_reported_at_once(demo: Path) -> None:
     assert problems(
         demo,
@@ -286,33 +320,24 @@ def test_all_problems_are_reported_at_once(demo: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ("steps = 100\n", "", "stage.1.steps is missing"),
-        ('kind = "grpo"\n', "", "stage.1.kind is missing: it says what this table is"),
-        ("steps = 100\n", "stepz = 100\n", "stage.1.stepz is no key here; the nearest is stage.1.steps"),
-        (
-            "[[stage.reward]]",
-            "[stage.reward]",
-            "stage.1.reward is one table: should be a list of tables; write [[stage.reward]]",
-        ),
-        ("steps = 100", "steps = 0", "stage.1.steps = 0: should be greater than 0"),
-    ],
-)
-def test_an_error_of_a_file_names_that_file_also_in_what_extends_it(
-    demo: Path, write: Write, before: str, after: str, expected: str
-) -> None:
-    path = write("wrong.toml", demo.read_text().replace(before, after))
-    assert message(path) == f"{path}: {expected}"
-    assert message(write("child.toml", 'extends = "wrong.toml"\nseed = 1\n')) == f"{path}: {expected}"
+def test_an_error_in_a_parent_file_names_that_file(demo: Path, write: Write) -> None:
+    parent = write("parent.toml", demo.read_text().replace("steps = 100", "steps = 0"))
+    child = write("child.toml", 'extends = "parent.toml"\nseed = 1\n')
+    assert message(child) == f"{parent}: stage.1.steps = 0: should be greater than 0"
 
 
-def test_an_error_of_a_set_table_or_an_override_names_it(demo: Path, write: Write) -> None:
-    said = "stage.1.steps = 0: should be greater than 0"
+def test_an_error_in_a_set_table_names_that_table(demo: Path, write: Write) -> None:
     child = write("child.toml", 'extends = "demo.toml"\n[set]\n"stage.1.steps" = 0\n')
-    assert message(child) == f"{child}: [set]: {said}"
-    assert message(demo, "stage.-1.steps=0") == f"--set stage.-1.steps=0: {said}"
+    assert message(child) == f"{child}: [set]: stage.1.steps = 0: should be greater than 0"
+
+
+def test_an_error_at_a_negative_index_names_its_override(demo: Path) -> None:
+    assert message(demo, "stage.-1.steps=0") == "--set stage.-1.steps=0: stage.1.steps = 0: should be greater than 0"
+
+
+def test_an_unknown_kind_of_row_is_reported_with_the_nearest(pretraining: Path) -> None:
+    text = message(pretraining, "stage.0.data.mix.raeding=1")
+    assert "stage.0.data.mix.raeding is no key here; the nearest is stage.0.data.mix.reading" in text
 
 
 REFINES = """
@@ -333,18 +358,30 @@ def refiner(demo: Path, write: Write) -> Path:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        ("stage.1.env.mdoe=x", "stage.1.env.mdoe is no key here; the nearest is stage.1.env.mode"),
+        ("stage.1.env.index=x", "stage.1.env.index is no key here"),
+        ("stage.1.env.mode=loud", 'stage.1.env.mode = "loud": should be "answer_only" or "thinking"'),
         ("stage.1.env.template_flags.enable_thinking=false", "stage.1.env.template_flags need a chat template"),
+        ("stage.1.env.turn_tokens=512", "stage.1.env.turn_tokens = 512 leaves no room for a prompt"),
         ("stage.1.reward.0.kind=answer", 'stage.1.reward.0.kind = "answer" needs an env that searches'),
         (
             "stage.1.reward=[{kind='gain'}]",
             'stage.1.reward.0.kind = "gain" needs env.kind = "thought"; for env.kind = "refine" set "citation" or',
         ),
+        ("stage.1.reward.0.sum=ours", 'stage.1.reward.0.sum = "ours": should be "recommended" or "additive" or'),
+        (
+            "stage.1.reward.0.judge=gpt",
+            'stage.1.reward.0.judge.kind = "gpt": should be one of "lexical", "http"',
+        ),
+        ("stage.1.reward.0.judge={kind='http', model='m'}", "stage.1.reward.0.judge.urls is missing"),
         (
             "stage.1.reward.0.judge={kind='http', urls=['http://h'], mdoel='m'}",
             "stage.1.reward.0.judge.mdoel is no key here; the nearest is stage.1.reward.0.judge.model",
         ),
+        ("stage.1.reward.0.citation_weight=2", "stage.1.reward.0.citation_weight = 2: should be less than or equal"),
         ("stage.1.reward.0.format_gate=false", "stage.1.reward.0.format_gate = false does not fit sum = "),
         ("stage.1.reward=[{kind='rubric', static='refiner'}]", 'static = "refiner" needs a judge of kind "http"'),
+        ("stage.1.reward.0.judge={kind='lexical', least_accuracy=90}", "least_accuracy = 90: should be less than"),
         ("stage.1.reward=[{kind='rubric', own=false}]", "own = false leaves no criterion"),
         (
             "stage.1.reward=[{kind='rubric', calls='per_answer'}]",
@@ -355,6 +392,7 @@ def refiner(demo: Path, write: Write) -> Path:
             'calls = "per_answer_or_claim" has no effect with judge.kind = "lexical", which makes no calls',
         ),
         ("stage.1.reward=[{kind='rubric', dropout=0.5}]", "stage.1.reward.0.dropout was deleted: all criteria of an"),
+        ("stage.0.forced_search_arm=true", "stage.0.forced_search_arm = true needs an env with searches"),
         (
             'stage.1.credit={kind="search_gain", penalty=0.1}',
             'credit.kind = "search_gain" has no effect with env.kind = "refine"; set "citation_gain"',

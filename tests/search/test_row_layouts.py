@@ -45,22 +45,38 @@ def test_another_split_is_named_by_its_table(folder: Path) -> None:
     [
         ("qrels/test.tsv", "q1\t17\t1\n", "{}: no judgements in this file"),
         ("qrels/test.tsv", "q1\t17\t1\nq1\t8\t1\n", "{}:2: no `query-id`; the row has q1, 17, 1"),
+        (
+            "qrels/test.tsv",
+            f"{QRELS}q1\t17\t1\t1\n",
+            "{}:7: has 4 cells, and the first line names 3 columns; quote cells that hold commas",
+        ),
         ("qrels/test.tsv", f"{QRELS}q1\t\t1\n", "{}:7: no `corpus-id`; the row has query-id, score"),
         ("qrels/test.tsv", f"{QRELS}q1\t17\t0.5\n", "{}:7: score '0.5': expected a whole number, such as 1"),
         ("qrels/test.tsv", f"{QRELS}q7\t17\t1\n", "{}:7: there is no query 'q7' in {folder}/queries.jsonl"),
+        ("qrels/test.tsv", f"{QRELS}q1\t\udcff\t1\n", "{}: not UTF-8 text after line 1"),
         ("queries.jsonl", '{"id": "q1", "text": "a"}', "{}:1: no `_id`; the row has id, text"),
+        ("queries.jsonl", '{"_id": 1, "text": "a"}', "{}:1: `_id` should be a string, found int"),
+        ("queries.jsonl", '{"_id": "q1", "text": " "}', "{}:1: `text` is empty"),
         (
             "queries.jsonl",
             '{"_id": "q1", "text": "a"}\n' * 2,
             "{}:2: id 'q1' was used by an earlier query; ids should be unique",
         ),
+        ("queries.jsonl", "{", "{}:1: not JSON (Expecting property name enclosed in double quotes, column 2)"),
     ],
 )
 def test_a_malformed_row_is_named_by_file_and_line(folder: Path, name: str, content: str, line: str) -> None:
-    (folder / name).write_text(content)
+    (folder / name).write_text(content, errors="surrogateescape")
     with pytest.raises(SleuthError) as refused:
         load_beir(folder)
     assert str(refused.value) == line.replace("{}", str(folder / name)).replace("{folder}", str(folder))
+
+
+@pytest.mark.parametrize("name", ["queries.jsonl", "qrels/test.tsv"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(SleuthError, match=f"{folder / name}: no such file"):
+        load_beir(folder)
 
 
 def task(name: str) -> Task:
@@ -69,6 +85,13 @@ def task(name: str) -> Task:
 
 def passages(*scored: tuple[str, float]) -> list[Passage]:
     return [Passage(id=name, title="", text="", score=score) for name, score in scored]
+
+
+def test_a_run_is_as_trec_eval_reads_it() -> None:
+    lines = run_lines(
+        [task("q7"), task("q8"), task("q9")], [passages(("17", 11.5), ("4", 2.0)), [], passages(("9", 0.25))], "a-tag"
+    )
+    assert list(lines) == ["q7 Q0 17 1 11.5 a-tag", "q7 Q0 4 2 2.0 a-tag", "q9 Q0 9 1 0.25 a-tag"]
 
 
 def test_tied_passages_keep_their_order_for_tools_that_order_by_score_as_float32() -> None:
@@ -82,7 +105,7 @@ def test_tied_passages_keep_their_order_for_tools_that_order_by_score_as_float32
         assert written == pytest.approx(scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["a b", "a\n", "a\u2003b"])
+@pytest.mark.parametrize("name", ["a b", "a\tb", " a", "a\n", "a\u2003b"])
 def test_an_id_with_white_space_is_refused(name: str) -> None:
     for tasks, found, noun in (([task(name)], [[]], "question"), ([task("q")], [passages((name, 1.0))], "passage")):
         with pytest.raises(SleuthError) as refused:
