@@ -75,6 +75,7 @@ def test_a_warning_names_the_episodes_that_show_it_and_the_run_goes_on(run, reci
 
 
 @pytest.mark.usefixtures("sick")
+@pytest.mark.sentinel
 def test_a_pause_saves_and_the_same_command_goes_on_and_a_stop_ends_where_it_last_saved(run, recipe_file, tmp_path):
     pause, stop = ((*BRIEF, f'stage.1.alarms.mismatch="{action}"') for action in ("pause", "stop"))
     with pytest.raises(SleuthError, match=r"paused at step 3 by mismatch; .*step-000003 is saved"):

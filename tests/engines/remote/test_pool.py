@@ -223,6 +223,7 @@ def meddling(server: EmulatedServer) -> Iterator[None]:
     meddler.join()
 
 
+@pytest.mark.sentinel
 def test_a_completion_that_names_other_weights_ends_the_run_and_one_by_unknown_weights_is_discarded(servers, pools):
     [server] = servers("sglang")
     engine = pools.open([server])
