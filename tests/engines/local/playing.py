@@ -49,11 +49,13 @@ def expected_logits(model: nn.Module, prompt: Sequence[int], tokens: Sequence[in
 
 def require_logprobs(
     model: nn.Module, prompt: Sequence[int], completion: Completion, temperature: float = 1.0, bound: float = 1e-4
-) -> None:
-    """The log-probabilities of a completion are those of a plain forward: fp32, whose sums are in another order."""
+) -> list[float]:
+    """The log-probabilities of a completion are those of a plain forward: fp32, whose sums are in another order.
+    Returns how far they are from those."""
     logits = expected_logits(model, prompt, completion.tokens, temperature)
     expected = logits.log_softmax(-1).gather(1, torch.tensor(completion.tokens)[:, None])[:, 0]
     assert completion.logprobs == pytest.approx(expected.tolist(), abs=bound)
+    return (torch.tensor(completion.logprobs) - expected).abs().tolist()
 
 
 def place_ragged_groups(table: SlotTable, read: Callable[[], None]) -> int:

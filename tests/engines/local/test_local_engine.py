@@ -80,9 +80,12 @@ def test_logprobs_are_those_of_a_plain_forward_over_the_final_trajectory(
         )
         for sample in range(10)
     )
+    differences: list[float] = []
     for turns in gather(*episodes):
         for prompt, completion in turns:
-            require_logprobs(model, prompt, completion, temperature)
+            differences += require_logprobs(model, prompt, completion, temperature)
+    assert len(differences) > 150
+    assert sum(differences) / len(differences) <= 1e-5
 
 
 def test_what_was_read_before_is_not_read_again(model, tokenizer, words):
