@@ -18,14 +18,14 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_797,
     "cite": 3_422,
-    "cli": 3_882,
+    "cli": 4_376,
     "convert": 1_227,
-    "data": 2_261,
+    "data": 2_280,
     "dialect.py": 251,
     "engines": 4_925,
     "episodes": 2_182,
     "evaluation": 1_891,
-    "family.py": 256,
+    "family.py": 257,
     "host": 1_657,
     "judges": 1_754,
     "kernels": 2_486,
@@ -34,9 +34,9 @@ ROOMS = {
     "plan": 1_942,
     "ranks.py": 55,
     "read": 1_445,
-    "recipe": 3_438,
+    "recipe": 3_534,
     "render.py": 393,
-    "report": 2_453,
+    "report": 2_539,
     "retrieval": 2_450,
     "rollout.py": 241,
     "runs": 3_444,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 341
+FILES = 346
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -223,6 +223,7 @@ CORE = Family(
             "recipes": "sleuth.cli.shipped:recipes",
             "train": "sleuth.cli.train:train",
             "sweep": "sleuth.cli.sweep:sweep",
+            "reproduce": "sleuth.cli.reproduce:reproduce",
             "plan": "sleuth.cli.plan:plan",
             "check": "sleuth.cli.check:check",
         },

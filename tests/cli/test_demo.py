@@ -56,7 +56,8 @@ def test_the_wheel_contains_the_recipes_the_tiny_models_and_every_file_of_the_pa
         held = {name: archive.read(name) for name in archive.namelist()}
     files = [file for file in (ROOT / "src/sleuth").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
     ours = {str(file.relative_to(ROOT / "src")): file for file in files}
-    for file in (*(ROOT / "recipes").rglob("*.toml"), *(ROOT / "models").glob("tiny-*/*")):
+    toml = (file for folder in ("recipes", "published") for file in (ROOT / folder).rglob("*.toml"))
+    for file in (*toml, *(ROOT / "models").glob("tiny-*/*")):
         ours[f"sleuth/shipped/{file.relative_to(ROOT)}"] = file
     assert {name for name in held if name.startswith("sleuth/")} == ours.keys()
     assert [name for name, file in ours.items() if held[name] != file.read_bytes()] == []

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
-from sleuth.host.cards import fetch_card
+from sleuth.host.cards import Repository, fetch_card
 from sleuth.host.disk import free_bytes, shown
 from sleuth.host.threads import to_stderr
 from sleuth.types import SleuthError
@@ -115,8 +115,27 @@ def files_below(location: HubLocation) -> list[str]:
     return [file.removeprefix(prefix) for file in files if file.startswith(prefix)]
 
 
+def repository_files(repository: str, kind: Repository) -> tuple[dict[str, int], str]:
+    """The bytes of each file of a repository, and the licence that its card states. Raises SleuthError where the hub
+    does not answer or has no such repository."""
+    with _hub_errors(repository):
+        from huggingface_hub import HfApi
+
+        hub = HfApi()
+        info = (hub.model_info if kind == "model" else hub.dataset_info)(repository, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        return sizes, str((info.card_data or {}).get("license") or "not stated")
+
+
+def is_cached(repository: str, kind: Repository, path: str) -> bool:
+    """Whether a file of a repository was downloaded before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(repository, path, repo_type=kind), str)
+
+
 @contextmanager
-def _hub_errors(location: HubLocation) -> Iterator[None]:
+def _hub_errors(location: HubLocation | str) -> Iterator[None]:
     """Turns errors of the hub and of the connection into a SleuthError of one line."""
     try:
         yield

@@ -1,0 +1,215 @@
+"""`sleuth reproduce`: a published system from its published beginning, or its twin: needs, runs, table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument, Option
+
+from sleuth.terminal.options import AsJson, Overrides, Quiet
+from sleuth.terminal.tables import Column, print_columns, show
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.cli.needs import Need
+    from sleuth.recipe import Recipe
+    from sleuth.recipe.published import PublishedRun, PublishedSystem
+
+PAGE, TABLE = "reproduction.html", "reproduction.json"
+TWIN = "These runs are the tiny twin, on a generated world: the way is the published one, the numbers are not its own."
+
+
+def reproduce(
+    name: Annotated[
+        str | None, Argument(metavar="NAME", help="A published system; without one, lists them.", show_default=False)
+    ] = None,
+    tiny: Annotated[bool, Option("--tiny", help="Its twin: two cores, no network, minutes.")] = False,
+    run: Annotated[
+        Path | None, Option(metavar="DIR", help="Holds the runs and the page. [default: runs/NAME or runs/NAME-tiny]")
+    ] = None,
+    only: Annotated[
+        list[str] | None, Option("--arm", metavar="NAME", help="Train this run of it; more than once for several.")
+    ] = None,
+    check: Annotated[bool, Option("--check", help="Print what it needs, and stop.")] = False,
+    overrides: Overrides = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a published system, in a table beside ours.
+
+    First prints what it needs: weights, rows, index, judge, cards and disk, each here, to be fetched, or missing with
+    the remedy. Then fetches, starts servers, trains and evaluates. The same command goes on after a stop.
+    """
+    from sleuth.recipe.published import read_system, system_names
+
+    if name is None:
+        systems = {known: read_system(known) for known in system_names()}
+        lines = [f"{known}: {system.title}" for known, system in systems.items()]
+        return show(as_json, {"systems": {known: system.title for known, system in systems.items()}}, *lines)
+    system = read_system(name)
+    chosen = _chosen(system, only or [])
+    root = run or Path("runs") / f"{Path(name).stem}{'-tiny' if tiny else ''}"
+
+    from sleuth.runs.progress import quiet as silence
+
+    with silence(quiet or as_json):
+        if tiny:
+            _write_world()
+        recipes = {one.name: dict(_recipes_of(one, _settings(one, tiny, overrides), tiny)) for one in chosen}
+        _require_rows(name, system, recipes, tiny)
+        needs = _needs(recipes, root, tiny)
+        if check or not as_json:
+            record = {"needs": [need.as_json() for need in needs]}
+            show(as_json, record, *(need.line() for need in needs))
+        if missing := [need for need in needs if need.state == "missing"]:
+            told = [need.line() for need in missing] if as_json and not check else []
+            raise SleuthError(*told, f"{name}: {len(missing)} of the {len(needs)} things that it needs are missing")
+        if check:
+            return
+        for need in needs:
+            need.fetch()
+        for one in chosen:
+            _train(one, _settings(one, tiny, overrides), recipes[one.name], root / one.name, tiny)
+    _write_table(system, chosen, recipes, root, tiny, as_json)
+
+
+def _chosen(system: PublishedSystem, only: list[str]) -> list[PublishedRun]:
+    names = [one.name for one in system.run]
+    if unknown := [name for name in only if name not in names]:
+        raise SleuthError(*(f"--arm {name}: no such run; there are {', '.join(names)}" for name in unknown))
+    return [one for one in system.run if one.name in only or (not only and not one.optional)]
+
+
+def _settings(run: PublishedRun, tiny: bool, overrides: list[str] | None) -> list[str]:
+    return [*(run.set if tiny else ()), *(overrides or ())]
+
+
+def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[tuple[str, Recipe]]:
+    """The recipe by its run's name or, of a sweep, each arm's, which are not looked up yet."""
+    from sleuth.recipe import load_recipe
+    from sleuth.recipe.shipped import find_recipe
+    from sleuth.recipe.sweep import is_sweep, load_sweep
+
+    file = Path(run.twin if tiny else run.recipe)
+    if is_sweep(find_recipe(file)):
+        yield from load_sweep(file, settings)[1].items()
+    else:
+        yield "", load_recipe(file, settings)
+
+
+def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[str, Recipe]], tiny: bool) -> None:
+    """Raises SleuthError with a line for each row of the table that no stage of its run measures."""
+    from sleuth.recipe.published import STEPS
+
+    problems = []
+    for at, row in enumerate(system.row):
+        (run, *arm, place), _ = row.place(tiny)
+        stage, _, test_set = place.partition("@")
+        if run not in recipes or stage == STEPS:
+            continue
+        if (recipe := recipes[run].get("".join(arm))) is None:
+            problems.append(f"{name}: row.{at} ({row.about}): {run} has no arm {''.join(arm)!r}")
+        elif (found := next((one for one in recipe.stage if one.name == stage), None)) is None:
+            names = ", ".join(one.name for one in recipe.stage)
+            problems.append(f"{name}: row.{at} ({row.about}): no stage is named {stage}; there are {names}")
+        elif test_set and test_set not in (sets := _sets_of(found)):
+            problems.append(f"{name}: row.{at} ({row.about}): {stage} has no set {test_set}; it has {', '.join(sets)}")
+    if problems:
+        raise SleuthError(*problems)
+
+
+def _sets_of(stage: Any) -> list[str]:
+    """The test sets that a stage asks."""
+    from sleuth.answers.suites import SUITES, sets_in
+
+    if hasattr(stage, "sets"):
+        return [one.layout for one in stage.sets]
+    suite = stage.data.suite
+    return [] if suite is None else list(SUITES[str(suite)].questions if str(suite) in SUITES else sets_in(suite))
+
+
+def _needs(recipes: dict[str, dict[str, Recipe]], root: Path, tiny: bool) -> list[Need]:
+    """What all runs need, each thing once."""
+    from sleuth.cli.needs import cards_needed, disk_needed, needs_of
+
+    every = [recipe for of_run in recipes.values() for recipe in of_run.values()]
+    found = {need.what: need for recipe in every for need in needs_of(recipe)}
+    cards = {need.what: need for recipe in every for need in cards_needed(recipe)} if not tiny else {}
+    return [*found.values(), *cards.values(), disk_needed(every, list(found.values()), root)]
+
+
+def _train(run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], place: Path, tiny: bool) -> None:
+    """Trains it in its folder, on as many ranks as its cards leave for training. Raises typer.Exit where it fails."""
+    from sleuth.cli.needs import cards_of
+    from sleuth.plan.phases import ranks_and_servers
+
+    file, verb = Path(run.twin if tiny else run.recipe), "train" if "" in recipes else "sweep"
+    first = next(iter(recipes.values()))
+    cards = None if tiny else cards_of(first)
+    ranks = ranks_and_servers(first, cards.count)[0] if cards else 1
+    if ranks > 1:
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        options = ["--run", str(place), *(part for text in settings for part in ("--set", text))]
+        if status := subprocess.run([*launcher, "--", "sleuth", verb, str(file), *options], check=False).returncode:
+            raise typer.Exit(status)
+    elif verb == "train":
+        from sleuth.cli.train import train
+
+        train(file, settings, place)
+    else:
+        from sleuth.cli.sweep import sweep
+
+        sweep(file, settings, place)
+
+
+def _write_table(
+    system: PublishedSystem,
+    chosen: list[PublishedRun],
+    recipes: dict[str, dict[str, Recipe]],
+    root: Path,
+    tiny: bool,
+    as_json: bool,
+) -> None:
+    from sleuth.host.atomic import write_text
+    from sleuth.report import write_report
+    from sleuth.report.arm_table import arm_folder
+    from sleuth.report.published import published_table, write_published
+
+    places, pages = dict[str, Path](), dict[str, str]()
+    for one in chosen:
+        for arm, recipe in recipes[one.name].items():
+            folder = arm_folder(root / one.name, recipe.seed, arm) if arm else root / one.name
+            places[one.name] = folder.parent if arm else folder
+            pages[f"{one.name} {arm}".strip()] = write_report(folder).relative_to(root).as_posix()
+    rows = published_table(system, places, tiny=tiny)
+    notes = [f"Published: {system.source}", *([TWIN] if tiny else []), *([system.note] if system.note else [])]
+    write_published(system.title, notes, rows, pages, root / PAGE)
+    record: dict[str, Any] = {"title": system.title, "tiny": tiny, "rows": [row.as_json() for row in rows]}
+    write_text(root / TABLE, json.dumps(record, indent=1) + "\n")
+    if as_json:
+        return show(as_json, record | {"page": str(root / PAGE)})
+    cells = [row.cells() for row in rows]
+    headings = ("published", "here", "n")
+    columns = [Column(heading=heading, cells=[row[at] for row in cells]) for at, heading in enumerate(headings)]
+    print_columns([row.about for row in rows], columns, heading=system.title)
+    typer.echo("\n".join([*notes, f"The page: {root / PAGE}"]))
+
+
+def _write_world() -> None:
+    """The world of the twins, its index, and its rows in the layouts of the published ones."""
+    from sleuth.cli.published_rows import write_published_rows
+    from sleuth.recipe.shipped import WORLD
+    from sleuth.retrieval.bm25 import build_index
+    from sleuth.runs.progress import progress_bar, row_counter
+    from sleuth.world.write_world import CORPUS, write_world
+
+    with progress_bar("world") as progress:
+        write_world(WORLD, seed=0, people=2000, progress=progress)
+    build_index(WORLD / CORPUS, WORLD / "index", row_counter("index"))
+    write_published_rows(WORLD)

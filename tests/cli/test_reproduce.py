@@ -1,0 +1,168 @@
+"""`sleuth reproduce`: what is told before a run, rows in the published layouts, and a twin that was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from verb import printed_json, refusal, sleuth
+
+from sleuth.cite.dialect import REFINERS
+from sleuth.cite.env import RefineEnv
+from sleuth.cli import needs
+from sleuth.cli.published_rows import write_published_rows
+from sleuth.cli.reproduce import _recipes_of, _require_rows, _settings
+from sleuth.data.questions import load_questions, select_tasks
+from sleuth.episodes.library import read_prompt
+from sleuth.recipe.data import PlayedQuestionsRecipe
+from sleuth.recipe.published import PublishedRow, read_system, system_names
+from sleuth.report.published import published_table
+from sleuth.runs.metrics import MetricsFile
+from sleuth.types import SleuthError
+
+ROOT = Path(__file__).parents[2]
+SHORT = [
+    f"--set={key}"
+    for key in (
+        "stage.0.steps=2",
+        "stage.0.warmup_steps=0",
+        "stage.0.save_every=1",
+        "stage.1.data.limit=4",
+        "stage.2.steps=4",
+        "stage.2.warmup_steps=0",
+        "stage.2.prompts_per_step=2",
+        "stage.2.samples_per_prompt=4",
+        "stage.2.probe_prompts=0",
+        "stage.2.save_every=1",
+        "stage.2.red_team_every=0",
+        "stage.3.data.limit=4",
+    )
+]
+
+
+@pytest.mark.parametrize("tiny", [False, True])
+@pytest.mark.parametrize("name", system_names())
+def test_every_row_of_a_table_is_measured_by_a_stage_of_its_run(name: str, tiny: bool) -> None:
+    system = read_system(name)
+    recipes = {run.name: dict(_recipes_of(run, _settings(run, tiny, None), tiny)) for run in system.run}
+    _require_rows(name, system, recipes, tiny)
+
+
+def test_a_name_that_is_not_there_gets_the_nearest_and_a_list_without_one() -> None:
+    assert "did you mean search-r1-slime?" in refusal("reproduce", "search-r1-slim")
+    assert set(printed_json("reproduce")["systems"]) == set(system_names())
+    assert refusal("reproduce", "search-r1-slime", "--arm", "x") == "--arm x: no such run; there are slime, format"
+
+
+def test_all_that_is_missing_is_told_at_once_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(repository: str, kind: str) -> object:
+        raise SleuthError(f"{repository}: cannot be downloaded from the hub: no route")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(needs, "repository_files", nothing)
+    monkeypatch.setattr(needs, "entry_needs", lambda entry, folder, dense: nothing("wiki", "dataset"))
+    result = sleuth("reproduce", "search-r1-slime", "--check")
+    assert result.exit_code == 2
+    missing = [line for line in result.stdout.splitlines() if line.startswith("MISSING")]
+    for words in ("model Qwen/Qwen2.5-3B", "suite nq_hotpotqa", "train.parquet", "sleuth get wiki-18", "4 x 80 GB"):
+        assert any(words in " ".join(result.stdout.split()) for _ in missing), words
+    assert "sleuth prompts import search_r1_base FILE" in " ".join(result.stdout.split())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_the_hub_has_is_told_with_size_and_licence_and_a_prompt_comes_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files(repository: str, kind: str) -> tuple[dict[str, int], str]:
+        held = {"model.safetensors": 6_000_000_000, "train.parquet": 200_000_000, "nq/test.jsonl": 5, "other": 10**12}
+        return held | {"hotpotqa/dev.jsonl": 7}, "apache-2.0"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(needs, "repository_files", files)
+    found = {
+        one["what"]: one
+        for one in json.loads(sleuth("reproduce", "search-r1-slime", "--check", "--json").stdout)["needs"]
+    }
+    rows = found["rows hf://PeterJinGo/nq_hotpotqa_train/train.parquet"]
+    assert (rows["state"], rows["bytes"], rows["detail"]) == ("fetch", 200_000_000, "200.0 MB, licence apache-2.0")
+    assert found["suite nq_hotpotqa"]["bytes"] == 12
+    assert found["prompt search_r1_base"]["state"] == "fetch"
+    assert found["prompt search_r1_retry"]["state"] == "missing"
+
+
+def test_rows_in_the_published_layouts_are_the_same_questions_and_evidence(world: Path, tmp_path: Path) -> None:
+    for name in ("qa_train", "qa_test", "refiner_train", "refiner_test"):
+        (tmp_path / f"{name}.jsonl").write_bytes((world / f"{name}.jsonl").read_bytes())
+    write_published_rows(tmp_path)
+    ours = load_questions(world / "qa_train.jsonl")
+    theirs = load_questions(tmp_path / "nq_hotpotqa_train/train.parquet")
+    assert [(one.question, one.golden_answers) for one in theirs] == [
+        (one.question, one.golden_answers) for one in ours
+    ]
+    assert {one.source for one in theirs} == {"nq", "hotpotqa"}
+    sets = [load_questions(tmp_path / f"sets/{place}.jsonl") for place in ("nq/test", "hotpotqa/dev")]
+    assert sum(map(len, sets)) == len(load_questions(world / "qa_test.jsonl"))
+    refined = load_questions(world / "refiner_train.jsonl")
+    rows = PlayedQuestionsRecipe(questions=tmp_path / "refiner_rl/train.jsonl", ask_with="prompt")
+    for one, other in zip(refined, select_tasks(rows), strict=True):
+        assert one.evidence is not None
+        assert other.evidence is not None
+        assert (one.question, one.rubrics) == (other.question, other.rubrics)
+        assert one.evidence.snippets == other.evidence.snippets
+        envs = [RefineEnv(task, REFINERS["thinking"], read_prompt("bare")) for task in (one, other)]
+        texts = ["".join(piece.text for piece in asyncio.run(env.open()).pieces) for env in envs]
+        assert texts[0] == texts[1]
+
+
+def test_a_row_has_its_published_interval_and_ours_where_it_was_measured(tmp_path: Path) -> None:
+    system = read_system("search-r1-slime")
+    (tmp_path / "slime/eval").mkdir(parents=True)
+    figure = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}
+    (tmp_path / "slime/eval/base@nq.json").write_text(json.dumps({"score_slime": figure}))
+    first, second, *_ = published_table(system, {"slime": tmp_path / "slime"}, tiny=False)
+    assert first.cells() == ["0.162 [0.150, 0.174]", "0.500 [0.400, 0.600]", "10"]  # Wilson's, of 3,610
+    assert second.cells() == ["0.458 [0.441, 0.474]", "not measured", ""]
+    peak = system.model_copy(update={"row": (PublishedRow(about="peak", figure="slime/metrics:reward_mean"),)})
+    steps = [{"stage": "grpo", "step": at, "reward_mean": 1.0 if 30 <= at < 40 else 0.0} for at in range(60)]
+    (tmp_path / "slime/metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    assert MetricsFile(tmp_path / "slime/metrics.jsonl").rows() == steps
+    (row,) = published_table(peak, {"slime": tmp_path / "slime"}, tiny=False)
+    assert row.cells() == ["", "0.500", "60"]  # 10 of the best 20
+
+
+@pytest.mark.sentinel
+def test_a_twin_that_was_killed_three_times_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    at_places = ("checkpoints/step-000001", "eval/taught.json", "checkpoints/step-000004")
+    for place in at_places:
+        _reproduce(one, lambda place=place: (one / "runs/refiner-rubric-tiny/rubric" / place).exists())
+    _reproduce(one)
+    _reproduce(other)
+    names = ["reproduction.html", "reproduction.json", "rubric/checkpoints/step-000006/model.safetensors"]
+    for name in [*names, "rubric/eval/taught.json", "rubric/eval/trained.json"]:
+        mine, theirs = ((folder / "runs/refiner-rubric-tiny" / name).read_bytes() for folder in (one, other))
+        assert mine == theirs, name
+    rows = json.loads((one / "runs/refiner-rubric-tiny/reproduction.json").read_text())["rows"]
+    assert [row["ours"]["n"] > 0 for row in rows] == [True, True]
+
+
+def _reproduce(folder: Path, until: Callable[[], bool] | None = None) -> None:
+    """Runs the twin in a folder to its end, or kills it once `until` is true."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "sleuth", "reproduce", "refiner-rubric", "--tiny", "--quiet", *SHORT]
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.DEVNULL) as process:
+        while until is not None and not until():
+            assert process.poll() is None
+            time.sleep(0.02)
+        if until is not None:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == (0 if until is None else -signal.SIGKILL)
