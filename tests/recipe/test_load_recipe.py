@@ -17,6 +17,10 @@ def grpo(recipe: Recipe) -> GrpoRecipe:
     return next(stage for stage in recipe.stage if isinstance(stage, GrpoRecipe))
 
 
+def flags_of(recipe: Recipe) -> object:
+    return getattr(grpo(recipe).env, "template_flags", None)
+
+
 def message(path: Path, *overrides: str) -> str:
     with pytest.raises(SleuthError) as caught:
         load_recipe(path, overrides)
@@ -76,10 +80,18 @@ def test_a_table_that_names_its_kind_replaces_the_whole_table(demo: Path, write:
         assert draft.table["stage"][1]["env"] == {"kind": "refine", "prompt": "refine", "turn_tokens": 16}
 
 
-def test_an_empty_table_that_changes_nothing_is_refused(demo: Path, write: Write) -> None:
-    for path, overrides in set_both_ways(write, demo, "stage.1.loss", "{}"):
-        assert "stage.1.loss = {} changes nothing; without = " in message(path, *overrides)
-    for path, overrides in set_both_ways(write, demo, "grpo.lora", "{}"):  # has a meaning: LoRA with its defaults
+def test_an_empty_table_takes_away_what_a_table_held(demo: Path, write: Write) -> None:
+    flags = (
+        '[set]\n"grpo.env.prompt_role" = "user"\n"grpo.env.template_flags" = { enable_thinking = true, other = 1 }\n'
+    )
+    parent = write("flagged.toml", f'extends = "demo.toml"\n{flags}')
+    assert flags_of(load_recipe(parent)) == {"enable_thinking": True, "other": 1}
+    child = write("child.toml", 'extends = "flagged.toml"\n[set]\n"grpo.env.template_flags" = {}\n')
+    for path, overrides in ((child, []), (parent, ["grpo.env.template_flags={}"])):
+        assert flags_of(load_recipe(path, overrides)) == {}
+    one = 'extends = "flagged.toml"\nwithout = ["grpo.env.template_flags.other"]\n'
+    assert flags_of(load_recipe(write("one.toml", one))) == {"enable_thinking": True}
+    for path, overrides in set_both_ways(write, demo, "grpo.lora", "{}"):  # LoRA with its defaults
         assert grpo(load_recipe(path, overrides)).lora is not None
 
 
@@ -94,6 +106,8 @@ def test_a_child_leaves_out_stages_of_its_parent_and_sets_the_others_by_their_ne
         ('["nope"]', "without: 0 stages are named 'nope'"),
         ('["grpo.context"]', "stage.1.context is missing"),
         ('["grpo.nope"]', "without: stage 'grpo' has no 'nope'; it has kind"),
+        ('["grpo.env.nope"]', "without: stage 'grpo'.env has no 'nope'; it has kind"),
+        ('["grpo.steps.nope"]', "without: stage 'grpo'.steps has no 'nope'; it is no table"),
         ('"base"', "should be a list of stages"),
     ):
         with pytest.raises(SleuthError, match=said):

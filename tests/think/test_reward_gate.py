@@ -126,6 +126,14 @@ def test_a_run_that_misses_its_gate_ends_in_one_line_and_keeps_what_was_done(rec
     assert manifest_of(folder)["gates"]["gate"] == found["gate"]
     page = write_report(folder).read_text()
     assert "gate: missed, 100.0% of the groups are without signal" in page
+    assert line.endswith(
+        "--set gate.max_missing_fraction=1.0 and --set gate.max_no_signal_fraction=1.0 trains it all the same"
+    )
+    wider = "gate.max_no_signal_fraction=1.0"
+    assert sleuth("train", recipe, "--run", folder, "--set", ALIKE, "--set", WRITES, "--set", wider).exit_code == 0
+    assert gate_of(folder)["records"] == found["records"]
+    assert manifest_of(folder)["gates"]["gate"]["passes"]
+    assert (folder / "checkpoints" / "step-000002").is_dir()
 
 
 def test_a_gate_that_nothing_is_trained_behind_only_reports(run: Run, recipe: Path, tmp_path: Path) -> None:

@@ -70,7 +70,10 @@ class ChatTemplate:
         self.several_answers = False  # whether it renders two messages of tools in a row
         for flag in self.flags:
             if not re.search(rf"\b{re.escape(flag)}\b", self.source):
-                raise SleuthError(f"template_flags.{flag}: the chat template has no such flag; remove it")
+                raise SleuthError(
+                    f"template_flags.{flag}: the chat template has no such flag; remove it, or, where a recipe that "
+                    "this one extends has it, set template_flags = {}"
+                )
         self.pieces([_user("?")])
         if tools:
             self._require_tools()

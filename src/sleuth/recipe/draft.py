@@ -28,9 +28,9 @@ def dotted(key: Sequence[str | int]) -> str:
 
 
 def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields (key, value) for each value of nested tables. An array is one value."""
+    """Yields (key, value) for each value of nested tables. An array is one value, and so is an empty table."""
     for name, value in table.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from leaves(value, (*above, name))
         else:
             yield (*above, name), value
@@ -46,7 +46,7 @@ class Draft:
         self._writers: dict[Key, str] = {}
 
     def merge(self, table: Mapping[str, Any], writer: str) -> None:
-        """Merges the tables of a file into the draft: tables merge, any other value (a list too) replaces."""
+        """Merges the tables of a file into the draft: tables merge; a list, an empty table or a value replaces."""
         for key, value in leaves(table):
             self.set(key, value, writer)
 

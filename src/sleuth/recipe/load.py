@@ -4,7 +4,8 @@ Three layers, each over the one before:
 
 1. `extends = "parent.toml"` (relative to the file that says so; a parent may extend another). Tables merge key by key,
    any other value replaces the parent's; a child's `[[stage]]` list replaces the parent's list as a whole, and
-   `without = ["accepted", "grpo.engine"]` leaves out stages of the parent's list, or keys of one, by their names.
+   `without = ["accepted", "grpo.engine"]` leaves out stages of the parent's list, or keys of one, by their names. An
+   empty table empties the parent's: `template_flags = {}`.
 2. `[set]` in a file changes single values of what the file extends: `"stage.0.steps" = 50`.
 3. `--set grpo.steps=50` on the command line.
 
@@ -143,20 +144,29 @@ def _lay_file(draft: Draft, file: Path, table: dict[str, Any], files: list[str],
 
 
 def _leave_out(draft: Draft, file: Path, names: Any) -> None:
-    """Removes the inherited stages of these names; of `STAGE.KEY` that key of the stage."""
+    """Removes the inherited stages of these names; of `STAGE.KEY` that key of the stage, which may be one of a table in
+    it: `grpo.env.template_flags.enable_thinking`."""
     if not isinstance(names, list):
         raise SleuthError(f'{file}: without = {names!r}: should be a list of stages, such as without = ["accepted"]')
     for name in names:
-        wanted, _, key = str(name).partition(".")
+        wanted, *keys = str(name).split(".")
         stages = draft.table.get("stage", [])
-        found = [stage for stage in stages if stage.get("name", stage.get("kind")) == wanted]
+        found = [at for at, stage in enumerate(stages) if stage.get("name", stage.get("kind")) == wanted]
         if len(found) != 1:
             raise SleuthError(f"{file}: without: {len(found)} stages are named {wanted!r}; name one of them")
-        if key and key not in found[0]:
-            raise SleuthError(f"{file}: without: stage {wanted!r} has no {key!r}; it has {', '.join(found[0])}")
-        shorter = {name: value for name, value in found[0].items() if name != key}
-        changed = [shorter if stage is found[0] else stage for stage in stages]
-        draft.set(["stage"], changed if key else [stage for stage in stages if stage is not found[0]], str(file))
+        at: list[str] = ["stage", str(found[0])]
+        for key in keys:
+            table = draft.get(at)
+            if not isinstance(table, dict) or key not in table:
+                has = f"has {', '.join(table)}" if isinstance(table, dict) else "is no table"
+                where = ".".join([repr(wanted), *at[2:]])
+                raise SleuthError(f"{file}: without: stage {where} has no {key!r}; it {has}")
+            at.append(key)
+        if keys:
+            shorter = {key: value for key, value in draft.get(at[:-1]).items() if key != at[-1]}
+            draft.set(at[:-1], shorter, str(file))
+        else:
+            draft.set(["stage"], [stage for place, stage in enumerate(stages) if place != found[0]], str(file))
 
 
 def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) -> None:
@@ -167,13 +177,10 @@ def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) ->
     except SleuthError as error:  # reported with whatever else is wrong
         draft.problems.append(str(error))
         return
-    present = draft.get(key.split("."))
     if isinstance(value, dict) and "kind" not in value:
-        if not value and present:
-            draft.problems.append(f'{writer}: {key} = {{}} changes nothing; without = ["STAGE.KEY"] leaves a table out')
         for name, inner in value.items():
             _lay(draft, f"{key}.{name}", inner, writer, changes)
-        if value or present:
+        if value:
             return
     draft.set(key.split("."), value, writer)
     changes.append(f"{key}={emit_value(value)}")

@@ -241,7 +241,7 @@ def annotate_thoughts(
         raise SleuthError(
             f"{out}: no source has thoughts that make the following text likelier than empty and generic ones do, over "
             f"at least {MIN_DOCUMENTS} documents; the answers are in {answers.file.name}: use another teacher or "
-            "model, or --no-gate"
+            "model, or --no-gate: the same command then keeps all"
         )
     rows = [_row(document, texts, writer.model, scorer.renderer) for document in kept]
     _write(out, rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 from sleuth.answers.factory import judges_in, require_endings, reward_of
 from sleuth.evaluation.eval_session import NamedModel, load_named
-from sleuth.evaluation.intervals import Measured, bootstrap_mean, share
+from sleuth.evaluation.intervals import UNMEASURED, Measured, bootstrap_mean, share
 from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.judges.factory import JudgePool, require_available
 from sleuth.learn.losses import has_signal
@@ -39,6 +39,8 @@ SCORED_TOKENS = 4_096
 MISSING, NO_SIGNAL = "missing", "no_signal"
 LIMITED = {MISSING: "of the scores are missing", NO_SIGNAL: "of the groups are without signal"}
 """The figures that the rule limits, in words."""
+LIMITS = {MISSING: "max_missing_fraction", NO_SIGNAL: "max_no_signal_fraction"}
+"""The keys of their limits."""
 SHARES = (NO_SIGNAL, MISSING, "closed")
 
 
@@ -77,15 +79,26 @@ def run(stage: GateRecipe, context: StageContext) -> Path:
 
 
 def require_passed(stage: GateRecipe, context: StageContext) -> None:
-    """Raises StoppedByRule if the gate was missed and a later stage would train; what was done is kept."""
+    """Raises StoppedByRule if the gate was missed and a later stage would train; what was done is kept. What was
+    measured is held to the limits that the recipe has now, so that the run goes on with wider ones."""
     gate = context.folder.manifest.read().get("gates", {}).get(stage.name)
     later = [one.name for one in context.recipe.stage[context.index + 1 :] if one.trains]
-    if gate is None or gate["passes"] or not later:
+    if gate is None or not later:
+        return
+    limits = {name: getattr(stage, key) for name, key in LIMITS.items()}
+    if gate["limits"] != limits and (measured := stored_eval(context, stage.name)) is not None:
+        figures = {name: Measured(**measured[name]) if name in measured else UNMEASURED for name in LIMITS}
+        gate = verdict(figures, limits, len(measured["records"]))
+        context.folder.say(f"{stage.name}, with other limits: {gate['claim']}")
+        context.folder.manifest.record("gates", gate, stage=stage.name)
+    if gate["passes"]:
         return
     context.folder.require_written()
+    wider = " and ".join(f"--set {stage.name}.{key}=1.0" for key in LIMITS.values())
     raise StoppedByRule(
         f"{context.folder.path}: stopped at the gate {stage.name}: {gate['claim']}, so {later[0]} is not trained; all "
-        f"figures are in {context.folder.eval / f'{stage.name}.json'}, and the model is {context.model}"
+        f"figures are in {context.folder.eval / f'{stage.name}.json'}, and the model is {context.model}; the same "
+        f"command with {wider} trains it all the same"
     )
 
 
@@ -123,7 +136,7 @@ def measure_gate(
         name: (share if name in SHARES else bootstrap_mean)([one["figures"][name] for one in records], documents)
         for name in records[0]["figures"]
     }
-    limits = {MISSING: stage.max_missing_fraction, NO_SIGNAL: stage.max_no_signal_fraction}
+    limits = {name: getattr(stage, key) for name, key in LIMITS.items()}
     return {
         "model": thinker.name,
         **{name: figure.as_json() for name, figure in figures.items() if figure.value is not None},
