@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def reproduce(
         lines = [f"{known}: {system.title}" for known, system in systems.items()]
         return show(as_json, {"systems": {known: system.title for known, system in systems.items()}}, *lines)
     system = read_system(name)
-    chosen = _chosen(system, only or [])
+    chosen = _chosen(system, only or [], tiny)
     root = run or Path("runs") / f"{Path(name).stem}{'-tiny' if tiny else ''}"
 
     from sleuth.runs.progress import quiet as silence
@@ -66,7 +67,7 @@ def reproduce(
         needs = _needs(recipes, root, tiny)
         if check or not as_json:
             record = {"needs": [need.as_json() for need in needs]}
-            show(as_json, record, *(need.line() for need in needs))
+            show(as_json, record, *map(_folded, needs))
         if missing := [need for need in needs if need.state == "missing"]:
             told = [need.line() for need in missing] if as_json and not check else []
             raise SleuthError(*told, f"{name}: {len(missing)} of the {len(needs)} things that it needs are missing")
@@ -79,15 +80,23 @@ def reproduce(
     _write_table(system, chosen, recipes, root, tiny, as_json)
 
 
-def _chosen(system: PublishedSystem, only: list[str]) -> list[PublishedRun]:
-    names = [one.name for one in system.run]
+def _folded(need: Need) -> str:
+    """The line of a need, as wide as the terminal."""
+    from sleuth.runs.progress import Console
+
+    width = Console().width
+    return fill(need.line(), width, subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False)
+
+
+def _chosen(system: PublishedSystem, only: list[str], tiny: bool) -> list[PublishedRun]:
+    names = [one.name for one in system.run if one.twin or not tiny]
     if unknown := [name for name in only if name not in names]:
         raise SleuthError(*(f"--arm {name}: no such run; there are {', '.join(names)}" for name in unknown))
-    return [one for one in system.run if one.name in only or (not only and not one.optional)]
+    return [one for one in system.run if one.name in (only or names) and (only or not one.optional)]
 
 
 def _settings(run: PublishedRun, tiny: bool, overrides: list[str] | None) -> list[str]:
-    return [*(run.set if tiny else ()), *(overrides or ())]
+    return [*(run.twin_set if tiny else run.set), *(overrides or ())]
 
 
 def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[tuple[str, Recipe]]:
@@ -109,7 +118,7 @@ def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[st
 
     problems = []
     for at, row in enumerate(system.row):
-        (run, *arm, place), _ = row.place(tiny)
+        (run, *arm, place), _ = row.place(tiny=tiny)
         stage, _, test_set = place.partition("@")
         if run not in recipes or stage == STEPS:
             continue

@@ -27,10 +27,12 @@ class PublishedRun(StrictModel):
     """Its name in the table, and of its folder."""
     recipe: str
     """The recipe or sweep, by its name."""
-    twin: str
-    """The recipe or sweep that `--tiny` takes."""
     set: Row[str] = ()
-    """What `--tiny` changes in the twin, as `--set` takes it."""
+    """What is changed in it, as `--set` takes it."""
+    twin: str = ""
+    """The recipe or sweep that `--tiny` takes; a run without one is left out there."""
+    twin_set: Row[str] = ()
+    """What is changed in the twin."""
     optional: bool = False
     """Trained only where `--arm` names it."""
 
@@ -50,7 +52,7 @@ class PublishedRow(StrictModel):
     of: NonNegativeInt = 0
     """Of so many questions, where it is a share; its interval follows from them."""
 
-    def place(self, tiny: bool) -> tuple[tuple[str, ...], str]:
+    def place(self, *, tiny: bool) -> tuple[tuple[str, ...], str]:
         """The parts of the path of its evaluation, and the figure in it: (("slime", "base@nq"), "em")."""
         path, _, key = ((self.twin if tiny else None) or self.figure).partition(":")
         return tuple(path.split("/")), key
@@ -73,10 +75,12 @@ class PublishedSystem(StrictModel):
     @combination
     def _rows_are_of_runs(self) -> Iterator[str]:
         names = [run.name for run in self.run]
+        twins = [run.name for run in self.run if run.twin]
         for at, row in enumerate(self.row):
-            for tiny in (False, True):
-                if row.place(tiny)[0][0] not in names:
-                    yield f"row.{at}.{'twin' if tiny else 'figure'} is of no run; there are {', '.join(names)}"
+            if row.place(tiny=False)[0][0] not in names:
+                yield f"row.{at}.figure is of no run; there are {', '.join(names)}"
+            if row.twin and row.place(tiny=True)[0][0] not in twins:
+                yield f"row.{at}.twin is of no run with a twin; there are {', '.join(twins)}"
 
 
 def system_names() -> list[str]:

@@ -45,7 +45,7 @@ class ComparedRow:
 
 def published_table(system: PublishedSystem, places: dict[str, Path], *, tiny: bool) -> list[ComparedRow]:
     """The rows whose runs are in `places`, folders by name; the arms of a sweep are folders in them."""
-    rows = [row for row in system.row if row.place(tiny)[0][0] in places]
+    rows = [row for row in system.row if row.place(tiny=tiny)[0][0] in places]
     return [
         ComparedRow(
             about=row.about,
@@ -58,7 +58,7 @@ def published_table(system: PublishedSystem, places: dict[str, Path], *, tiny: b
 
 
 def _measured(row: PublishedRow, places: dict[str, Path], tiny: bool) -> Measured | None:
-    (run, *arm, stage), key = row.place(tiny)
+    (run, *arm, stage), key = row.place(tiny=tiny)
     folder = places[run].joinpath(*arm)
     if stage == STEPS:
         return _peak([step[key] for step in MetricsFile(folder / "metrics.jsonl").rows() if step.get(key) is not None])
