@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 251,
     "engines": 4_925,
     "episodes": 2_182,
-    "evaluation": 1_891,
+    "evaluation": 1_915,
     "family.py": 257,
     "host": 1_657,
     "judges": 1_754,

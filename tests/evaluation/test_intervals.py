@@ -12,6 +12,7 @@ from sleuth.evaluation.intervals import (
     bootstrap_f1,
     bootstrap_mean,
     bootstrap_ratio,
+    bounded_mean,
     mean_of_means,
     paired_bootstrap,
     share,
@@ -154,3 +155,17 @@ def test_the_interval_of_a_ratio_covers_it_as_often_as_it_says(monkeypatch: pyte
         assert measured.high is not None
         covered += measured.low <= 0.4 <= measured.high
     assert 0.9 <= covered / 100 <= 0.99
+
+
+def test_outcomes_that_are_all_alike_are_still_uncertain() -> None:
+    assert bounded_mean([0.0] * 10) == wilson(0, 10)
+    assert bounded_mean([1, 0, None], ["a", "a", "b"]) == wilson(0.5, 1)
+    assert bounded_mean([0.1, 0.1]) == bootstrap_mean([0.1, 0.1])
+    none_right = mean_of_means([Stratum(values=[0.0] * 10), Stratum(values=[0.0] * 10)], outcomes=True)
+    assert (none_right.value, none_right.low, none_right.n) == (0.0, 0.0, 20)
+    assert none_right.high == pytest.approx(0.2775 * 2**0.5 / 2, abs=5e-5)  # Wilson's of 0 in 10, combined by hand
+    one_of_two = mean_of_means([Stratum(values=[1.0] * 10), Stratum(values=[0.0] * 10)], outcomes=True)
+    assert (one_of_two.low, one_of_two.high) == (
+        pytest.approx(0.5 - 0.13875, abs=5e-5),
+        pytest.approx(0.63875, abs=5e-5),
+    )

@@ -29,8 +29,8 @@ LABELS = {"here": "here", "fetch": "to fetch", "missing": "MISSING"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """A thing, such as `model Qwen/Qwen2.5-3B`, where it stands, the `bytes` to fetch, and how. `rows`: the path of rows
-    on the hub."""
+    """A thing, such as `model Qwen/Qwen2.5-3B`, where it stands, the `bytes` to fetch, and how. `rows`: the path of
+    rows on the hub."""
 
     what: str
     state: Literal["here", "fetch", "missing"] = "here"

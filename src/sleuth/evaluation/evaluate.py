@@ -226,7 +226,8 @@ def set_figures(records: Sequence[Record]) -> dict[str, Measured]:
 def mean_over_sets(records: Sequence[Sequence[Record]]) -> dict[str, Measured]:
     """The unweighted mean of each figure over the sets, with a stratified bootstrap over questions."""
     every = [record for set_records in records for record in set_records]
-    return {row.name: mean_of_means([row.stratum(set_records) for set_records in records]) for row in _set_rows(every)}
+    strata = {row: [row.stratum(set_records) for set_records in records] for row in _set_rows(every)}
+    return {row.name: mean_of_means(of_sets, outcomes=row.is_outcome) for row, of_sets in strata.items()}
 
 
 def _set_rows(records: Sequence[Record]) -> list[Figure]:

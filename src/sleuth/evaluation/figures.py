@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sleuth import family
 from sleuth.answers.answer import SCORE
 from sleuth.dialect import Dialect
-from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, share
+from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, bounded_mean, share
 from sleuth.types import Score, StepFigure, Task
 
 Record = Mapping[str, Any]
@@ -80,6 +80,11 @@ class Figure:
     def is_share(self) -> bool:
         """Whether it is a share of episodes rather than a mean."""
         return self.interval is share
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether a question has 0 or 1, or, of a score, may have."""
+        return self.interval in (share, bounded_mean)
 
     def step_figure(self) -> StepFigure:
         """Its row among the figures of steps."""
@@ -262,6 +267,12 @@ FIGURES = (
     ),
     _mean(SCORE, "Score", "What the stage pays, where no answer is compared with golden ones.", unit="reward"),
     _mean("score_*/*", "{1} of {0}", "A part of the `Score` that a function of your own returned.", unit="reward"),
-    _mean("score_*", "Score by {0}", "The score by another scorer, or by a function of your own.", unit="reward"),
+    Figure(
+        "score_*",
+        "Score by {0}",
+        "The score by another scorer, or by a function of your own.",
+        unit="reward",
+        interval=bounded_mean,
+    ),
 )
 """The figures that any answer may have."""

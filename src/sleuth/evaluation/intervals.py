@@ -91,6 +91,12 @@ def bootstrap_mean(
     return Measured(value=float(means.mean()), low=float(low), high=float(high), n=n)
 
 
+def bounded_mean(values: Sequence[float | None], clusters: Sequence[Hashable] | None = None) -> Measured:
+    """`share` where every value is 0 or 1, as with a scorer that finds answers right or wrong: resamples of values that
+    are all alike would say that nothing is uncertain. Else `bootstrap_mean`."""
+    return (share if {*values} <= {0, 1, None} else bootstrap_mean)(values, clusters)
+
+
 def bootstrap_ratio(
     numerators: Sequence[float | None],
     denominators: Sequence[float | None],
@@ -137,17 +143,23 @@ class Stratum:
     clusters: Sequence[Hashable] | None = None
 
 
-def mean_of_means(strata: Sequence[Stratum], seed: int = 0) -> Measured:
+def mean_of_means(strata: Sequence[Stratum], seed: int = 0, *, outcomes: bool = False) -> Measured:
     """The unweighted mean of the strata's means, with a percentile bootstrap interval that resamples clusters within
-    each stratum; n counts all clusters. Unmeasured if any stratum is empty: the mean of the rest would be another
-    figure."""
+    each stratum; n counts all clusters. Of `outcomes`, which are right or wrong, all resamples are alike where each
+    stratum is all 0 or all 1; then Wilson's intervals of the strata are combined (Stat. Med. 27, 2008). Unmeasured if
+    any stratum is empty: the mean of the rest would be another figure."""
     means = [np.array(cluster_means(stratum.values, stratum.clusters), dtype=float) for stratum in strata]
     if not means or not all(map(len, means)):
         return UNMEASURED
-    rng = np.random.default_rng(seed)
-    resampled = np.mean([_resampled_means(stratum_means, rng) for stratum_means in means], axis=0)  # (RESAMPLES,)
-    low, high = np.quantile(resampled, [0.025, 0.975])
     value = float(np.mean([stratum_means.mean() for stratum_means in means]))
+    if outcomes and all(set(stratum_means) in ({0.0}, {1.0}) for stratum_means in means):
+        shares = [wilson(stratum_means.sum(), len(stratum_means)) for stratum_means in means]
+        below, above = (math.hypot(*(one.value - getattr(one, end) for one in shares)) for end in ("low", "high"))
+        low, high = value - below / len(means), value + above / len(means)
+    else:
+        rng = np.random.default_rng(seed)
+        resampled = np.mean([_resampled_means(stratum_means, rng) for stratum_means in means], axis=0)  # (RESAMPLES,)
+        low, high = np.quantile(resampled, [0.025, 0.975])
     return Measured(value=value, low=float(low), high=float(high), n=sum(map(len, means)))
 
 
