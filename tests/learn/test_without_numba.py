@@ -12,7 +12,7 @@ import pytest
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 HIDE = "import sys; sys.modules.update(numba=None, llvmlite=None)\n"
 SCRIPT = f"""
-import asyncio, json
+import asyncio, json, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from sleuth.engines.local.engine import LocalEngine
 from sleuth.learn.batch import Row, collate
@@ -21,7 +21,8 @@ from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy
 from sleuth.types import Sampling
 
-model, tokenizer = (auto.from_pretrained({str(BASE)!r}) for auto in (AutoModelForCausalLM, AutoTokenizer))
+model = AutoModelForCausalLM.from_pretrained({str(BASE)!r}, dtype=torch.float32)  # it is stored in bfloat16
+tokenizer = AutoTokenizer.from_pretrained({str(BASE)!r})
 engine = LocalEngine(model, tokenizer, slots=4, context=128)
 prompts = [(*range(40, 100), sample % 2) for sample in range(4)]
 
@@ -61,4 +62,4 @@ def test_tokens_and_gradients_are_those_of_the_compiled_loops(results):
     assert torch_tokens == tokens
     for ours, torchs in zip(logprobs, torch_logprobs, strict=True):
         assert torchs == pytest.approx(ours, abs=1e-4)
-    assert torch_update[:3] == pytest.approx(update[:3], rel=1e-4)
+    assert torch_update[:3] == pytest.approx(update[:3], rel=1e-5, abs=1e-6)

@@ -34,7 +34,7 @@ from sleuth.types import Sampling
 
 TOKENIZER = Path(__file__).parents[2] / "models" / "tiny-base"
 TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
-TINY |= {"intermediate_size": 128, "vocab_size": 512, "model_type": "qwen3", "tie_word_embeddings": True}
+TINY |= {"intermediate_size": 128, "vocab_size": 1000, "model_type": "qwen3", "tie_word_embeddings": True}
 
 Result = TypeVar("Result")
 

@@ -65,17 +65,18 @@ def never_search(trainer: GRPOTrainer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("disease", "alarms"),
+    ("disease", "alarm", "settings"),
     [
-        (forget_how_to_write, {"reward_collapse", "length_runaway"}),
-        (be_sure_of_everything, {"entropy_collapse"}),
-        (never_search, {"tool_abandonment"}),
+        (forget_how_to_write, "reward_collapse", ()),
+        (forget_how_to_write, "length_runaway", ["stage.1.env.turn_tokens=60"]),  # room to write twice as much
+        (be_sure_of_everything, "entropy_collapse", ()),
+        (never_search, "tool_abandonment", ()),
     ],
 )
-def test_a_policy_that_falls_ill(run, recipe_file, tmp_path, monkeypatch, disease, alarms):
+def test_a_policy_that_falls_ill(run, recipe_file, tmp_path, monkeypatch, disease, alarm, settings):
     falls_ill(monkeypatch, disease)
-    run(recipe_file, tmp_path / "run", *LONG)
-    assert alarms <= raised(tmp_path / "run")
+    run(recipe_file, tmp_path / "run", *LONG, *settings)
+    assert alarm in raised(tmp_path / "run")
 
 
 def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
@@ -84,11 +85,11 @@ def test_questions_that_nobody_can_answer(run, recipe_file, tmp_path, world):
     (tmp_path / "hopeless.jsonl").write_text("\n".join(hopeless) + "\n")
     run(recipe_file, tmp_path / "run", *LONG, f'stage.1.data.questions="{tmp_path}/hopeless.jsonl"')
     assert raised(tmp_path / "run") == {"no_signal"}
-    assert "every episode is all wrong" in log(tmp_path / "run")
+    assert "every episode is wrong" in log(tmp_path / "run")
 
 
 def test_a_sampler_that_never_gets_the_new_weights(run, recipe_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalEngine, "publish", lambda self, version: None)
+    monkeypatch.setattr(LocalEngine, "publish", lambda self, version: setattr(self, "policy_version", version))
     run(recipe_file, tmp_path / "run", *LONG, "stage.1.learning_rate=1e-2")
     assert "mismatch" in raised(tmp_path / "run")
 
@@ -101,10 +102,9 @@ def test_updates_too_small_for_the_weights_that_are_stored(run, recipe_file, tmp
 def test_weights_that_are_no_numbers(run, recipe_file, tmp_path, monkeypatch):
     update = GRPOTrainer._update
 
-    @torch.no_grad()
     def broken(self: GRPOTrainer, *played: Any) -> dict[str, Any]:
         if has_gradient(*played):
-            next(self.model.parameters())[0] = float("nan")  # a bit that flipped
+            next(self.model.parameters()).data[0] = float("nan")  # a bit that flipped
         return update(self, *played)
 
     monkeypatch.setattr(GRPOTrainer, "_update", broken)
@@ -115,4 +115,5 @@ def test_weights_that_are_no_numbers(run, recipe_file, tmp_path, monkeypatch):
 
 def test_there_is_a_disease_here_for_every_alarm():
     caused = {"reward_collapse", "length_runaway", "entropy_collapse", "tool_abandonment"}
-    assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} == DETECTORS.keys()
+    of_families = {"gamed_reward", "hollow_thoughts"}  # tests/cite/test_red_team.py, tests/runs/test_alarms.py
+    assert caused | {"no_signal", "mismatch", "tiny_updates", "not_finite"} | of_families == DETECTORS.keys()

@@ -155,7 +155,7 @@ def mean_of_means(strata: Sequence[Stratum], seed: int = 0, *, outcomes: bool = 
     if outcomes and all(set(stratum_means) in ({0.0}, {1.0}) for stratum_means in means):
         shares = [wilson(stratum_means.sum(), len(stratum_means)) for stratum_means in means]
         below, above = (math.hypot(*(one.value - getattr(one, end) for one in shares)) for end in ("low", "high"))
-        low, high = value - below / len(means), value + above / len(means)
+        low, high = max(0.0, value - below / len(means)), min(1.0, value + above / len(means))
     else:
         rng = np.random.default_rng(seed)
         resampled = np.mean([_resampled_means(stratum_means, rng) for stratum_means in means], axis=0)  # (RESAMPLES,)
