@@ -290,6 +290,8 @@ def _searching(planned: StagePlan, searches: int, threads: int) -> tuple[float, 
     what = f"{planned.stage.name}: {searches:,} searches {each_time(planned.stage)}"
     if folder is None or card is None or card.scan_seconds is None:
         return 0.0, f"{what}, which are not in the time: {folder or 'their server'} is no index whose speed is known"
+    if card.kind == "bm25":  # searched in the thread of each rank that plays
+        threads = min(threads, planned.machine.ranks if planned.stage.trains else 1)
     spent, there = searches * card.scan_seconds, "" if is_index(folder) else ", as `sleuth get` will write it"
     index = f"{folder} ({card.kind}{card.storage and f' {card.storage}'}, {card.count:,} passages{there})"
     return spent / threads, f"{what} of {index}: {spent:,.3g} seconds of a thread, on {threads} threads"
