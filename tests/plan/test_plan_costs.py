@@ -66,6 +66,10 @@ def test_the_searches_of_a_published_run_are_told_beside_its_updates() -> None:
     assert planned["seconds"] == pytest.approx(sum(planned["seconds_by_phase"].values()))
     assert planned["seconds_by_phase"]["grpo: searches"] == pytest.approx(3_000 * spent / 16)
     assert planned["threads"] == 16
+    told = "dense flat, 21,015,324 passages, as `sleuth get` will write it"
+    assert grpo["notes"] == [
+        f"grpo: 256 searches a step of indexes/wiki-18-e5 ({told}): 173.5 seconds of a thread, divided by 16"
+    ]
     assert planned["downloads"]["indexes/wiki-18-e5"] == WIKI * 768 * 4
     assert planned["downloads"]["Qwen/Qwen2.5-3B"] == 2 * 3_085_938_688
     assert planned["downloads"]["hf://PeterJinGo/nq_hotpotqa_train/train.parquet"] is None

@@ -104,16 +104,19 @@ def _print_sweep(
         rows[name]["seconds"] += plan.start * seeds
         rows[name] |= {"card_hours": plan.cards * rows[name]["seconds"] / 3600, "fits": plan.fits}
         rows[name]["unknown"] = [part.name for part, _ in parts if part.seconds is None]
-    whole = {key: sum(row[key] for row in rows.values()) for key in SUMS}
-    if as_json:
-        fits, paid = all(row["fits"] for row in rows.values()), price and price * whole["card_hours"]
-        typer.echo(json.dumps({"fits": fits, "seeds": seeds, **whole, "price": paid, "arms": rows}))
-        return
+    whole: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in SUMS}
     columns = []
     for heading, key in zip(("steps", "searches", "model calls", "hours", "card hours"), SUMS, strict=True):
+        if not whole[key]:
+            continue
         of_key = [row[key] for row in (*rows.values(), whole)]
         *cells, footer = [f"{n / 3600:,.1f}" if key == "seconds" else f"{n:,.{key == 'card_hours':d}f}" for n in of_key]
         columns.append(Column(heading=heading, cells=cells, footer=footer))
+    whole |= {key: whole[key] or None for key in SUMS[-2:]}  # without a card there is no time
+    if as_json:
+        fits, paid = all(row["fits"] for row in rows.values()), price and (whole["card_hours"] or 0) * price
+        typer.echo(json.dumps({"fits": fits, "seeds": seeds, **whole, "price": paid or None, "arms": rows}))
+        return
     print_columns(list(rows), columns, heading="arm", footer="in all")
     typer.echo(f"{seeds} seeds; what an earlier arm has made counts there alone")
     if unknown := sorted({name for row in rows.values() for name in row["unknown"]}):
@@ -205,7 +208,7 @@ def _lines(plan: CardPlan, price: float | None) -> Iterator[str]:
         parts += [f"{name}, whose size is not known" for name in plan.downloads.keys() - known.keys()]
         fetching = f"{_duration(sum(known.values()) / NETWORK)} at {shown(round(NETWORK))} a second"
         yield f"to download, if it is not in the hub's cache, about {fetching}: {'; '.join(parts)}"
-    if price is not None and plan.card_hours is not None:
+    if price is not None:
         yield _paid(plan.card_hours, price)
     yield from plan.notes
     yield plan.line()
@@ -239,7 +242,9 @@ def _assumed(card: str) -> str:
     return f"an estimate from the data sheet, at {shown}, as if nothing were done while something else is"
 
 
-def _paid(card_hours: float, price: float) -> str:
+def _paid(card_hours: float | None, price: float) -> str:
+    if card_hours is None:
+        return "price: not known, because the time is not; name a --card, and data whose size is known"
     return f"price: {price * card_hours:,.2f}, for {card_hours:,.1f} card hours at {price:,.2f}"
 
 

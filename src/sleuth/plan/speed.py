@@ -177,7 +177,7 @@ class StageTime:
 
 def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase], threads: int = 1) -> StageTime:
     """The time of a stage, of which without a `card` only that of searches on `threads` is estimated."""
-    stage, counts = planned.stage, _counts(planned, card, threads)
+    stage, steps, counts = planned.stage, planned.stage.last_step, _counts(planned, card, threads)
     if card is None:
         return counts
     speed = Speed(card=card, passes=planned.passes, ranks=planned.machine.ranks)
@@ -191,7 +191,9 @@ def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase], t
         generation = speed.generation(played, sequences, at_once)
         sampled = sequences * generating * played.lengths.sampled
     if isinstance(stage, TrainingRecipe):
-        return _training_time(stage, planned, speed, phases, counts, generation, sampled)
+        again = next(phase.recomputed for phase in phases if phase.stage == stage.name and phase.name == "update")
+        counts = replace(counts, tokens=sampled * (1 if stage.plays_before_training else steps) or counts.computed)
+        return _training_time(stage, planned, speed, again, counts, generation)
     if generation is None and (played is not None or not counts.calls):  # else a teacher elsewhere writes all of it
         return replace(counts, purposes={})
     purposes = ({} if generation is None else {"questions": generation}) | counts.purposes
@@ -208,7 +210,7 @@ def _counts(planned: StagePlan, card: Card | None, threads: int) -> StageTime:
         computed = round(trained * steps * stage.passes_and_updates[0])
     plays = 1 if getattr(stage, "plays_before_training", False) else steps
     each = 0 if alone is None else alone.sequences
-    searches = None if each is None else each * planned.lengths.searches
+    searches = each * planned.lengths.searches if each else each  # without episodes there may be no lengths
     calls = [call for call in stage.model_calls(SIZE) if call.calls]
     spent, notes, asked = dict[str, float](), dict[str, None](), Counter[str]()
     for call in calls:
@@ -239,14 +241,9 @@ def _counts(planned: StagePlan, card: Card | None, threads: int) -> StageTime:
 
 
 def _training_time(
-    stage: TrainingRecipe,
-    planned: StagePlan,
-    speed: Speed,
-    phases: Sequence[Phase],
-    counts: StageTime,
-    generation: float | None,
-    sampled: int,
+    stage: TrainingRecipe, planned: StagePlan, speed: Speed, recomputed: int, counts: StageTime, rollout: float | None
 ) -> StageTime:
+    """With the seconds of a `rollout`, of which there is one before all steps or in each; None if nothing is played."""
     learner, passes, steps, step = planned.learner, planned.passes, stage.last_step, dict[str, float]()
     again, updates = stage.passes_and_updates
     trained = (counts.computed or 0) / steps / again
@@ -254,23 +251,16 @@ def _training_time(
         step["reference pass"] = again * speed.frozen_pass(passes, trained)
     if learner.teacher is not None:
         step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
-    recomputed = next(phase.recomputed for phase in phases if phase.stage == stage.name and phase.name == "update")
     step["update"] = again * speed.update(learner, trained, recomputed)
     step["update"] += (updates - again) * speed.update(learner, 0, recomputed)
-    rollouts = {} if generation is None else {"rollouts": generation}
     saves = sum(map(stage.saves_at, range(1, steps + 1)))
     saved = passes.size * passes.shape.weights + state_bytes(learner)
-    purposes = rollouts | counts.purposes | {"updates": steps * sum(step.values()), "saves": saves * saved / DISK}
-    if generation is not None and not stage.plays_before_training:
-        purposes["rollouts"], sampled = steps * generation, sampled * steps
-        step = {"rollout": generation, **{name: whole / steps for name, whole in counts.purposes.items()}, **step}
-    return replace(
-        counts,
-        tokens=sampled or counts.computed,
-        seconds=sum(purposes.values()),
-        step_seconds=step,
-        purposes=purposes,
-    )
+    purposes = {**counts.purposes, "updates": steps * sum(step.values()), "saves": saves * saved / DISK}
+    if rollout is not None:
+        purposes = {"rollouts": rollout * (1 if stage.plays_before_training else steps), **purposes}
+    if rollout is not None and not stage.plays_before_training:
+        step = {"rollout": rollout, **{name: whole / steps for name, whole in counts.purposes.items()}, **step}
+    return replace(counts, seconds=sum(purposes.values()), step_seconds=step, purposes=purposes)
 
 
 def each_time(stage: StageFields) -> str:
@@ -287,14 +277,15 @@ def _searching(planned: StagePlan, searches: int, threads: int) -> tuple[float, 
     """Seconds of so many searches, and what they were computed from."""
     folder = _index_of(planned)
     card = expected_card(folder) if folder is not None else None
-    what = f"{planned.stage.name}: {searches:,} searches {each_time(planned.stage)}"
+    once = getattr(planned.stage, "plays_before_training", False)
+    what = f"{planned.stage.name}: {searches:,} searches {'in all' if once else each_time(planned.stage)}"
     if folder is None or card is None or card.scan_seconds is None:
         return 0.0, f"{what}, which are not in the time: {folder or 'their server'} is no index whose speed is known"
     if card.kind == "bm25":  # searched in the thread of each rank that plays
         threads = min(threads, planned.machine.ranks if planned.stage.trains else 1)
     spent, there = searches * card.scan_seconds, "" if is_index(folder) else ", as `sleuth get` will write it"
-    index = f"{folder} ({card.kind}{card.storage and f' {card.storage}'}, {card.count:,} passages{there})"
-    return spent / threads, f"{what} of {index}: {spent:,.3g} seconds of a thread, on {threads} threads"
+    index = f"{folder} ({' '.join(filter(None, (card.kind, card.storage)))}, {card.count:,} passages{there})"
+    return spent / threads, f"{what} of {index}: {spent:,.1f} seconds of a thread, divided by {threads}"
 
 
 def _index_of(planned: StagePlan) -> Path | None:

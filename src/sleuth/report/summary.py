@@ -102,7 +102,7 @@ COSTS = {"asking": "questions", "saving": "saves"}
 INNER = {"searches": "seconds_searches", "judges": "seconds_judges"}
 """What rollouts and questions wait for, with its figure in `metrics.jsonl`; the plan has it beside these."""
 COUNTS = {"searches": "searches", "calls": "judge_asked", "computed": "tokens_computed"}
-"""What is counted, by the plan and in `metrics.jsonl`."""
+"""What is counted, by the plan and in `metrics.jsonl`; and as the page names it."""
 COUNTED = {"searches": "searches made", "calls": "calls of judges", "computed": "tokens of updates"}
 
 
@@ -127,22 +127,21 @@ class StageTime:
     inner: Mapping[str, float]
     counts: Mapping[str, float]
 
-    @property
-    def compared(self) -> list[tuple[str, float, float, bool]]:
-        """(what, by the plan, measured, whether it is seconds) of all that was planned."""
-        planned: dict[str, float] = dict(self.planned.get("purposes") or {})
-        for name in {"rollouts", "questions"} & planned.keys():
-            planned[name] += sum(planned.get(inner, 0.0) for inner in INNER)
-        spent = {part.name: part.seconds for part in self.parts} | {**self.inner}
-        rows = [(name, seconds, spent.get(name, 0.0), True) for name, seconds in planned.items()]
-        counted = [key for key in self.counts if self.planned.get(key)]
-        return rows + [(COUNTED[key], self.planned[key], self.counts[key], False) for key in counted]
-
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, dict[str, Any]]:
         """`{"planned": {...}, "measured": {"seconds", "memory_bytes", "purposes", "searches", ...}}`."""
-        purposes = {part.name: part.seconds for part in self.parts} | {**self.inner}
+        purposes = {part.name: part.seconds for part in self.parts} | dict(self.inner)
         measured = {"seconds": self.seconds, "memory_bytes": self.memory, "purposes": purposes, **self.counts}
         return {"planned": dict(self.planned), "measured": measured}
+
+    @property
+    def compared(self) -> list[tuple[str, float, float, bool]]:
+        """(what, by the plan, measured, whether it is seconds) of all that was planned and measured."""
+        planned, spent = dict(self.planned.get("purposes") or {}), self.as_json()["measured"]["purposes"]
+        for name in {"rollouts", "questions"} & planned.keys():
+            planned[name] += sum(planned.get(inner, 0.0) for inner in INNER)
+        rows = [(name, planned[name], spent[name], True) for name in planned if name in spent]
+        counted = [key for key in self.counts if self.planned.get(key)]
+        return rows + [(COUNTED[key], self.planned[key], self.counts[key], False) for key in counted]
 
 
 def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[StageTime]:

@@ -163,14 +163,8 @@ def expected_card(folder: Path) -> IndexCard | None:
         return None
     entry, kind = found
     vectors = {"encoder": EncoderCard(model=entry.encoder, width=entry.width), "storage": "flat"}
-    return IndexCard(
-        kind=kind,
-        count=entry.passages,
-        corpus_sha256="",
-        layout=0,
-        library="",
-        **(vectors if kind == "dense" else {}),
-    )
+    settings = vectors if kind == "dense" else {}
+    return IndexCard(kind=kind, count=entry.passages, corpus_sha256="", layout=0, library="", **settings)
 
 
 def require_card(folder: Path, kind: str, layout: int) -> IndexCard:
