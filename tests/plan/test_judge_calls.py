@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 from verb import sleuth
 
-from sleuth.plan.fit import step_calls
+from sleuth.plan.fit import plan_for_cpu
 from sleuth.recipe import load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
 def calls(recipe: str, *overrides: str) -> dict[str, dict[str, int]]:
-    return {step.stage: dict(step.calls) for step in step_calls(load_recipe(RECIPES / f"{recipe}.toml", overrides))}
+    plan = plan_for_cpu(load_recipe(RECIPES / f"{recipe}.toml", overrides), 10**12)
+    return plan.as_json()["judge_calls_per_step"]
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sleuth.recipe import load_recipe
-from sleuth.recipe.sweep import load_sweep, shared_stage_count, unshared_steps
+from sleuth.recipe.sweep import load_sweep, own_stages, shared_stage_count
 from sleuth.types import SleuthError
 
 TINY = Path(__file__).parents[2] / "recipes" / "tiny"
@@ -105,6 +105,7 @@ def test_an_error_names_the_file_and_the_arm(tmp_path: Path) -> None:
 
 def test_steps_shared_with_an_earlier_arm_are_counted_once() -> None:
     _, runs = load_sweep(ARMS)
-    steps = unshared_steps(runs)
+    own = own_stages(runs)
+    steps = {name: sum(run.stage[at].last_step for at in own[name]) for name, run in runs.items()}
     assert (steps["untouched"], steps["shown"], steps["paid"], steps["paid_short"]) == (250, 600, 300, 75)
     assert steps["improved_paid"] == 300  # after improved_shown

@@ -109,5 +109,5 @@ class RedTeam(Hook):
         worker = self.worker
         assert worker.reward is not None  # only the first rank attacks
         found = asyncio.run(attack(tasks, worker.setting, worker.reward))
-        worker.judge_pool.figures()  # the judge calls of an attack belong to no step
+        worker.counted()  # the judge calls of an attack belong to no step
         return found

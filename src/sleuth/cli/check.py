@@ -137,13 +137,13 @@ def check_sweep(
     as_json: AsJson = False,
 ) -> None:
     """Check that a sweep can run, and count its steps."""
-    from sleuth.recipe.sweep import load_sweep, unshared_steps
+    from sleuth.recipe.sweep import load_sweep, own_stages
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     recipe, runs = load_sweep(file, look=missing_inputs)
     require_sweep_inputs(file, runs)
     seeds = len(recipe.seeds)
-    steps = sum(unshared_steps(runs).values()) * seeds
+    steps = seeds * sum(runs[name].stage[at].last_step for name, own in own_stages(runs).items() for at in own)
     record: dict[str, Any] = {"ok": True, "arms": len(runs), "seeds": seeds, "steps": steps}
     lines = [f"ok: {len(runs)} arms with {seeds} seeds, {steps:,} steps; shared steps are counted once"]
     if line := CODE.skipped_line():

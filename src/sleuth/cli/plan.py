@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from sleuth.host.memory import total_host_memory
 from sleuth.terminal.options import AsJson, CheckNoCode, Overrides, RecipeFile
+from sleuth.terminal.tables import Column, print_columns
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.plan.fit import CardPlan, StageTime
     from sleuth.plan.phases import Phase
+    from sleuth.recipe import Recipe
 
 
 def plan(
@@ -34,43 +36,100 @@ def plan(
             help='The card, such as h100-80, "8 x a100-40" or 24GB; cpu: this machine\'s memory, without a time.',
         ),
     ] = "cpu",
+    threads: Annotated[
+        int | None, Option(min=1, metavar="N", help="Threads that search. [default: those of this machine]")
+    ] = None,
+    price: Annotated[
+        float | None, Option(min=0, metavar="MONEY", help="What a card costs an hour: prints what the run costs.")
+    ] = None,
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a recipe's steps, memory, judge calls and time.
+    """Predict the steps, memory, searches, judge calls, time and price of a recipe, or of a sweep.
 
     Computes the bytes of each phase from the shape of the model, and whether they fit a card; runs nothing and needs no
-    data. The report of a run shows its plan beside what it measured.
+    data. Stages that arms of a sweep share count once. The report of a run shows its plan beside what it measured.
     """
+    from sleuth.recipe import load_recipe
+    from sleuth.recipe.sweep import is_sweep, load_sweep
+
+    if is_sweep(recipe):
+        sweep, runs = load_sweep(recipe, overrides or ())
+        plans = {name: _plan(run, card, world, threads) for name, run in runs.items()}
+        _print_sweep(runs, len(sweep.seeds), plans, price, as_json)
+        return
+    predicted = _plan(load_recipe(recipe, overrides or ()), card, world, threads)
+    if as_json:
+        paid = price and predicted.card_hours and price * predicted.card_hours
+        typer.echo(json.dumps(predicted.as_json() | {"price": paid}))
+    else:
+        print_card_plan(predicted, price)
+
+
+def _plan(recipe: Recipe, card: str, world: int | None, threads: int | None) -> CardPlan:
+    """The plan of a recipe for what the options name."""
     from sleuth.host.hardware import Cards, read_cards
     from sleuth.plan.fit import plan_for_cards, plan_for_cpu
-    from sleuth.recipe import load_recipe
 
-    resolved = load_recipe(recipe, overrides or ())
     if card == "cpu":
         if world not in (None, 1):
             raise SleuthError(f"--card cpu is for one process: leave --ranks {world} out, or name a card")
-        predicted = plan_for_cpu(resolved, total_host_memory())
-    else:
-        try:
-            cards = read_cards(card)
-        except ValueError as error:
-            raise SleuthError(f"--card {card}: {error}") from None
-        count = world or cards.count
-        if count > 1:
-            import_heavy()
-            from sleuth.cli.pipeline import require_ranks
-            from sleuth.plan.phases import ranks_and_servers
-            from sleuth.ranks import Ranks
+        return plan_for_cpu(recipe, total_host_memory(), threads)
+    try:
+        cards = read_cards(card)
+    except ValueError as error:
+        raise SleuthError(f"--card {card}: {error}") from None
+    count = world or cards.count
+    if count > 1:
+        import_heavy()
+        from sleuth.cli.pipeline import require_ranks
+        from sleuth.plan.phases import ranks_and_servers
+        from sleuth.ranks import Ranks
 
-            require_ranks(resolved, Ranks(world=ranks_and_servers(resolved, count)[0]))
-        predicted = plan_for_cards(resolved, Cards(count=count, card=cards.card))
+        require_ranks(recipe, Ranks(world=ranks_and_servers(recipe, count)[0]))
+    return plan_for_cards(recipe, Cards(count=count, card=cards.card), threads)
+
+
+def _print_sweep(
+    runs: Mapping[str, Recipe], seeds: int, plans: Mapping[str, CardPlan], price: float | None, as_json: bool
+) -> None:
+    """What each arm adds to those before, over all seeds, and the sum; a file that a stage makes serves all of them."""
+    from sleuth.recipe.sweep import own_stages
+
+    rows = dict[str, dict[str, Any]]()
+    for name, own in own_stages(runs).items():
+        plan, stages = plans[name], runs[name].stage
+        parts = [(plan.stages[at], 1 if stages[at].makes() else seeds) for at in own]
+        rows[name] = {key: sum((getattr(part, key) or 0) * n for part, n in parts) for key in SUMS[:-1]}
+        rows[name]["seconds"] += plan.start * seeds
+        rows[name] |= {"card_hours": plan.cards * rows[name]["seconds"] / 3600, "fits": plan.fits}
+        rows[name]["unknown"] = [part.name for part, _ in parts if part.seconds is None]
+    whole: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in SUMS}
+    columns = []
+    for heading, key in zip(("steps", "searches", "model calls", "hours", "card hours"), SUMS, strict=True):
+        if not whole[key]:
+            continue
+        of_key = [row[key] for row in (*rows.values(), whole)]
+        *cells, footer = [f"{n / 3600:,.1f}" if key == "seconds" else f"{n:,.{key == 'card_hours':d}f}" for n in of_key]
+        columns.append(Column(heading=heading, cells=cells, footer=footer))
+    whole |= {key: whole[key] or None for key in SUMS[-2:]}  # without a card there is no time
     if as_json:
-        typer.echo(json.dumps(predicted.as_json()))
-    else:
-        print_card_plan(predicted)
+        fits, paid = all(row["fits"] for row in rows.values()), price and (whole["card_hours"] or 0) * price
+        typer.echo(json.dumps({"fits": fits, "seeds": seeds, **whole, "price": paid or None, "arms": rows}))
+        return
+    print_columns(list(rows), columns, heading="arm", footer="in all")
+    typer.echo(f"{seeds} seeds; what an earlier arm has made counts there alone")
+    if unknown := sorted({name for row in rows.values() for name in row["unknown"]}):
+        typer.echo(f"without the time of {', '.join(unknown)}, which is not known")
+    if price is not None:
+        typer.echo(_paid(whole["card_hours"], price))
+    for name, plan in plans.items():
+        if not plan.fits:
+            typer.echo(f"{name}: {plan.line()}")
 
 
+SUMS = ("steps", "searches", "calls", "seconds", "card_hours")
+"""What arms add up to."""
 COLUMNS = {
     "weights": ("weights",),
     "frozen": ("reference", "teacher"),
@@ -83,12 +142,12 @@ COLUMNS = {
 """Heading -> the parts that are added up under it."""
 
 
-def print_card_plan(plan: CardPlan) -> None:
+def print_card_plan(plan: CardPlan, price: float | None = None) -> None:
     """The table in 80 columns, and lines."""
     from sleuth.runs.progress import Console
 
     Console().print(_table(plan))
-    typer.echo("\n".join(["", *_lines(plan)]))
+    typer.echo("\n".join(["", *_lines(plan, price)]))
 
 
 def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
@@ -122,8 +181,9 @@ def _table(plan: CardPlan) -> object:
     return table
 
 
-def _lines(plan: CardPlan) -> Iterator[str]:
+def _lines(plan: CardPlan, price: float | None) -> Iterator[str]:
     from sleuth.host.disk import shown
+    from sleuth.plan.speed import NETWORK
 
     seen: set[str] = set()
     for phase in plan.phases:
@@ -141,7 +201,15 @@ def _lines(plan: CardPlan) -> Iterator[str]:
     yield f"checkpoints: {shown(plan.peak_disk_bytes)} at most"
     yield "; ".join(f"{stage.name}: {_count(stage)}" for stage in plan.stages)
     yield from _times(plan)
-    yield from (step.line() for step in plan.step_calls)
+    yield from (note for stage in plan.stages for note in stage.notes)
+    if plan.downloads:
+        known = {name: size for name, size in plan.downloads.items() if size is not None}
+        parts = [*(f"{name} {shown(round(size))}" for name, size in known.items())]
+        parts += [f"{name}, whose size is not known" for name in plan.downloads.keys() - known.keys()]
+        fetching = f"{_duration(sum(known.values()) / NETWORK)} at {shown(round(NETWORK))} a second"
+        yield f"to download, if it is not in the hub's cache, about {fetching}: {'; '.join(parts)}"
+    if price is not None:
+        yield _paid(plan.card_hours, price)
     yield from plan.notes
     yield plan.line()
 
@@ -160,7 +228,7 @@ def _times(plan: CardPlan) -> Iterator[str]:
             yield f"{stage.name}: {stage.steps:,} steps of about {whole:.3g} s ({parts})"
     if plan.card == "cpu":
         return
-    known = sum(stage.seconds or 0.0 for stage in plan.stages)
+    known = plan.start + sum(stage.seconds or 0.0 for stage in plan.stages)
     unknown = [stage.name for stage in plan.stages if stage.seconds is None]
     without = f" without {', '.join(unknown)}, whose questions are not known" if unknown else ""
     yield f"time: about {_duration(known)}{without}; {_assumed(plan.card)}"
@@ -171,7 +239,13 @@ def _assumed(card: str) -> str:
 
     shares = MEASURED.get(card, ASSUMED)
     shown = f"{shares.update:.0%} of its arithmetic in updates and {shares.decoding:.0%} of its bandwidth in decoding"
-    return f"an estimate from the data sheet, at {shown}, without judges and searches"
+    return f"an estimate from the data sheet, at {shown}, as if nothing were done while something else is"
+
+
+def _paid(card_hours: float | None, price: float) -> str:
+    if card_hours is None:
+        return "price: not known, because the time is not; name a --card, and data whose size is known"
+    return f"price: {price * card_hours:,.2f}, for {card_hours:,.1f} card hours at {price:,.2f}"
 
 
 def _duration(seconds: float) -> str:

@@ -34,17 +34,24 @@ def report(
     all_rollouts: Annotated[
         bool, Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a run's report: one HTML page that opens offline.
 
     RUN/report.html shows the figures, the curves and some of the episodes. It needs no network and no other file.
 
     With --all-rollouts it shows all episodes, and needs RUN/report_rollouts beside it, which is about as large as
-    RUN/rollouts.
+    RUN/rollouts. With --json it prints what was planned of each stage, and what was measured.
     """
     from sleuth.report import write_report
+    from sleuth.report.curves import stages_of
+    from sleuth.report.run_files import read_run
+    from sleuth.report.summary import stage_times
 
-    typer.echo(write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True)))
+    page = write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True))
+    files = read_run(run)
+    times = stage_times(files.manifest, stages_of(files.metrics))
+    show(as_json, {"page": str(page), "stages": {time.stage: time.as_json() for time in times}}, str(page))
 
 
 def watch(

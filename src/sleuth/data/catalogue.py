@@ -79,13 +79,17 @@ def find_entry(name: str) -> Entry:
     return known[name]
 
 
+def entry_at(index: Path) -> tuple[Entry, str] | None:
+    """The entry whose index is at a path, and the kind of that index; None for one that is of no entry."""
+    kinds = ((entry, kind) for entry in ENTRIES if entry.is_corpus for kind in ("bm25", "dense"))
+    return next(((entry, kind) for entry, kind in kinds if entry.index(kind) == index), None)
+
+
 def command_for(index: Path) -> str | None:
     """The command that writes the index at a path; None for one that is of no entry."""
-    for entry in ENTRIES:
-        for kind, option in (("bm25", ""), ("dense", " --kind dense")) if entry.is_corpus else ():
-            if entry.index(kind) == index:
-                return f"sleuth get {entry.name}{option}"
-    return None
+    if (found := entry_at(index)) is None:
+        return None
+    return f"sleuth get {found[0].name}{' --kind dense' if found[1] == 'dense' else ''}"
 
 
 def location_of(file: str) -> HubLocation:

@@ -87,6 +87,10 @@ class Setting(ABC):
         any, by the numbers of their prompts."""
         return self
 
+    def figures(self) -> dict[str, float | None]:
+        """Figures of its environments since the last time."""
+        return {}
+
     def hooks(self, inputs: Any) -> list[Any]:
         """The hooks of `sleuth.training.rollout_worker` that a GRPO stage has because of its environment."""
         return []

@@ -18,7 +18,7 @@ from sleuth.host.atomic import write_text
 from sleuth.host.threads import to_stderr
 from sleuth.judges.exam import ExamQuestion, sit_exam
 from sleuth.judges.factory import JudgePool, JudgeUse, OpenJudge, count_calls, judge_of, require_judge
-from sleuth.recipe.judges import ON_SHEETS, JudgeFields, Skill
+from sleuth.recipe.judges import ON_SHEETS, JudgeFields, ServedModelRecipe, Skill
 from sleuth.runs.eval_file import CARDS_FILE, read_cards
 from sleuth.runs.progress import ProgressBar
 from sleuth.types import Case, Pair, SleuthError, Task
@@ -53,7 +53,7 @@ def require_accurate(
     """
     judges = [*judges]
     for use in judges:
-        if use.judge.is_served:  # it answered when the run began, which may be days ago
+        if isinstance(use.judge, ServedModelRecipe):  # it answered when the run began, which may be days ago
             require_judge(use)
     passed = read_cards(judge_pool.folder)
     cards: dict[str, dict[str, Any]] = {}

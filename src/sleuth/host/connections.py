@@ -6,7 +6,8 @@ import asyncio
 import json
 import time
 import zlib
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,30 @@ request sent at that moment is lost."""
 ENCODINGS = ("identity", "gzip", "deflate")
 ACCEPTED = ", ".join(ENCODINGS[1:])
 """What requests ask for: clients would ask for whatever is installed."""
+
+
+class CallClock:
+    """Measures the seconds, by the clock, in which at least one call was waited for."""
+
+    def __init__(self) -> None:
+        self._seconds, self._waiting, self._since = 0.0, 0, 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """For the time of a call."""
+        self._since = self._since if self._waiting else time.monotonic()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._seconds += time.monotonic() - self._since
+
+    def take(self) -> float:
+        """The seconds of ended calls since the last time."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class RequestFailedError(Exception):

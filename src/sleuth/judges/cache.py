@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from sleuth.host.connections import CallClock
 from sleuth.types import AnySheet, Case, Judge, Pair, SleuthError, Verdict
 
 Item = Case | AnySheet | Pair
@@ -126,7 +127,7 @@ class CachedJudge:
         self, judge: Any, cache: VerdictCache, retry_limits: RetryLimits = NO_RETRIES, *, identity: str = ""
     ) -> None:
         self.identity = identity or judge.identity
-        self.tally = Tally()
+        self.tally, self.clock = Tally(), CallClock()
         self._judge = judge
         self._cache = cache
         self._retry_limits = retry_limits
@@ -186,12 +187,13 @@ class CachedJudge:
     async def _ask(self, item: Item, count: int) -> list[Verdict]:
         if self._judge is None:
             return [NOT_CACHED] * count
-        if isinstance(item, Case):
-            return await self._judge.judge([item])
-        if isinstance(item, Pair):
-            return await self._judge.compare([item])
-        [verdicts] = await self._judge.rate([item])
-        return verdicts
+        with self.clock.waiting():
+            if isinstance(item, Case):
+                return await self._judge.judge([item])
+            if isinstance(item, Pair):
+                return await self._judge.compare([item])
+            [verdicts] = await self._judge.rate([item])
+            return verdicts
 
     def _keys(self, item: Item) -> list[str]:
         """One key per verdict on the item."""

@@ -185,6 +185,10 @@ class JudgePool:
             counts.update(judge.tally.take())
         return {f"judge_{name}": count for name, count in counts.items()}
 
+    def seconds(self) -> dict[str, float | None]:
+        """How long the slowest judge was waited for since the last call."""
+        return {"seconds_judges": max(judge.clock.take() for judge in self._cached.values())} if self._cached else {}
+
     def close(self) -> None:
         """Closes the caches, which are written already."""
         for file in self._files.values():

@@ -28,7 +28,6 @@ class HttpJudgeRecipe(ServedModelRecipe, ExaminedJudgeFields):
     """A language model as judge."""
 
     subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims", "continuations")
-    is_served: ClassVar[bool] = True
     kind: Literal["http"]
     verdicts: FilePath | None = None
     """File of the verdict cache, so that no case is judged twice; several runs may share one. Absent:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -17,37 +16,18 @@ from sleuth.host.hardware import Card, Cards
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
 from sleuth.plan.phases import Machine, Phase, StagePlan, learner_of, phases_of, problems_of, ranks_and_servers
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
-from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, stage_time
+from sleuth.plan.speed import (
+    ASSUMED,
+    MEASURED,
+    StageTime,
+    judge_cards,
+    missing_bytes,
+    stage_time,
+    start_seconds,
+    state_bytes,
+)
 from sleuth.recipe import Recipe, TrainingRecipe
-from sleuth.recipe.rewards import AnswerSize
 from sleuth.recipe.training import LoraRecipe
-
-OWN_CRITERIA = 5
-"""Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""
-CLAIMS, CASES = 5, 3
-"""Claims of an answer, and cases of a claim with two ids: both together, and each alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCalls:
-    """Up to so many `calls` of a model in one step by the kind of the reward, without repeats of failed ones. Equal
-    cases are asked once, so that siblings which say the same need fewer. `assumed`: what rows and answers decide is
-    assumed."""
-
-    stage: str
-    calls: Mapping[str, int]
-    assumed: bool
-
-    @property
-    def total(self) -> int:
-        """The calls of all rewards."""
-        return sum(self.calls.values())
-
-    def line(self) -> str:
-        """`grpo: up to 5,888 judge calls a step (rubric 2,048, citation 3,840), with 5 criteria a row, ...`."""
-        parts = ", ".join(f"{kind} {calls:,}" for kind, calls in self.calls.items())
-        sizes = f", with {OWN_CRITERIA} criteria a row and {CLAIMS} claims of two ids an answer" if self.assumed else ""
-        return f"{self.stage}: up to {self.total:,} judge calls a step ({parts}){sizes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +44,12 @@ class CardPlan:
     peak_disk_bytes: int
     problems: tuple[str, ...]
     notes: tuple[str, ...]
-    step_calls: tuple[StepCalls, ...] = ()
     change: Change | None = None
+    threads: int = 1
+    start: float = 0.0
+    """Seconds in which the servers that the run starts are ready."""
+    downloads: Mapping[str, float | None] = field(default_factory=dict)
+    judge_cards: int = 0
 
     @property
     def fits(self) -> bool:
@@ -77,12 +61,17 @@ class CardPlan:
         """The most bytes of a card at any time, with the cache as large as it will be."""
         return max(total(phase.bytes) for phase in self.phases)
 
-    def by_stage(self) -> dict[str, dict[str, float | None]]:
-        """Peak bytes and estimated seconds of each stage, which its report shows beside those that were measured."""
+    def by_stage(self) -> dict[str, dict[str, Any]]:
+        """Peak bytes, counts and estimated seconds of each stage, which its report shows beside those that were
+        measured."""
         peaks: dict[str, int] = {}
         for phase in self.phases:
             peaks[phase.stage] = max(peaks.get(phase.stage, 0), total(phase.bytes))
-        return {stage.name: {"memory_bytes": peaks.get(stage.name), "seconds": stage.seconds} for stage in self.stages}
+        return {
+            stage.name: {"memory_bytes": peaks.get(stage.name)}
+            | {name: getattr(stage, name) for name in ("seconds", "purposes", "searches", "calls", "computed")}
+            for stage in self.stages
+        }
 
     @property
     def needed_bytes(self) -> int:
@@ -101,9 +90,25 @@ class CardPlan:
 
     @property
     def seconds(self) -> float | None:
-        """The estimated time of all stages; None if that of one is unknown."""
+        """The estimated time of all stages and of the start of servers; None if that of a stage is unknown."""
         seconds = [stage.seconds for stage in self.stages]
-        return None if None in seconds else sum(filter(None, seconds))
+        return None if None in seconds else self.start + sum(filter(None, seconds))
+
+    @property
+    def cards(self) -> int:
+        """Cards that the run holds while it lasts, with those of judges and teachers."""
+        return self.ranks + self.servers + self.judge_cards
+
+    @property
+    def seconds_by_phase(self) -> dict[str, float]:
+        """`{"start of servers": 68.0, "grpo: rollouts": 19770.0, ...}`, as far as they are known."""
+        started = {"start of servers": self.start} if self.start else {}
+        return started | {f"{one.name}: {name}": spent for one in self.stages for name, spent in one.purposes.items()}
+
+    @property
+    def card_hours(self) -> float | None:
+        """Hours of all `cards`; None where the time is unknown."""
+        return None if self.seconds is None else self.cards * self.seconds / 3600
 
     def line(self) -> str:
         """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
@@ -138,43 +143,49 @@ class CardPlan:
             "steps": sum(stage.steps for stage in self.stages),
             "episodes": None if None in episodes else sum(filter(None, episodes)),
             "tokens": None if None in tokens else sum(filter(None, tokens)),
-            "judge_calls": None,
-            "judge_calls_per_step": {step.stage: dict(step.calls) for step in self.step_calls},
+            "searches": sum(stage.searches or 0 for stage in self.stages),
+            "judge_calls": sum(stage.calls for stage in self.stages),
+            "judge_calls_per_step": {one.name: one.step_calls for one in self.stages if one.steps and one.step_calls},
             "seconds": self.seconds,
+            "seconds_by_phase": self.seconds_by_phase,
+            "threads": self.threads,
+            "judge_cards": self.judge_cards,
+            "downloads": dict(self.downloads),
             "assumed_utilisation": {
                 "training_flops": shares.update,
                 "prefill_flops": shares.prefill,
                 "bandwidth": shares.decoding,
             },
             "phases": [_phase_json(phase) for phase in self.phases],
-            "stages": [asdict(stage) for stage in self.stages],
+            "stages": [asdict(stage) | {"calls": stage.calls} for stage in self.stages],
             "problems": list(self.problems),
             "change": asdict(self.change) if self.change else None,
             "notes": list(self.notes),
         }
 
 
-def plan_for_cards(recipe: Recipe, cards: Cards) -> CardPlan:
-    """The plan of a recipe for cards, each with a rank or with one of the recipe's servers. Raises SleuthError if the
-    model's shape cannot be had."""
+def plan_for_cards(recipe: Recipe, cards: Cards, threads: int | None = None) -> CardPlan:
+    """The plan of a recipe for cards, each with a rank or with one of the recipe's servers, and `threads` that search,
+    those of this machine if None. Raises SleuthError if the model's shape cannot be had."""
     ranks, servers = ranks_and_servers(recipe, cards.count)
     machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers)
-    return _plan(recipe, machine, cards.card.name, cards.card)
+    return _plan(recipe, machine, cards.card.name, cards.card, threads)
 
 
-def plan_for_cpu(recipe: Recipe, memory: int) -> CardPlan:
-    """The plan of a recipe for one process on a CPU with `memory` bytes; no time is estimated."""
-    return _plan(recipe, Machine(device=CPU, memory=memory, ranks=1), "cpu", None)
+def plan_for_cpu(recipe: Recipe, memory: int, threads: int | None = None) -> CardPlan:
+    """The plan of a recipe for one process on a CPU with `memory` bytes; no time is estimated but that of searches."""
+    return _plan(recipe, Machine(device=CPU, memory=memory, ranks=1), "cpu", None, threads)
 
 
-def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> CardPlan:
+def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, threads: int | None) -> CardPlan:
+    threads = threads or os.cpu_count() or 1
     shape, note = shape_of(recipe.model) if recipe.init is None else (random_shape(recipe.stage[0]), None)
     if recipe.init is None and note is None:
         from sleuth.learn.models import read_config  # takes seconds to import
         from sleuth.training.stage_context import require_family
 
         require_family(recipe, read_config(recipe.model))
-    phases = phases_of(recipe, shape, machine)
+    phases, weights = phases_of(recipe, shape, machine), SIZES[recipe.dtype] * shape.weights
     problems = problems_of(phases, machine.memory)
     return CardPlan(
         card=name,
@@ -183,13 +194,17 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         servers=machine.servers,
         phases=tuple(phases),
         stages=tuple(
-            stage_time(StagePlan(recipe, index, shape, machine), card, phases) for index in range(len(recipe.stage))
+            stage_time(StagePlan(recipe, index, shape, machine), card, phases, threads)
+            for index in range(len(recipe.stage))
         ),
         peak_disk_bytes=_disk(recipe, shape, machine),
         problems=tuple(problems.values()),
-        notes=(*([note] if note else []), *_notes(recipe)),
-        step_calls=tuple(step_calls(recipe)),
+        notes=(note,) if note else (),
         change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
+        threads=threads,
+        start=start_seconds(recipe, weights) if card is not None else 0.0,
+        downloads=missing_bytes(recipe, weights),
+        judge_cards=judge_cards(recipe, card) if card is not None else 0,
     )
 
 
@@ -201,20 +216,13 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
         saves = sum(map(stage.saves_at, range(1, stage.last_step + 1)))
         plan = DiskPlan(
             weights=SIZES[recipe.dtype] * shape.weights + SLACK,
-            state=(learner.stepped_size * learner.trained if learner.masters else 0) + learner.moments,
+            state=state_bytes(learner),
             resumable=min(saves, stage.keep + 1),
             milestones=stage.last_step // stage.milestone_every if stage.milestone_every else 0,
         )
         left += plan.peak - plan.one
         writing = max(writing, plan.one if saves > plan.resumable else 0)
     return left + writing
-
-
-def _notes(recipe: Recipe) -> Iterator[str]:
-    """What the plan does not count, where the recipe has it."""
-    urls = {url for stage in recipe.stage for judge in stage.judges() for url in getattr(judge, "urls", ())}
-    if urls:
-        yield f"judges ({', '.join(sorted(urls))}) are not counted: give them a card of their own"
 
 
 def _phase_json(phase: Phase) -> dict[str, Any]:
@@ -226,19 +234,6 @@ def _phase_json(phase: Phase) -> dict[str, Any]:
         "needed": phase.needed,
         "cache": None if phase.need is None else asdict(phase.need) | {"asked": phase.asked, "at_once": phase.at_once},
     }
-
-
-def step_calls(recipe: Recipe) -> list[StepCalls]:
-    """The calls in a step of each stage whose rewards ask a model over HTTP."""
-    size, steps = AnswerSize(own=OWN_CRITERIA, cited=CLAIMS * CASES), list[StepCalls]()
-    for stage in recipe.stage:
-        asking = [(kind, math.ceil(calls), by_rows) for kind, calls, by_rows in stage.judge_calls(size) if calls]
-        calls = Counter[str]()
-        for kind, number, _ in asking:
-            calls[kind] += number
-        if asking:
-            steps.append(StepCalls(stage=stage.name, calls=calls, assumed=any(by_rows for *_, by_rows in asking)))
-    return steps
 
 
 # -- changes that make a recipe fit ------------------------------------------------------------------------------------

@@ -1,20 +1,43 @@
-"""Seconds of a run on a card, from its data sheet and the shares of it that were measured, or are assumed.
+"""Seconds of a run on cards, from their data sheets and the shares of them that were measured, or are assumed: as if
+nothing were done while something else is, and without the first compilation of kernels.
 
-Judges, retrieval and the first compilation of kernels are not in it.
+Searches are counted with measured scans; judges and teachers by the arithmetic of decoding, as if each call read the
+whole episode and wrote half of its limit. Nothing is measured here.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from sleuth.data.hub import HubLocation
 from sleuth.host.hardware import Card
 from sleuth.plan.memory import LearnerMemory, Passes
-from sleuth.plan.phases import Phase, Played, StagePlan, played_by
-from sleuth.recipe import TrainingRecipe
+from sleuth.plan.phases import SERVER, SERVER_SHARE, Phase, Played, StagePlan, played_by
+from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.recipe.judges import ServedModelRecipe
+from sleuth.recipe.rewards import AnswerSize, ModelCalls
+from sleuth.recipe.stage import StageFields
+from sleuth.retrieval.index_card import expected_card, is_index
 
 RAGGED = 1.5
 """Decode steps, over those of sequences that all end together."""
+START, DISK, NETWORK = 60.0, 1e9, 1e8
+"""Assumed: seconds in which a server starts, beside reading its weights (vLLM took 39 to 76 on CPUs), and bytes a
+second of a disk, and of a download."""
+INSTRUCTIONS, KEPT = 400, 100_000
+"""Tokens around what a judge reads, and bytes of a token's keys and values in a served model (Qwen3-4B: 147 kB)."""
+OWN_CRITERIA = 5
+"""Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""
+CLAIMS, CASES = 5, 3
+"""Claims of an answer, and cases of a claim with two ids: both together, and each alone."""
+SIZE = AnswerSize(own=OWN_CRITERIA, cited=CLAIMS * CASES)
+_WEIGHTS = re.compile(r"(\d+(?:\.\d+)?)B(?:-A(\d+(?:\.\d+)?)B)?(?![A-Za-z])")
 BUS, HOST_BANDWIDTH = 25e9, 50e9
 """Bytes a second between card and host, and of the host's memory, in the optimiser."""
 
@@ -84,33 +107,81 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A judge or a teacher, by its name: its `weights`, in bfloat16, and the `active` ones of a token. Each of its
+    servers has the fewest cards that hold them."""
+
+    weights: float
+    active: float
+
+    @classmethod
+    def of(cls, model: str) -> Served | None:
+        """`Qwen/Qwen3.5-35B-A3B` has 35e9 weights, 3e9 active; None for a name without a number."""
+        if (found := _WEIGHTS.search(model.rpartition("/")[2])) is None:
+            return None
+        return cls(weights=float(found[1]) * 1e9, active=float(found[2] or found[1]) * 1e9)
+
+    def cards(self, card: Card) -> int:
+        """Of one server."""
+        return math.ceil(2 * self.weights / (SERVER_SHARE * card.memory - SERVER))
+
+    def seconds(self, card: Card, calls: float, *, read: float, written: float, at_once: float) -> float:
+        """Of one server, for calls that read and write so many tokens each, of which `at_once` may be sent together."""
+        shares, cards = MEASURED.get(card.name, ASSUMED), self.cards(card)
+        room = cards * (SERVER_SHARE * card.memory - SERVER) - 2 * self.weights
+        together = max(1.0, min(calls, at_once, room / (KEPT * (read + written))))
+        moved = 2 * self.weights + together * KEPT * (read + written / 2)
+        token = 2 * self.active / (shares.prefill * card.flops * cards)
+        step = max(moved / (shares.decoding * card.bandwidth * cards), together * token)
+        return max(calls / together, 1) * written * RAGGED * step + calls * read * token
+
+
+def served_models(recipe: Recipe) -> list[ServedModelRecipe]:
+    """The judges and teachers of a recipe, each set of servers once."""
+    models = [call.model for stage in recipe.stage for call in stage.model_calls(SIZE)]
+    return list({(one.urls, one.model): one for one in models}.values())
+
+
+def judge_cards(recipe: Recipe, card: Card) -> int:
+    """Cards of the servers of judges and teachers, as far as their names say how large they are."""
+    sizes = [(len(one.urls), Served.of(one.model)) for one in served_models(recipe)]
+    return sum(servers * served.cards(card) for servers, served in sizes if served is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
-    """Episodes of a stage, and its estimated seconds, in all and of one step by phase; None where the number of
-    questions is unknown."""
+    """Counts of a stage, and its estimated seconds: in all, of one step by phase, and in all by `purposes`, named as a
+    report names what was measured; None where the number of questions is unknown. `notes` say what was assumed."""
 
     name: str
     kind: str
     steps: int
     episodes: int | None
+    searches: int | None = None
+    step_calls: dict[str, int] = field(default_factory=dict)
+    """Up to so many calls of served models in one step, or in all of a stage without, by what they are for. Equal cases
+    are asked once, so that siblings which say the same need fewer."""
     tokens: int | None = None
+    computed: int | None = None
+    """Tokens of the learner's passes, each shared prompt once."""
     seconds: float | None = None
     step_seconds: dict[str, float] = field(default_factory=dict)
+    purposes: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """Those of the whole stage."""
+        return max(1, self.steps) * sum(self.step_calls.values())
 
 
-def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase]) -> StageTime:
-    """The time of a stage, of which no second is estimated without a `card`."""
-    stage, ranks, passes = planned.stage, planned.machine.ranks, planned.passes
-    if isinstance(stage, TrainingRecipe) and not stage.plays_before_training:
-        prompts, samples = stage.played_per_step
-        episodes: int | None = stage.last_step * prompts * samples
-    else:
-        alone = played_by(planned.recipe, planned.index, 1)
-        episodes = 0 if alone is None else alone.sequences
-    counts = StageTime(name=stage.name, kind=stage.kind, steps=stage.last_step, episodes=episodes)
+def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase], threads: int = 1) -> StageTime:
+    """The time of a stage, of which without a `card` only that of searches on `threads` is estimated."""
+    stage, steps, counts = planned.stage, planned.stage.last_step, _counts(planned, card, threads)
     if card is None:
         return counts
-    speed = Speed(card=card, passes=passes, ranks=ranks)
-    played, generating = planned.played, ranks if stage.trains else 1  # the first rank evaluates
+    speed = Speed(card=card, passes=planned.passes, ranks=planned.machine.ranks)
+    played, generating = planned.played, planned.machine.ranks if stage.trains else 1  # the first rank evaluates
     if (on_servers := planned.on_servers(generating)) is not None:
         played, generating = on_servers, planned.machine.servers
     generation, sampled = None, 0
@@ -119,22 +190,145 @@ def stage_time(planned: StagePlan, card: Card | None, phases: Sequence[Phase]) -
         at_once = next(fitting, played.at_once)  # servers elsewhere run as many as they are asked
         generation = speed.generation(played, sequences, at_once)
         sampled = sequences * generating * played.lengths.sampled
-    if not isinstance(stage, TrainingRecipe):
-        return replace(counts, tokens=None if generation is None else sampled, seconds=generation)
-    learner, steps, step, once = planned.learner, stage.last_step, dict[str, float](), 0.0
-    if generation is not None and stage.plays_before_training:
-        once = generation
-    elif generation is not None:
-        step["rollout"], sampled = generation, sampled * steps
-    prompts = played.prompts * generating if played is not None and played.prompts is not None else 0
-    trained = stage.trained_tokens(planned.lengths.prompt, planned.lengths.response, prompts)
+    if isinstance(stage, TrainingRecipe):
+        again = next(phase.recomputed for phase in phases if phase.stage == stage.name and phase.name == "update")
+        counts = replace(counts, tokens=sampled * (1 if stage.plays_before_training else steps) or counts.computed)
+        return _training_time(stage, planned, speed, again, counts, generation)
+    if generation is None and (played is not None or not counts.calls):  # else a teacher elsewhere writes all of it
+        return replace(counts, purposes={})
+    purposes = ({} if generation is None else {"questions": generation}) | counts.purposes
+    return replace(counts, tokens=sampled, seconds=sum(purposes.values()), purposes=purposes)
+
+
+def _counts(planned: StagePlan, card: Card | None, threads: int) -> StageTime:
+    """What a stage makes, and the seconds of its searches and of the calls of others on cards of their own."""
+    stage, steps, computed = planned.stage, 1, None
+    alone = played_by(planned.recipe, planned.index, 1)
+    if isinstance(stage, TrainingRecipe):
+        steps, prompts = stage.last_step, 0 if alone is None else alone.prompts or 0
+        trained = stage.trained_tokens(planned.lengths.prompt, planned.lengths.response, prompts)
+        computed = round(trained * steps * stage.passes_and_updates[0])
+    plays = 1 if getattr(stage, "plays_before_training", False) else steps
+    each = 0 if alone is None else alone.sequences
+    searches = each * planned.lengths.searches if each else each  # without episodes there may be no lengths
+    calls = [call for call in stage.model_calls(SIZE) if call.calls]
+    spent, notes, asked = dict[str, float](), dict[str, None](), Counter[str]()
+    for call in calls:
+        asked[call.kind] += math.ceil(call.calls)
+    if asked:
+        parts = ", ".join(f"{kind} {number:,}" for kind, number in asked.items())
+        sizes = f", with {OWN_CRITERIA} criteria a row and {CLAIMS} claims of two ids an answer"
+        line = f"{stage.name}: up to {asked.total():,} judge calls {each_time(stage)} ({parts})"
+        notes[line + (sizes if any(call.assumed for call in calls) else "")] = None
+    if searches:
+        seconds, note = _searching(planned, searches, threads)
+        spent["searches"], notes[note] = plays * seconds, None
+    if card is not None and calls:
+        asking = [_asking(call, planned, card) for call in calls]
+        spent["judges"] = steps * sum(seconds for seconds, _ in asking)
+        notes |= dict.fromkeys(note for _, note in asking)
+    return StageTime(
+        name=stage.name,
+        kind=stage.kind,
+        steps=stage.last_step,
+        episodes=None if each is None else each * plays,
+        searches=None if searches is None else searches * plays,
+        step_calls=dict(asked),
+        computed=computed,
+        purposes=spent,
+        notes=tuple(notes),
+    )
+
+
+def _training_time(
+    stage: TrainingRecipe, planned: StagePlan, speed: Speed, recomputed: int, counts: StageTime, rollout: float | None
+) -> StageTime:
+    """With the seconds of a `rollout`, of which there is one before all steps or in each; None if nothing is played."""
+    learner, passes, steps, step = planned.learner, planned.passes, stage.last_step, dict[str, float]()
     again, updates = stage.passes_and_updates
+    trained = (counts.computed or 0) / steps / again
     if learner.reference:
         step["reference pass"] = again * speed.frozen_pass(passes, trained)
     if learner.teacher is not None:
         step["teacher pass"] = again * speed.frozen_pass(learner.teacher, trained)
-    recomputed = next(phase.recomputed for phase in phases if phase.stage == stage.name and phase.name == "update")
     step["update"] = again * speed.update(learner, trained, recomputed)
     step["update"] += (updates - again) * speed.update(learner, 0, recomputed)
-    seconds = once + steps * sum(step.values())
-    return replace(counts, tokens=sampled or round(trained * steps), seconds=seconds, step_seconds=step)
+    saves = sum(map(stage.saves_at, range(1, steps + 1)))
+    saved = passes.size * passes.shape.weights + state_bytes(learner)
+    purposes = {**counts.purposes, "updates": steps * sum(step.values()), "saves": saves * saved / DISK}
+    if rollout is not None:
+        purposes = {"rollouts": rollout * (1 if stage.plays_before_training else steps), **purposes}
+    if rollout is not None and not stage.plays_before_training:
+        step = {"rollout": rollout, **{name: whole / steps for name, whole in counts.purposes.items()}, **step}
+    return replace(counts, seconds=sum(purposes.values()), step_seconds=step, purposes=purposes)
+
+
+def each_time(stage: StageFields) -> str:
+    """How often a stage does something."""
+    return "a step" if stage.last_step else "in all"
+
+
+def state_bytes(learner: LearnerMemory) -> int:
+    """Bytes of a checkpoint beside its weights."""
+    return (learner.stepped_size * learner.trained if learner.masters else 0) + learner.moments
+
+
+def _searching(planned: StagePlan, searches: int, threads: int) -> tuple[float, str]:
+    """Seconds of so many searches, and what they were computed from."""
+    folder = _index_of(planned)
+    card = expected_card(folder) if folder is not None else None
+    once = getattr(planned.stage, "plays_before_training", False)
+    what = f"{planned.stage.name}: {searches:,} searches {'in all' if once else each_time(planned.stage)}"
+    if folder is None or card is None or card.scan_seconds is None:
+        return 0.0, f"{what}, which are not in the time: {folder or 'their server'} is no index whose speed is known"
+    if card.kind == "bm25":  # searched in the thread of each rank that plays
+        threads = min(threads, planned.machine.ranks if planned.stage.trains else 1)
+    spent, there = searches * card.scan_seconds, "" if is_index(folder) else ", as `sleuth get` will write it"
+    index = f"{folder} ({' '.join(filter(None, (card.kind, card.storage)))}, {card.count:,} passages{there})"
+    return spent / threads, f"{what} of {index}: {spent:,.1f} seconds of a thread, divided by {threads}"
+
+
+def _index_of(planned: StagePlan) -> Path | None:
+    recipe, stage = planned.recipe, planned.stage
+    player: Any = stage.player(recipe, planned.index)[0] if isinstance(stage, TrainingRecipe) else stage
+    env = recipe.env_and_context(planned.index)[0] if isinstance(stage, EvaluateRecipe) else player.env
+    return env.scanned_index
+
+
+def _asking(call: ModelCalls, planned: StagePlan, card: Card) -> tuple[float, str]:
+    """Seconds of the calls of a model, and what they were computed from."""
+    what, asked = f"{planned.stage.name}: calls of {call.model.model}", call.model
+    if (served := Served.of(asked.model)) is None:
+        return 0.0, f"{what} are not in the time: its name does not say how large it is"
+    read, written = INSTRUCTIONS + planned.lengths.typical, asked.max_tokens / 2
+    servers, cards = len(asked.urls), served.cards(card)
+    share = {"calls": call.calls / servers, "at_once": asked.at_once / servers}
+    seconds = served.seconds(card, read=read, written=written, **share) if call.calls else 0.0
+    return seconds, f"{what} read {read:,.0f} tokens and write {written:,.0f}, on {servers * cards} cards of their own"
+
+
+# -- before the first step ---------------------------------------------------------------------------------------------
+
+
+def start_seconds(recipe: Recipe, weights: int) -> float:
+    """Seconds in which the servers that the run starts are ready; they start at the same time."""
+    launched = any(stage.engine and stage.engine.launch for stage in recipe.stages_of(GrpoRecipe).values())
+    return START + weights / DISK if launched else 0.0
+
+
+def missing_bytes(recipe: Recipe, weights: int) -> dict[str, float | None]:
+    """Bytes of what a recipe names and this machine does not have: models, published vectors of indexes, and rows; None
+    where they are not known."""
+    frozen = [stage.frozen_model for stage in recipe.stages_of(TrainingRecipe).values()]
+    sizes: dict[str, float | None] = {recipe.model: weights} if recipe.model and not Path(recipe.model).exists() else {}
+    for model in filter(None, (*frozen, *(asked.model for asked in served_models(recipe)))):
+        if not Path(model).exists():
+            sizes[model] = 2 * served.weights if (served := Served.of(model)) is not None else None
+    for stage in recipe.stage:
+        data, env = getattr(stage, "data", None), getattr(stage, "env", None)
+        folder = env.scanned_index if env is not None else None
+        if folder is not None and not is_index(folder) and (card := expected_card(folder)) is not None:
+            sizes[str(folder)] = 4.0 * card.count * card.encoder.width if card.encoder is not None else None
+        files = [getattr(data, key, None) for key in ("questions", "texts", "suite")] + [getattr(stage, "texts", None)]
+        sizes |= {str(HubLocation.read(file)): None for file in files if file and HubLocation.read(file)}
+    return sizes

@@ -24,12 +24,13 @@ ROW = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Tokens of one sequence: at most `limit`; typically a `prompt`, which siblings share, and a `response`, of which
-    the policy samples `sampled`."""
+    the policy samples `sampled`, with so many `searches`."""
 
     limit: int
     prompt: int
     response: int
     sampled: int
+    searches: int = 0
 
     @classmethod
     def of_text(cls, prefix: int, suffix: int) -> Lengths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from sleuth import family
@@ -96,6 +97,11 @@ class EnvFields(KindTable):
 
     def require_retriever(self, identity: RetrieverIdentity) -> None:
         """Raises SleuthError unless the retriever is one that the recipe requires."""
+
+    @property
+    def scanned_index(self) -> Path | None:
+        """Folder of the index that its searches scan on this machine; None if none do."""
+        return None
 
     def functions(self) -> tuple[str, ...]:
         """The user's functions that it calls, `MODULE:NAME`."""

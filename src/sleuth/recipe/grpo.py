@@ -14,7 +14,7 @@ from sleuth.dialect import Dialect
 from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, RewardTable, clashing_figures, scored_late, unfit_rewards
+from sleuth.recipe.rewards import AnswerSize, ModelCalls, RewardTable, clashing_figures, scored_late, unfit_rewards
 from sleuth.recipe.stage import MemoryAmount, SampledRecipe
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
@@ -302,9 +302,9 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     def trained_tokens(self, prompt: int, response: int, prompts: int) -> int:
         return prompts * (prompt + self.samples_per_prompt * response)
 
-    def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
         for reward in self.reward:
-            yield reward.kind, self.sequences_per_step * reward.judge_calls(size), reward.cases(size)[1]
+            yield from reward.calls_for(self.sequences_per_step, size)
 
     def methods(self) -> tuple[str, ...]:
         loss = ("grpo",) if self.loss.advantage == "grpo" else ()

@@ -66,8 +66,6 @@ class JudgeFields(KindTable):
 
     subjects: ClassVar[tuple[Literal["claims", "continuations"], ...]] = ("claims",)
     """What it can judge: claims by their evidence, or continuations of a text."""
-    is_served: ClassVar[bool] = False
-    """Whether a verdict is a call over HTTP."""
     needs_endings: ClassVar[bool] = False
     """Whether it compares with the golden answers of a text."""
 
@@ -100,6 +98,10 @@ class JudgedFields(KindTable):
         """The judges that it asks."""
         judge = getattr(self, "judge", None)
         return () if judge is None else (judge,)
+
+    def served_judges(self) -> tuple[ServedModelRecipe, ...]:
+        """Those whose verdicts are calls over HTTP."""
+        return tuple(judge for judge in self.judges() if isinstance(judge, ServedModelRecipe))
 
     def skills(self) -> tuple[Skill, ...]:
         """What it asks of them."""

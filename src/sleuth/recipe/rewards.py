@@ -12,7 +12,7 @@ from pydantic import Field, PositiveFloat
 from sleuth.dialect import Dialect
 from sleuth.own.functions import load_function
 from sleuth.recipe.envs import EnvFields, EpisodeKind
-from sleuth.recipe.judges import ON_SHEETS, JudgedFields, JudgeFields, JudgeTable, Skill
+from sleuth.recipe.judges import ON_SHEETS, JudgedFields, JudgeFields, JudgeTable, ServedModelRecipe, Skill
 from sleuth.recipe.strict import FilePath, FunctionName, OneOf, Row, StrictModel, combination
 from sleuth.types import Judge, PairJudge, Reward, SheetJudge, StepFigure, Task
 
@@ -53,6 +53,16 @@ class AnswerSize(NamedTuple):
 
     own: int
     cited: int
+
+
+class ModelCalls(NamedTuple):
+    """Up to so many `calls` of a served `model` for a reward, or another purpose, of this `kind`. `assumed`: rows and
+    answers decide how many."""
+
+    kind: str
+    calls: float
+    assumed: bool
+    model: ServedModelRecipe
 
 
 class RewardFields(JudgedFields):
@@ -110,9 +120,11 @@ class RewardFields(JudgedFields):
         """For one answer: calls of its judge, and whether the row or the answer decides how many."""
         return 1, False
 
-    def judge_calls(self, size: AnswerSize) -> float:
-        """Calls of models over HTTP for one answer."""
-        return float(sum(self.cases(size)[0] for judge in self.judges() if judge.is_served))
+    def calls_for(self, answers: int, size: AnswerSize) -> Iterator[ModelCalls]:
+        """Calls of models over HTTP for so many answers."""
+        cases, assumed = self.cases(size)
+        for judge in self.served_judges():
+            yield ModelCalls(self.kind, answers * cases, assumed, judge)
 
     def misfit(self, env: EnvFields) -> str | None:
         """Why it cannot score the episodes of an environment; None if it can."""

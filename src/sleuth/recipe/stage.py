@@ -13,7 +13,7 @@ from sleuth.host.memory import DEFAULT_SLOTS, require_amount
 from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.judges import JudgedFields, JudgeFields
-from sleuth.recipe.rewards import AnswerSize
+from sleuth.recipe.rewards import AnswerSize, ModelCalls
 from sleuth.recipe.strict import Name, StrictModel, combination
 from sleuth.types import SleuthError, Task
 
@@ -97,9 +97,8 @@ class StageFields(JudgedFields):
         """Those of its rewards, and its own."""
         return (*(judge for reward in getattr(self, "reward", ()) for judge in reward.judges()), *super().judges())
 
-    def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
-        """(kind of the reward, calls of models over HTTP in one step, whether rows and answers decide how many) of each
-        reward."""
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
+        """Calls of models over HTTP in one step; of a stage without steps, all of them."""
         return iter(())
 
     def methods(self) -> tuple[str, ...]:
@@ -155,6 +154,10 @@ class EvaluationFields(SampledRecipe, StageFields):
         """The number of questions; None where only the file knows it."""
         data: Any = getattr(self, "data", None)
         return data.limit
+
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
+        for reward in getattr(self, "reward", ()):
+            yield from reward.calls_for((self.asked or 0) * self.samples_of_each * self.arms, size)
 
 
 class EvaluateRecipe(EvaluationFields):

@@ -19,6 +19,7 @@ from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, StageFields
 from sleuth.recipe.shipped import find_recipe
 from sleuth.recipe.strict import Name, Row, StrictModel, combination
+from sleuth.recipe.training import TrainingRecipe
 from sleuth.types import SleuthError
 
 
@@ -120,15 +121,17 @@ def is_sweep(path: str | os.PathLike[str]) -> bool:
     return "arm" in read_draft(path)[0].table
 
 
-def unshared_steps(runs: Mapping[str, Recipe]) -> dict[str, int]:
-    """Optimiser steps of each arm, by name, without the stages that it shares with an earlier arm."""
-    earlier: list[Recipe] = []
-    steps = {}
+def own_stages(runs: Mapping[str, Recipe]) -> dict[str, list[int]]:
+    """Indices of the stages that each arm runs, by its name: all but those of which an earlier arm has the checkpoints
+    or has made the files."""
+    earlier, made, own = list[Recipe](), set[Path](), dict[str, list[int]]()
     for name, run in runs.items():
         shared = max((shared_stage_count(run, other) for other in earlier), default=0)
-        steps[name] = sum(stage.last_step for stage in run.stage[shared:])
+        new = {at for at, stage in enumerate(run.stage) if made.isdisjoint(stage.makes())}
+        own[name] = sorted(new - {at for at in run.stages_of(TrainingRecipe) if at < shared})
+        made.update(*(stage.makes() for stage in run.stage))
         earlier.append(run)
-    return steps
+    return own
 
 
 def shared_stage_count(one: Recipe, other: Recipe) -> int:

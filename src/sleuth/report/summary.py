@@ -99,6 +99,11 @@ NAMES = (*PURPOSES, "questions", "saves", "other")
 """All purposes in the order of their bars; `other` is loading, waiting and steps that a restart repeated."""
 COSTS = {"asking": "questions", "saving": "saves"}
 """Purposes by their names in the manifest."""
+INNER = {"searches": "seconds_searches", "judges": "seconds_judges"}
+"""What rollouts and questions wait for, with its figure in `metrics.jsonl`; the plan has it beside these."""
+COUNTS = {"searches": "searches", "calls": "judge_asked", "computed": "tokens_computed"}
+"""What is counted, by the plan and in `metrics.jsonl`; and as the page names it."""
+COUNTED = {"searches": "searches made", "calls": "calls of judges", "computed": "tokens of updates"}
 
 
 class Part(NamedTuple):
@@ -112,13 +117,31 @@ class Part(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTime:
     """The seconds of a stage, restarts included, and what they were spent on; its peak bytes of memory, of a GPU if it
-    used one; and both by the plan, where it has them."""
+    used one; what it waited for and counted; and all of it by the plan, where it has them."""
 
     stage: str
     seconds: float
     parts: tuple[Part, ...]
     memory: float
-    planned: Mapping[str, float | None]
+    planned: Mapping[str, Any]
+    inner: Mapping[str, float]
+    counts: Mapping[str, float]
+
+    def as_json(self) -> dict[str, dict[str, Any]]:
+        """`{"planned": {...}, "measured": {"seconds", "memory_bytes", "purposes", "searches", ...}}`."""
+        purposes = {part.name: part.seconds for part in self.parts} | dict(self.inner)
+        measured = {"seconds": self.seconds, "memory_bytes": self.memory, "purposes": purposes, **self.counts}
+        return {"planned": dict(self.planned), "measured": measured}
+
+    @property
+    def compared(self) -> list[tuple[str, float, float, bool]]:
+        """(what, by the plan, measured, whether it is seconds) of all that was planned and measured."""
+        planned, spent = dict(self.planned.get("purposes") or {}), self.as_json()["measured"]["purposes"]
+        for name in {"rollouts", "questions"} & planned.keys():
+            planned[name] += sum(planned.get(inner, 0.0) for inner in INNER)
+        rows = [(name, planned[name], spent[name], True) for name in planned if name in spent]
+        counted = [key for key in self.counts if self.planned.get(key)]
+        return rows + [(COUNTED[key], self.planned[key], self.counts[key], False) for key in counted]
 
 
 def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[StageTime]:
@@ -137,6 +160,8 @@ def stage_times(manifest: Mapping[str, Any], stages: Mapping[str, Sequence[Mappi
             parts=tuple(Part(name, spent, spent / longest) for name in NAMES if (spent := purposes[name]) > 0),
             memory=costs[stage].get("gpu_memory_bytes") or costs[stage].get("host_memory_bytes") or 0,
             planned=planned.get(stage, {}),
+            inner=_sums(stages.get(stage, ()), INNER),
+            counts=_sums(stages.get(stage, ()), COUNTS),
         )
         for stage, purposes in by_stage.items()
         if totals[stage] > 0
@@ -155,6 +180,12 @@ def duration(seconds: float) -> str:
 
 def _by_purpose(seconds: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """The seconds of every purpose. A stage under way has no total yet: then nothing is known of the rest."""
-    purposes = {name: sum(row.get(figure) or 0.0 for row in rows) for name, figure in PURPOSES.items()}
+    purposes = dict.fromkeys(PURPOSES, 0.0) | _sums(rows, PURPOSES)
     purposes |= {name: seconds.get(cost, 0.0) for cost, name in COSTS.items()}
     return purposes | {"other": max(0.0, seconds.get("total", 0.0) - sum(purposes.values()))}
+
+
+def _sums(rows: Sequence[Mapping[str, Any]], figures: Mapping[str, str]) -> dict[str, float]:
+    """The sum of each figure that some row has."""
+    found = {name: [row[figure] or 0.0 for row in rows if figure in row] for name, figure in figures.items()}
+    return {name: sum(values) for name, values in found.items() if values}

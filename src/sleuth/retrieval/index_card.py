@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sleuth.data.catalogue import command_for
+from sleuth.data.catalogue import command_for, entry_at
 from sleuth.host.checksums import SUMS, damage, has_checksums, lists, write_checksums
 from sleuth.host.model_path import model_name
 from sleuth.host.threads import to_stderr
@@ -26,6 +26,11 @@ HASHED_AT_OPENING = 128 * 2**20
 """Bytes whose checksums are compared whenever an index is opened, small files first, in a fraction of a second. Of the
 rest only the sizes are; `sleuth check index` reads all."""
 LOCKS = ".lock"
+SCANS = {"bm25": (1e-4, 2e-3), "flat": (0.0, 1 / 31.0), "ivf-sq8": (0.0, 1 / 71.4)}
+"""Seconds of one thread for a query: of each, and for each million passages, in proportion to which they grow. BM25:
+0.11 ms of 19,258 real passages, 2.0 and 9.9 ms of 1 and 5 million made-up ones (`benchmarks.retrieval`). Vectors: of
+1,000,000 of `SCANNED_WIDTH` numbers, 128 queries in a scan (`benchmarks.quantised`), without encoding the queries."""
+SCANNED_WIDTH = 768
 MAX_LISTED = 2**24
 """Bytes of a card and of a list of checksums that are read."""
 
@@ -86,6 +91,16 @@ class IndexCard:
         return {key: value for key, value in asdict(self).items() if value is not None and key != "files"}
 
     @property
+    def scan_seconds(self) -> float | None:
+        """Seconds of one thread for a query, by `SCANS`; None for a storage that was not measured."""
+        width = self.encoder.width / SCANNED_WIDTH if self.encoder is not None else 1.0
+        parts = {"bm25": 1.0} if self.kind != "dense" else {}
+        parts |= {self.storage or "flat": width} if self.kind != "bm25" else {}
+        if not parts.keys() <= SCANS.keys():
+            return None
+        return sum(SCANS[part][0] + SCANS[part][1] * size * self.count / 1e6 for part, size in parts.items())
+
+    @property
     def retriever(self) -> RetrieverIdentity:
         """The identity of its retriever, as far as the card knows it; that of an opened index is complete."""
         return identity_of(self.as_json())
@@ -137,6 +152,19 @@ def read_card(folder: Path) -> IndexCard:
         return _CARD.validate_python(fields)
     except (ValueError, TypeError, RecursionError):
         raise SleuthError(f"{folder / FILE_NAME}: not the card of an index that this version knows; {how}") from None
+
+
+def expected_card(folder: Path) -> IndexCard | None:
+    """The card of an index, or of the one that `sleuth get` will write there, as far as its kind decides it; None where
+    there is none and nothing is known."""
+    if is_index(folder):
+        return read_card(folder)
+    if (found := entry_at(folder)) is None:
+        return None
+    entry, kind = found
+    vectors = {"encoder": EncoderCard(model=entry.encoder, width=entry.width), "storage": "flat"}
+    settings = vectors if kind == "dense" else {}
+    return IndexCard(kind=kind, count=entry.passages, corpus_sha256="", layout=0, library="", **settings)
 
 
 def require_card(folder: Path, kind: str, layout: int) -> IndexCard:

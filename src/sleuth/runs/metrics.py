@@ -37,6 +37,8 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
             compared=True,
         ),
         StepFigure("searched", "Share of episodes with at least one search."),
+        StepFigure("searches", "Searches of all episodes that found something."),
+        StepFigure("seconds_searches", "Seconds in which at least one search was waited for, on the first rank."),
         StepFigure("searches_mean", "Searches in an episode.", "Searches", "mean an episode", compared=True),
         StepFigure(
             "response_tokens_mean",
@@ -140,6 +142,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure("not_finite", "Why no update was made: the loss or the gradient was NaN or infinite."),
     ),
     "Judges": (
+        StepFigure("seconds_judges", "Seconds in which questions waited for a served judge, of that with the most."),
         StepFigure("judge_asked", "Questions put to the judges in this step."),
         StepFigure("judge_cached", "Questions that had been answered before."),
         StepFigure("judge_missing", "Questions without a verdict."),

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from sleuth.dialect import Dialect
 from sleuth.episodes.calls import ERROR, calls_in, queries_of
 from sleuth.episodes.frames import Frame, Framed, TextFrame
+from sleuth.host.connections import CallClock
 from sleuth.types import Action, Passage, Piece, Reply, RetrievalFailed, Retriever, StopReason, Task
 
 NONE_LEFT = "this call was not made: none is left"
@@ -42,8 +43,10 @@ class SearchEnv:
         forced_search: bool = False,
         closed_book: bool = False,
         frame: Frame | None = None,
+        clock: CallClock | None = None,
     ) -> None:
         self.task = task
+        self.clock = clock or CallClock()
         self.dialect = replace(dialect, searches=0) if closed_book else dialect
         self.prompt = prompt
         self.retriever = retriever
@@ -118,7 +121,8 @@ class SearchEnv:
         """The action of a search and the pieces of its results; no pieces if it failed."""
         action = Action(kind="search", text="\n".join(queries))
         try:
-            results = await self.retriever.search(queries, self.dialect.top_k)
+            with self.clock.waiting():
+                results = await self.retriever.search(queries, self.dialect.top_k)
         except RetrievalFailed as error:
             return replace(action, failure=str(error)), None
         action = replace(action, passages=tuple(passage for passages in results for passage in passages))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -13,6 +13,7 @@ from sleuth.dialect import BUDGETS, Dialect, dialect_of, require_speakable
 from sleuth.episodes.library import read_prompt, require_askable
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting, asked_with, template_of
+from sleuth.host.connections import CallClock
 from sleuth.host.threads import to_stderr
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import SEARCH_SECONDS, RecordedRetriever, Remote, wait_until_ready
@@ -31,6 +32,10 @@ class SearchSetting(Setting):
     retriever: Retriever
     gold: Mapping[str, Sequence[Passage]] | None = None
     asks_servers: bool = False
+    clock: CallClock = field(default_factory=CallClock, compare=False)
+
+    def figures(self) -> dict[str, float | None]:
+        return {"seconds_searches": self.clock.take()}
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
         return SearchEnv(
@@ -41,6 +46,7 @@ class SearchSetting(Setting):
             forced_search=self.forced_search,
             closed_book=self.closed_book,
             frame=self.frame(),
+            clock=self.clock,
         )
 
     def for_step(self, step: int, steps: int, played: Callable[[], Mapping[int, Group]]) -> SearchSetting:

@@ -4,6 +4,7 @@ and the credit "search_gain"."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveFloat, PositiveInt, Tag
@@ -127,7 +128,13 @@ class SearchEnvRecipe(RenderedEnvFields):
         made = 0 if self.closed_book else min(limits)
         prompt = min(PROMPT, context // 2)
         response = min((made + 1) * turn + made * results, context - prompt)
-        return Lengths(limit=context, prompt=prompt, response=response, sampled=min((made + 1) * turn, response))
+        sampled = min((made + 1) * turn, response)
+        searches = 0 if self.retriever == "empty" else made
+        return Lengths(limit=context, prompt=prompt, response=response, sampled=sampled, searches=searches)
+
+    @property
+    def scanned_index(self) -> Path | None:
+        return self.index if self.retriever in ("index", "shuffled") and not self.closed_book else None
 
     @classmethod
     def adopts(cls, dialect: Dialect | None, tasks: Sequence[Task]) -> bool:

@@ -121,7 +121,8 @@ class DPOTrainer(Trainer):
             store_rollouts(self.context, step, groups, signs)
         seconds = {"seconds_rollout": played - started, "seconds_update": updated - played}
         judged = pool_figures(groups, choices) if choices else {}
-        return {"judged_by": self.judged_by, **judged, **self.judge_pool.figures(), **update, **seconds}
+        asked = self.judge_pool.figures() | self.judge_pool.seconds()
+        return {"judged_by": self.judged_by, **judged, **asked, **update, **seconds}
 
     def note(self, figures: Figures) -> str:
         """How often the policy beats the original, the margin of the pairs, and the share of ties."""

@@ -14,7 +14,7 @@ from sleuth.answers.function import function_reward_of
 from sleuth.recipe.data import Lengths, TextRecipe
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgedFields, JudgeFields, Skill
 from sleuth.recipe.loss import SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, FunctionFields, Identify, Judges, clashing_figures
+from sleuth.recipe.rewards import AnswerSize, FunctionFields, Identify, Judges, ModelCalls, clashing_figures
 from sleuth.recipe.stage import EvaluationFields, SampledRecipe
 from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
@@ -84,7 +84,7 @@ class PairwiseRecipe(ComparisonRecipe, PreferenceFields):
 
     def calls_of_pool(self, size: int) -> int:
         pairs = size * (size - 1) // 2 if self.schedule == "round_robin" else rounds_of(size) * -(-size // 2)
-        return pairs * (2 if self.orders == "both" else 1) * self.judge.is_served
+        return pairs * (2 if self.orders == "both" else 1)
 
 
 class FunctionPreferenceRecipe(FunctionFields, PreferenceFields):
@@ -186,10 +186,10 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     def judges(self) -> tuple[JudgeFields, ...]:
         return tuple(judge for reward in self.asked_rewards for judge in reward.judges())
 
-    def judge_calls(self, size: AnswerSize) -> Iterator[tuple[str, float, bool]]:
-        """Those for the pools of a step."""
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
         for reward in self.asked_rewards:
-            yield reward.kind, self.prompts_per_step * reward.calls_of_pool(self.samples_per_prompt + 1), False
+            calls = self.prompts_per_step * reward.calls_of_pool(self.samples_per_prompt + 1)
+            yield from (ModelCalls(reward.kind, calls, False, judge) for judge in reward.served_judges())
 
     def methods(self) -> tuple[str, ...]:
         return ("self_improving",)
@@ -214,6 +214,10 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
 
     def skills(self) -> tuple[Skill, ...]:  # a stage has none by itself
         return ComparisonRecipe.skills(self)
+
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
+        calls = (self.asked or 0) * (2 if self.orders == "both" else 1)
+        yield from (ModelCalls("pairwise", calls, False, judge) for judge in self.served_judges())
 
     def lengths(self, recipe: Recipe, index: int) -> Lengths:
         return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)

@@ -13,7 +13,7 @@ from sleuth.dialect import DIALECTS, Dialect
 from sleuth.recipe.data import DataFields, DocumentsRecipe, Fed, Lengths, ThoughtPlaces
 from sleuth.recipe.envs import EnvFields, EpisodeKind
 from sleuth.recipe.judges import ContinuationJudgeTable, JudgeFields, Skill, TeacherRecipe
-from sleuth.recipe.rewards import Identify, RewardFields, RewardInputs
+from sleuth.recipe.rewards import AnswerSize, Identify, ModelCalls, RewardFields, RewardInputs
 from sleuth.recipe.stage import EvaluationFields, StageFields
 from sleuth.recipe.strict import FilePath, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import HeldOutFields
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 TAGS = 8
 """Tokens of tags around a thought."""
+PROBED = 6
+"""Arms of a probe whose suffixes are judged, the teacher's thoughts included."""
 PROBLEM, FULL = 512, 0.5
 """Tokens of a problem of a reasoning benchmark, its examples included, and the share of the limit that a typical
 solution fills."""
@@ -251,6 +253,9 @@ class AnnotateRecipe(DocumentsRecipe, StageFields):
         """The file of thoughts."""
         return (self.out,)
 
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
+        yield ModelCalls("thoughts", self.limit, False, self.teacher)
+
     @combination
     def _out_is_written(self) -> Iterator[str]:
         if self.out.suffix != ".parquet":
@@ -297,6 +302,10 @@ class ProbeRecipe(EvaluationFields):
         """What it asks of its judge."""
         return ("suffixes",)
 
+    def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
+        calls = PROBED * (self.asked or 0) * self.samples
+        yield from (ModelCalls("suffix", calls, False, judge) for judge in self.served_judges())
+
     @combination
     def _judge_has_suffixes(self) -> Iterator[str]:
         if (self.judge is not None) != bool(self.env.suffix_tokens):
@@ -339,6 +348,10 @@ class GateRecipe(EvaluationFields):
             yield 'env.suffix_tokens is missing: reward.kind = "suffix" judges the suffix written after a thought'
 
 
+PROBLEMS = {"gsm8k": 1_319, "math_500": 500, "gpqa_diamond": 198, "olympiad_bench": 674}
+"""Problems of each test set: of OlympiadBench the English ones in mathematics with text and a final answer."""
+
+
 class ProblemsRecipe(StrictModel):
     """One test set: `[[stage.sets]]`."""
 
@@ -373,9 +386,8 @@ class ReasonRecipe(EvaluationFields):
         return Lengths(limit=PROBLEM + self.max_tokens, prompt=PROBLEM, response=solution, sampled=solution)
 
     @property
-    def asked(self) -> int | None:
-        limits = [one.limit for one in self.sets]
-        return None if None in limits else sum(filter(None, limits))
+    def asked(self) -> int:
+        return sum(min(one.limit or PROBLEMS[one.layout], PROBLEMS[one.layout]) for one in self.sets)
 
     @combination
     def _samples_differ(self) -> Iterator[str]:

@@ -91,7 +91,7 @@ class RolloutWorker:
     def probe(self, count: int) -> list[Group]:
         """Scored groups of the next `count` prompts, which stay in the order."""
         groups = asyncio.run(self._groups(self.order.peek(count), step=0, first_prompt=0))
-        self.judge_pool.figures()  # the probe's judge calls belong to no step
+        self.counted()  # the probe's searches and judge calls belong to no step
         return groups
 
     def wait(self) -> None:
@@ -118,7 +118,11 @@ class RolloutWorker:
                 break
             replaced |= no_signal
             groups += await self._fresh(step, len(no_signal), first)
-        return Played(groups=groups, replaced=replaced, figures=self.judge_pool.figures())
+        return Played(groups=groups, replaced=replaced, figures=self.counted())
+
+    def counted(self) -> dict[str, float | None]:
+        """The figures of judges and of environments since the last call."""
+        return self.judge_pool.figures() | self.judge_pool.seconds() | self.setting.figures()
 
     async def _fresh(self, step: int, count: int, first_of_step: int) -> list[Group]:
         first, played = self.order.taken, partial(self._played_before, step, first_of_step)

@@ -52,6 +52,7 @@ def step_figures(
         "em": mean_of([score.parts["em"] for score in scores if "em" in score.parts]),
         "searched": mean_of([float(episode.trajectory.searches > 0) for episode in episodes]),
         "searches_mean": mean_of([episode.trajectory.searches for episode in episodes]),
+        "searches": sum(bool(action.passages) for episode in episodes for action in episode.trajectory.actions),
         "response_tokens_mean": mean_of([response_tokens(episode) for episode in episodes]),
         "nonzero_advantage_fraction": mean_of([float(has_signal(values_of(group))) for group in groups]),
         "missing_fraction": 1 - len(present) / len(scores),
