@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from huggingface_hub import constants
 from verb import sleuth
@@ -20,9 +23,12 @@ from sleuth.data.catalogue import Entry, fetch_vectors
 from sleuth.data.hub import RemoteFile
 from sleuth.recipe import load_recipe
 from sleuth.retrieval.index_card import read_card
+from sleuth.think.problems import extract, is_right, load_problems
+from sleuth.think.tables import ReasonRecipe
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
+SHIPPED = catalogue.ENTRIES
 
 ROWS = [
     {"id": str(n), "contents": f'"Town {n}"\nTown {n} lies at the river {n * 7}. {"water " * 40}'} for n in range(300)
@@ -193,6 +199,97 @@ def test_questions_are_a_file_and_a_line_for_the_recipe(hub: Hub, tmp_path: Path
     assert shown == f'{tmp_path / "test.jsonl"}: 20 questions\nIn a recipe: questions = "{tmp_path / "test.jsonl"}"\n'
     assert (tmp_path / "test.jsonl").read_bytes() == FILES["owner/asked/test.jsonl"]
     assert sleuth("get", "asked", tmp_path, "--kind", "dense").exit_code == 2
+
+
+def as_parquet(rows: list[dict]) -> bytes:
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), content)
+    return content.getvalue()
+
+
+GPQA = """Pre-Revision,Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,Incorrect Answer 3,Record ID
+old,"Which of these, in
+two lines, is largest?",$10^{3}$,$10^{2}$,ten,"1, one",rec06p
+"""
+OLYMPIAD = {
+    "id": 1606,
+    "question": "Solve $x^2=4$.",
+    "solution": ["By roots."],
+    "final_answer": ["$-2,2$"],
+    "context": None,
+    "image_1": None,
+    "modality": "Text-only",
+    "is_multiple_answer": True,
+    "unit": None,
+    "answer_type": "Numerical",
+    "subfield": "Algebra",
+}
+PROBLEMS = {
+    "openai/gsm8k/main/test-00000-of-00001.parquet": as_parquet(
+        [{"question": "How many eggs are left?", "answer": "16 - 3 = <<16-3=13>>13\n#### 1,300"}]
+    ),
+    "HuggingFaceH4/MATH-500/test.jsonl": as_lines(
+        [
+            {
+                "problem": "Find $\\sin x$.",
+                "solution": "It is $\\boxed{\\frac{\\sqrt{3}}{2}}$.",
+                "answer": "\\frac{\\sqrt{3}}{2}",
+                "subject": "Precalculus",
+                "level": 2,
+                "unique_id": "test/precalculus/807.json",
+            }
+        ]
+    ),
+    "Idavidrein/gpqa/gpqa_diamond.csv": GPQA.encode(),
+    "Hothan/OlympiadBench/OlympiadBench/OE_TO_maths_en_COMP/OE_TO_maths_en_COMP.parquet": as_parquet([OLYMPIAD]),
+}
+SOLVED = {
+    "gsm8k": ("So 1300 are left. The answer is \\boxed{1300}.", "\\boxed{130}"),
+    "math_500": ("\\boxed{\\dfrac{\\sqrt3}{2}}", "\\boxed{\\frac{3}{2}}"),
+    "olympiad_bench": ("\\boxed{2, -2}", "\\boxed{2}"),
+}
+"""A right and a wrong answer of a model to the first problem of a set."""
+
+
+def test_reasoning_sets_come_in_their_published_layouts_to_where_the_recipe_reads_them_and_are_scored(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "ENTRIES", SHIPPED)
+    monkeypatch.chdir(tmp_path)
+    for name, content in PROBLEMS.items():
+        monkeypatch.setitem(FILES, name, content)
+    recipe = ROOT / "recipes" / "thinking_0.6b_control.toml"
+    missing = sleuth("check", "recipe", recipe).stderr
+    [reasoning] = [stage for stage in load_recipe(recipe).stage if isinstance(stage, ReasonRecipe)]
+    names = ["gsm8k", "math-500", "gpqa-diamond", "olympiad-bench"]
+    for name, one in zip(names, reasoning.sets, strict=True):
+        assert f'problems = "{one.problems}": no such file; `sleuth get {name}` writes it' in missing
+        shown = sleuth("get", name).stdout.splitlines()
+        assert shown[0] == f"{one.problems}: 1 problems"
+        assert shown[1] == f'In a recipe: sets = [{{ layout = "{one.layout}", problems = "{one.problems}" }}]'
+        [problem] = load_problems(one.layout, one.problems)
+        right, wrong = SOLVED.get(one.layout, (f"The answer is ({problem.answer}).", "\\boxed{E}"))
+        assert is_right(problem, extract(right, problem.form)), name
+        assert not is_right(problem, extract(wrong, problem.form)), name
+        if problem.choices:
+            assert problem.choices["ABCD".index(problem.answer)] == "$10^{3}$"
+            assert problem.text == "Which of these, in\ntwo lines, is largest?"
+    assert "no such file" not in sleuth("check", "recipe", recipe).stderr
+
+
+def test_a_set_whose_terms_are_not_accepted_says_where_they_are(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    class GatedRepoError(Exception):
+        """As the hub's own."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise GatedRepoError("401 Client Error. (Request ID: 7)")
+
+    monkeypatch.setattr(catalogue, "ENTRIES", SHIPPED)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", refuse)
+    assert sleuth("get", "gpqa-diamond").stderr == (
+        "error: hf://Idavidrein/gpqa/gpqa_diamond.csv: cannot be downloaded from the hub: its terms have to be "
+        "accepted at https://huggingface.co/datasets/Idavidrein/gpqa by the account whose token is in HF_TOKEN\n"
+    )
 
 
 def test_names_are_listed_and_an_unknown_one_names_them(hub: Hub) -> None:

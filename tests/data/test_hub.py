@@ -6,10 +6,10 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import huggingface_hub
 import pytest
+from folder_hub import FolderHub
 
 from sleuth.answers.suites import load_suite
 from sleuth.data.hub import HubLocation, files_below, local_file
@@ -19,35 +19,6 @@ from sleuth.types import SleuthError
 ROW = {"id": "test_0", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"]}
 
 
-class FolderHub:
-    """A folder that answers as the hub does: `OWNER/NAME/FILE` below it. What was asked for is in `asked`."""
-
-    def __init__(self, folder: Path, cached: bool = False) -> None:
-        self.folder = folder
-        self.cached = cached
-        self.asked: list[tuple[str, str | None, bool]] = []
-        self.cards: list[str] = []
-
-    def download(
-        self, repository: str, file: str, *, repo_type: str, revision: str | None = None, dry_run: bool = False
-    ) -> Any:
-        assert repo_type == "dataset"
-        if file == "README.md":
-            self.cards.append(repository)
-        else:
-            self.asked.append((file, revision, dry_run))
-        path = self.folder / repository / file
-        if not path.is_file():
-            raise huggingface_hub.errors.LocalEntryNotFoundError(f"no {file}\nin {repository}")
-        found = SimpleNamespace(commit_hash="c0ffee", file_size=2_500_000, will_download=not self.cached)
-        return found if dry_run else str(path)
-
-    def files(self, repository: str, *, repo_type: str, revision: str | None) -> list[str]:
-        assert repo_type == "dataset"
-        below = self.folder / repository
-        return [str(file.relative_to(below)) for file in sorted(below.rglob("*")) if file.is_file()]
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderHub:
     hub = FolderHub(tmp_path)
@@ -55,8 +26,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderHub:
         file = tmp_path / "owner" / "sets" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(ROW) + "\n")
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub.download)
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: SimpleNamespace(list_repo_files=hub.files))
+    hub.put(monkeypatch)
     return hub
 
 
@@ -89,6 +59,23 @@ def test_a_suite_on_the_hub_fetches_the_splits_it_asks_and_no_other_file(hub: Fo
 def test_a_path_that_names_no_file_is_told_what_would_be_right(path: str, hub: FolderHub) -> None:
     with pytest.raises(SleuthError, match="should be hf://OWNER/NAME/FILE"):
         local_file(Path(path))
+
+
+def test_a_split_is_the_one_file_of_rows_that_is_named_after_it(hub: FolderHub) -> None:
+    for name in ("data/train-00000-of-00001.jsonl", "data/test-00000-of-00002.jsonl", "data/test-00001-of-00002.jsonl"):
+        file = hub.folder / "owner" / "rows" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(ROW) + "\n")
+    assert local_file(Path("hf://owner/rows/train")).name == "train-00000-of-00001.jsonl"
+    assert len(load_questions(Path("hf://owner/rows@v2/train"))) == 1
+    with pytest.raises(SleuthError) as several:
+        local_file(Path("hf://owner/rows/test"))
+    first, second = (f"hf://owner/rows/data/test-0000{n}-of-00002.jsonl" for n in (0, 1))
+    assert str(several.value) == (
+        f"hf://owner/rows/test: names {first}, {second}; should be one file, hf://OWNER/NAME/FILE"
+    )
+    with pytest.raises(SleuthError, match=r"^hf://owner/rows/dev: has no file of rows of this name; "):
+        local_file(Path("hf://owner/rows/dev"))
 
 
 class ConnectionLostError(Exception):

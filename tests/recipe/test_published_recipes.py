@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from folder_hub import FolderHub
 from shipped_recipes import RECIPES, contents_of, differing
+from verb import sleuth
 
-from sleuth.answers.factory import judges_in
+from sleuth.answers.factory import answer_scorer_of, judges_in
 from sleuth.answers.suites import SUITES
+from sleuth.data.questions import select_tasks
 from sleuth.dialect import dialect_of
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, load_recipe
+from sleuth.recipe.data import QuestionsRecipe
 from sleuth.recipe.sweep import is_sweep
 from sleuth.search.dialects import RESEARCH
 from sleuth.think.preference_tables import OnlineDpoRecipe
+from sleuth.types import SleuthError
 
 PUBLISHED = tomllib.loads("""
 [search_r1_slime_3b] # slime, examples/search-r1 and its write-up
@@ -85,6 +91,13 @@ data.questions = "hf://PeterJinGo/nq_hotpotqa_train/train.parquet"
 env = { prompt = "p3_decide_no_ex", dialect = "research_card" }
 reward = [{ scorer = "strict" }]
 
+["reason_over_search_0.6b_card_example"] # the same card, on its companion v0
+model = "Qwen/Qwen3-0.6B"
+steps = 9_968
+data.questions = "hf://PeterJinGo/nq_hotpotqa_train/train.parquet"
+env = { prompt = "p1_basic_w_ex", dialect = "research_card" }
+reward = [{ scorer = "strict" }]
+
 ["refiner_0.6b_single_gpu"] # the cards of the published 4B refiners
 steps = 100
 prompts_per_step = 32
@@ -122,6 +135,37 @@ weight = 2.0 # 0.2 of the first
 non_stop_penalty = false
 format_gate = false
 
+[refiner_4b_rubric_published] # its card
+model = "lihaoxin2020/qwen3-4b-refiner-gpt54-ep2"
+steps = 100
+stop_after = 50
+seed = 42
+prompts_per_step = 32
+samples_per_prompt = 8
+learning_rate = 5e-6
+schedule = "constant"
+context = 7_168
+tokens_per_micro_batch = 8_192
+data = { questions = "hf://lihaoxin2020/rl_hard_gpt5_sft_gpt54rubric/train", ask_with = "prompt" }
+env = { turn_tokens = 1_024, mode = "answer_only", prompt = "bare", prompt_role = "user" }
+sampling.temperature = 1.0
+loss = { kl = "k3", beta = 0.001 }
+[[refiner_4b_rubric_published.reward]]
+own = true
+static = "refiner"
+weight = 10.0
+judge.model = "Qwen/Qwen3.5-35B-A3B"
+[[refiner_4b_rubric_published.reward]]
+weight = 2.0
+
+[refiner_4b_balanced_published] # its card
+model = "lihaoxin2020/qwen3-4B-instruct-refiner-sft"
+stop_after = 100
+data = { questions = "hf://lihaoxin2020/refiner_rl/train", ask_with = "prompt" }
+env = { turn_tokens = 1_024, mode = "answer_only", prompt = "bare" }
+tokens_per_micro_batch = 8_192
+reward = [{ weight = 10.0, judge = { model = "Qwen/Qwen3.5-35B-A3B" } }, { weight = 5.0 }]
+
 [refiner_4b_balanced] # the cards of the published 4B refiners
 steps = 100
 stop_after = 100
@@ -146,14 +190,16 @@ def test_a_published_recipe_has_the_values_of_its_source(recipe: str) -> None:
 @pytest.mark.parametrize(
     ("arms", "stage", "prompts"),
     [
-        ("reason_over_search_0.6b", 1, ("p3_decide_no_ex", "p1_basic_w_ex")),
-        ("tiny/reason_over_search", 3, ("research_rules", "research_example")),
+        (("0.6b_rules", "0.6b_example"), 1, ("p3_decide_no_ex", "p1_basic_w_ex")),
+        (("0.6b_card", "0.6b_card_example"), 1, ("p3_decide_no_ex", "p1_basic_w_ex")),
+        (("rules", "example"), 3, ("research_rules", "research_example")),
     ],
 )
 def test_the_two_arms_of_reason_over_search_differ_only_in_the_prompt(
-    arms: str, stage: int, prompts: tuple[str, str]
+    arms: tuple[str, str], stage: int, prompts: tuple[str, str]
 ) -> None:
-    rules, example = (contents_of(f"{arms}_{arm}") for arm in ("rules", "example"))
+    folder = "" if arms[0].startswith("0.6b") else "tiny/"
+    rules, example = (contents_of(f"{folder}reason_over_search_{arm}") for arm in arms)
     assert tuple(arm["stage"][stage]["env"].pop("prompt") for arm in (rules, example)) == prompts
     assert rules == example
 
@@ -176,13 +222,68 @@ def test_the_arm_with_the_advice_of_slimes_authors_differs_in_the_reward_alone(a
     assert advised == published
 
 
-def test_the_balanced_refiner_starts_from_the_weights_that_a_user_names() -> None:
-    file = RECIPES / "refiner_4b_balanced.toml"
-    assert [stage.kind for stage in load_recipe(file).stage] == ["evaluate", "grpo", "evaluate"]
-    assert load_recipe(file, ["model=mine"]).model == "mine"
-    about = file.read_text().partition("\n\n")[0]
-    assert "--set model=FOLDER" in about
-    assert "`lihaoxin2020/qwen3-4B-instruct-refiner-sft`" in about
+@pytest.mark.parametrize(
+    ("arm", "model", "prompt"),
+    [
+        ("rules", "pantomiman/Qwen3-0.6B-v0.1", "p3_decide_no_ex"),
+        ("example", "pantomiman/Qwen3-0.6B-v0", "p1_basic_w_ex"),
+    ],
+)
+def test_a_released_checkpoint_is_asked_as_its_arm_of_the_card_asks_its_own(arm: str, model: str, prompt: str) -> None:
+    released = load_recipe(RECIPES / f"reason_over_search_0.6b_released_{arm}.toml")
+    ours = load_recipe(RECIPES / f"reason_over_search_0.6b_card{'' if arm == 'rules' else '_example'}.toml")
+    [asked] = released.stage
+    assert (released.model, released.card, released.dtype) == (model, ours.card, ours.dtype)
+    assert released.env_and_context(0) == ours.env_and_context(2)
+    assert getattr(released.env_and_context(0)[0], "prompt", None) == prompt
+    assert isinstance(asked, EvaluateRecipe)
+    assert asked.model_copy(update={"name": "trained", "env": None, "context": None}) == ours.stage[2]
+    assert answer_scorer_of(released.rewards_for(0)) == answer_scorer_of(ours.rewards_for(2))
+
+
+MESSAGE = "Refine.\n<tool_output>\n<snippet id=a1>Ada Voss was born in Tarn.</snippet>\n</tool_output>"
+RUBRICS = {
+    "positive_rubrics": [{"title": "Birthplace", "description": "Names Tarn."}],
+    "negative_rubrics": [{"title": "Padding", "description": "Tells of the sea."}],
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows"),
+    [
+        ("refiner_4b_rubric_published", "lihaoxin2020/rl_hard_gpt5_sft_gpt54rubric"),
+        ("refiner_4b_balanced_published", "lihaoxin2020/refiner_rl"),
+    ],
+)
+def test_a_published_refiner_reads_the_published_rows_and_trains_on_none_that_it_asks(
+    recipe: str, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / rows / "data" / "train-00000-of-00001.jsonl"
+    file.parent.mkdir(parents=True)
+    with file.open("w") as lines:
+        for n in range(503):
+            messages = [{"role": "user", "content": f"{n}: {MESSAGE}"}, {"role": "assistant", "content": "Tarn."}]
+            row = {"conversations": messages, "metadata": {"sample_id": f"s{n}"}, "rubrics": json.dumps(RUBRICS)}
+            lines.write(json.dumps(row) + "\n")
+    FolderHub(tmp_path).put(monkeypatch)
+    assert sleuth("check", "data", f"hf://{rows}/train").exit_code == 0
+    before, trains, after = load_recipe(RECIPES / f"{recipe}.toml").stage
+    assert isinstance(trains, GrpoRecipe)
+    assert isinstance(trains.data, QuestionsRecipe)
+    taught = select_tasks(trains.data)
+    assert [task.id for task in taught] == ["s500", "s501", "s502"]
+    assert taught[0].prompt == f"500: {MESSAGE}"
+    assert [(rubric.title, rubric.wanted) for rubric in taught[0].rubrics] == [("Birthplace", True), ("Padding", False)]
+    for stage in (before, after):
+        assert isinstance(stage, EvaluateRecipe)
+        assert [task.id for task in select_tasks(stage.data)] == [f"s{n}" for n in range(500)]
+    with pytest.raises(SleuthError, match=r"train: has 503 questions, and data\.skip = 503 leaves none$"):
+        select_tasks(trains.data.model_copy(update={"skip": 503}))
+    arm, published = (contents_of(name) for name in (recipe.removesuffix("_published"), recipe))
+    published["stage"] = [stage | {"data": {}} for stage in published["stage"]]
+    arm["stage"] = [stage | {"data": {}} for stage in arm["stage"] if stage["name"] not in ("accepted", "taught")]
+    assert (published["stage"][1]["env"].pop("prompt"), arm["stage"][1]["env"].pop("prompt")) == ("bare", "refine")
+    assert published | {"model": ""} == arm | {"model": ""}
 
 
 @pytest.mark.parametrize("recipe", ["search_r1_slime_3b", "search_r1_slime_3b_single_gpu"])

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
-from shipped_recipes import contents_of, differing
+from folder_hub import FolderHub
+from shipped_recipes import RECIPES, contents_of, differing
+from verb import sleuth
+
+from sleuth.recipe import load_recipe
+from sleuth.think.thoughts import thought_documents
+from sleuth.types import Thought
 
 STAGES = tomllib.loads("""
 [self-improving] # the released code and config of the 0.6B model
@@ -92,6 +101,54 @@ def test_no_stage_trains_on_held_out_texts() -> None:
     assert parts["gate"] == parts["gate_after"] == "held_out"
     first = recipe["stage"][0]  # no prefix is used in two steps
     assert first["steps"] * first["prompts_per_step"] <= first["data"]["limit"]
+
+
+def test_the_companion_set_stands_in_the_place_of_a_teacher_in_the_columns_that_its_builder_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "Jarrodbarnes/qwen3-0.6B-interleaved-thinking-data"
+    for split, count in (("train", 5), ("validation", 3)):
+        file = tmp_path / name / "data" / f"{split}-00000-of-00001.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([companion_row(split, n) for n in range(count)]), file)
+    FolderHub(tmp_path).put(monkeypatch)
+    checked = sleuth("check", "texts", f"hf://{name}/train")
+    assert checked.exit_code == 0
+    assert "texts whose copy with thoughts differs from them, so that a run skips it: 1" in checked.stdout
+    recipe = load_recipe(RECIPES / "thinking_0.6b_published.toml")
+    stages: dict[str, Any] = {stage.name: stage for stage in recipe.stage}
+    assert "annotated" not in stages
+    shown = thought_documents(stages["thinking"].data)
+    assert [document.id for document in shown] == ["train-1", "train-2", "train-3", "train-4"]  # the first is altered
+    assert shown[0].thoughts == (Thought(at=len("Rain 1 falls."), text="so train is wet"),)
+    held_out = thought_documents(stages["thinking"].held_out)
+    assert [document.id for document in held_out] == ["validation-1", "validation-2"]
+    for stage in ("gate", "gate_after", "thoughts"):
+        assert stages[stage].data.texts == stages["thinking"].held_out.texts
+    assert stages["rlmt"].data.texts == stages["thinking"].data.texts
+    ours, theirs = (contents_of(name)["stage"] for name in ("thinking_0.6b", "thinking_0.6b_published"))
+    for stage in (*ours, *theirs):
+        tables = [stage.get(key) for key in ("data", "held_out") if stage["kind"] not in ("online_dpo", "win_rate")]
+        for table in filter(None, tables):
+            del table["texts"], table["part"]
+    assert list(theirs) == [stage for stage in ours if stage["name"] != "annotated"]
+
+
+def companion_row(split: str, n: int) -> dict[str, Any]:
+    """A row of the companion set; the copy of the first one is another text."""
+    raw, copied = f"Rain {n} falls. Go.", f"Rain {n or 'never'} falls."
+    return {
+        "id": f"{split}-{n}",
+        "split": split,
+        "source_hash": f"{n:064x}",
+        "raw_token_ids": [n, 1, 2],
+        "augmented_token_ids": [n, 1, 3, 2],
+        "raw_text": raw,
+        "augmented_text": f"{copied}<think>so {split} is wet</think> Go.",
+        "teacher_model": "qwen3.6-35b-a3b",
+        "thought_count": 1,
+        "word_coverage": 1.0,
+    }
 
 
 def test_the_gain_recipe_shares_four_stages_with_the_published_one_except_for_empty_thoughts() -> None:

@@ -58,7 +58,7 @@ def test_thousands_of_wrong_keys_take_no_time_and_few_lines(tmp_path: Path) -> N
         ),
         (
             "stage.0.data.zzz=1",
-            "stage.0.data.zzz is no key here; valid keys are questions, kinds, limit, ask_with, suite, per_set",
+            "stage.0.data.zzz is no key here; valid keys are questions, kinds, skip, limit, ask_with, suite, per_set",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from refusals import refused
 from verb import sleuth
 
 from sleuth.cli.pipeline import require_inputs
+from sleuth.data.excerpts import plain_tokens
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.intervals import Measured
@@ -145,6 +146,30 @@ def test_figures_are_those_of_plain_forward_passes(base, texts: Path, tmp_path: 
     assert not any(name.startswith("right") for name in found)
 
 
+def test_held_out_thoughts_are_measured_of_a_model_that_was_never_trained(base, texts: Path, tmp_path: Path) -> None:
+    model, tokenizer = base
+    data, held_out = {"kind": "places", "texts": texts, "suffix_tokens": 6}, {"texts": texts, "limit": 2}
+    table = {"kind": "probe", "name": "thoughts", "samples": 2, "data": data, "env": ENV}
+    with JudgePool(tmp_path / "v.sqlite") as judge_pool:
+        plain, found = (
+            probe_thoughts(
+                ProbeRecipe.model_validate(table | more),
+                NamedModel(name="m", model=model, tokenizer=tokenizer),
+                judge_pool,
+            )
+            for more in ({}, {"held_out": held_out})
+        )
+    renderer = Renderer(tokenizer)
+    nlls = [
+        plain_nll(model, plain_tokens(renderer, before), thought_tokens(thought, renderer))
+        for _, _, before, _, thought in TEXTS[:2]
+    ]
+    assert found["thought_nll"]["value"] == pytest.approx(sum(nlls) / 2, abs=1e-4)
+    assert found["thought_nll"]["n"] == 2
+    assert "thought_nll" not in plain
+    assert plain.items() <= found.items()  # and nothing else is measured otherwise
+
+
 def test_a_certificate_requires_the_whole_interval_over_each_control_to_be_above_zero() -> None:
     clear, unclear = (Measured(value=0.3, low=low, high=0.6, n=40) for low in (0.01, 0.0))
     beaten = {"blank": clear, "generic": clear, "swapped": clear}
@@ -195,6 +220,9 @@ def test_a_probe_that_cannot_run_is_refused_before_the_first_step(recipe: Path, 
     require_inputs(load_recipe(recipe))
     assert "only one document; swapping thoughts needs two or more" in refused(recipe, "stage.0.data.limit=1")
     assert "positions of the model" in refused(recipe, "stage.0.env.thought_tokens=2000")
+    assert "held_out.row_tokens = 2000 is more than the 1024 positions of the model" in refused(
+        recipe, f'stage.0.held_out={{texts="{texts}", row_tokens=2000}}'
+    )
     assert "judge and env.suffix_tokens need each other" in refused(
         recipe, "stage.0.env.suffix_tokens=0", "stage.0.env.stops=[]"
     )

@@ -88,18 +88,23 @@ def _list(as_json: bool) -> None:
 
 def _get_questions(entry: Entry, folder: Path, as_json: bool) -> None:
     file, tasks = _questions_of(entry, folder)
-    record = {"name": entry.name, "questions": str(file), "count": len(tasks)}
-    show(as_json, record, f"{file}: {len(tasks):,} questions", f'In a recipe: questions = "{file}"')
+    what = "problems" if entry.layout else "questions"
+    record = {"name": entry.name, what: str(file), "count": len(tasks)}
+    line = f'{what} = "{file}"'
+    line = f'sets = [{{ layout = "{entry.layout}", {line} }}]' if entry.layout else line
+    show(as_json, record, f"{file}: {len(tasks):,} {what}", f"In a recipe: {line}")
 
 
-def _questions_of(entry: Entry, folder: Path) -> tuple[Path, list[Task]]:
+def _questions_of(entry: Entry, folder: Path) -> tuple[Path, Sequence[Any]]:
+    """The file of an entry, and its questions or problems."""
     from sleuth.data.catalogue import location_of
     from sleuth.data.hub import download_from_hub
     from sleuth.data.questions import load_questions
     from sleuth.runs.progress import progress_bar
+    from sleuth.think.problems import load_problems
 
     file = download_from_hub(location_of(entry.file), folder, progress_bar)
-    return file, load_questions(file)
+    return file, load_problems(entry.layout, file) if entry.layout else load_questions(file)
 
 
 def _get_corpus(

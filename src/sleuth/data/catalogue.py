@@ -14,6 +14,7 @@ from sleuth.host.disk import free_bytes, shown
 from sleuth.types import SleuthError
 
 FLASHRAG = "hf://RUC-NLPIR/FlashRAG_datasets"
+ONE_FILE, OLYMPIAD = "test-00000-of-00001.parquet", "OE_TO_maths_en_COMP"
 BM25_BYTES = 900  # of an index on disk for each passage of 100 words: 660 of text, 240 of words
 DENSE_BYTES = 760  # beside the vectors: the text and an offset, if the corpus is compressed
 JOINED = "vectors.faiss"
@@ -21,7 +22,8 @@ JOINED = "vectors.faiss"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A corpus, with published `vectors` in parts and their `encoder`, or a file of questions.
+    """A corpus, with published `vectors` in parts and their `encoder`, or a file of questions or, with a `layout`, of
+    problems (`[[stage.sets]]` of `kind = "reason"`).
 
     `Entry(name="nq", file="hf://RUC-NLPIR/FlashRAG_datasets/nq/test.jsonl", licence="CC BY-SA 3.0", about="...")`.
     `passages` of a corpus is their number, `width` the numbers of a vector, `questions` the name of the entry that
@@ -37,6 +39,7 @@ class Entry:
     encoder: str = ""
     width: int = 0
     questions: str = ""
+    layout: str = ""
 
     @property
     def is_corpus(self) -> bool:
@@ -68,6 +71,22 @@ ENTRIES = (
     Entry(name="2wikimultihopqa", about="2WikiMultihopQA, dev", file=f"{FLASHRAG}/2wikimultihopqa/dev.jsonl"),
     Entry(name="musique", about="MuSiQue, dev", file=f"{FLASHRAG}/musique/dev.jsonl", licence="CC BY 4.0"),
     Entry(name="bamboogle", about="Bamboogle, test", file=f"{FLASHRAG}/bamboogle/test.jsonl"),
+    Entry(name="gsm8k", about="GSM8K, test", file=f"hf://openai/gsm8k/main/{ONE_FILE}", licence="MIT", layout="gsm8k"),
+    Entry(name="math-500", about="MATH-500, test", file="hf://HuggingFaceH4/MATH-500/test.jsonl", layout="math_500"),
+    Entry(
+        name="gpqa-diamond",
+        about="GPQA-Diamond; its terms have to be accepted on the hub first",
+        file="hf://Idavidrein/gpqa/gpqa_diamond.csv",
+        licence="CC BY 4.0",
+        layout="gpqa_diamond",
+    ),
+    Entry(
+        name="olympiad-bench",
+        about="OlympiadBench, mathematics in English without pictures",
+        file=f"hf://Hothan/OlympiadBench/OlympiadBench/{OLYMPIAD}/{OLYMPIAD}.parquet",
+        licence="Apache 2.0",
+        layout="olympiad_bench",
+    ),
 )
 
 
@@ -86,10 +105,11 @@ def entry_at(index: Path) -> tuple[Entry, str] | None:
 
 
 def command_for(index: Path) -> str | None:
-    """The command that writes the index at a path; None for one that is of no entry."""
-    if (found := entry_at(index)) is None:
-        return None
-    return f"sleuth get {found[0].name}{' --kind dense' if found[1] == 'dense' else ''}"
+    """The command that writes the index or the test set at a path; None for one that is of no entry."""
+    if (found := entry_at(index)) is not None:
+        return f"sleuth get {found[0].name}{' --kind dense' if found[1] == 'dense' else ''}"
+    sets = (entry.name for entry in ENTRIES if Path("data", entry.name, Path(entry.file).name) == index)
+    return next((f"sleuth get {name}" for name in sets), None)
 
 
 def location_of(file: str) -> HubLocation:

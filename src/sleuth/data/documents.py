@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sleuth.data.hub import HubLocation, files_below, local_file
+from sleuth.data.hub import HubLocation, files_below, files_of_split, local_file
 from sleuth.data.layouts import copy_layouts
 from sleuth.data.pages import name_as_text
 from sleuth.data.rows import (
@@ -80,7 +80,7 @@ def documents_and_faults(path: Path) -> Iterator[tuple[str, Document | SleuthErr
     """(where, document or error) for every row: as `read_documents`, but continues after errors and keeps repeats."""
     files = files_in(path)
     for file in files:
-        name = name_as_text(str(file.relative_to(path)) if file != path else file.name)
+        name = name_as_text(str(file.relative_to(path)) if path in file.parents else file.name)
         if file.name.endswith(PLAIN):
             yield str(file), _plain(local_file(file), name)
             continue
@@ -92,12 +92,13 @@ def documents_and_faults(path: Path) -> Iterator[tuple[str, Document | SleuthErr
 
 
 def files_in(path: Path) -> list[Path]:
-    """The text files of a folder, local or on the hub; or the file itself."""
+    """The text files of a folder, local or on the hub, or of a split there; or the file itself."""
     if path.name.endswith(TEXT_ENDINGS):
         return [path]
     location = HubLocation.read(path)
     if location is not None:
         there = [path / file for file in sorted(files_below(location))]
+        there = there or [Path(str(file)) for file in files_of_split(location)]
     else:
         there = sorted(path.iterdir()) if path.is_dir() else []
     files = [file for file in there if file.name.endswith(TEXT_ENDINGS)]

@@ -11,11 +11,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
 
+from sleuth.data.rows import ENDINGS
 from sleuth.host.cards import Repository, fetch_card
 from sleuth.host.disk import free_bytes, shown
 from sleuth.host.threads import to_stderr
@@ -56,12 +57,14 @@ class HubLocation:
 
 
 def local_file(path: Path, log: Log = to_stderr) -> Path:
-    """`path` itself or, for a file on the hub, its copy in the hub's cache. The size of a download is logged first. The
-    card of its data set is fetched too."""
+    """`path` itself or, for a file on the hub, its copy in the hub's cache; `hf://OWNER/NAME/train` is the one file of
+    that split. The size of a download is logged first. The card of its data set is fetched too."""
     location = HubLocation.read(path)
     if location is None:
         return path
     location.require_file()
+    if not Path(location.path).suffix:
+        location = _file_of_split(location)
     with _hub_errors(location):
         from huggingface_hub import hf_hub_download
 
@@ -74,6 +77,22 @@ def local_file(path: Path, log: Log = to_stderr) -> Path:
         found = hf_hub_download(location.repository, location.path, repo_type="dataset", revision=file.commit_hash)
     fetch_card(location.repository, "dataset", log)
     return Path(found)
+
+
+def files_of_split(split: HubLocation) -> list[HubLocation]:
+    """The files of rows that a data set has of a split, `hf://OWNER/NAME/train`: `train.jsonl`, all in `train/`, or
+    `train-00000-of-00002.parquet` and its like, also below `data/`."""
+    endings = "|".join(map(re.escape, ENDINGS))
+    named = re.compile(rf"(?:data/)?{re.escape(split.path)}(?:/.+|-\d+-of-\d+|)(?:{endings})")
+    return [replace(split, path=file) for file in files_below(replace(split, path="")) if named.fullmatch(file)]
+
+
+def _file_of_split(split: HubLocation) -> HubLocation:
+    files = files_of_split(split)
+    if len(files) != 1:
+        found = f"names {', '.join(map(str, files))}" if files else "has no file of rows of this name"
+        raise SleuthError(f"{split}: {found}; should be one file, hf://OWNER/NAME/FILE")
+    return files[0]
 
 
 def download_from_hub(location: HubLocation, folder: Path, watch: ProgressBar, log: Log = to_stderr) -> Path:
@@ -143,6 +162,9 @@ def _hub_errors(location: HubLocation | str) -> Iterator[None]:
         raise SleuthError(f'{location}: needs the package {error.name}: pip install "sleuth[hub]"') from None
     except Exception as error:  # the hub's own errors and those of its web client, which differ by version
         reason = " ".join(str(error).split())[:200]
+        if type(error).__name__ == "GatedRepoError":
+            page = f"https://huggingface.co/datasets/{location.repository}"
+            reason = f"its terms have to be accepted at {page} by the account whose token is in HF_TOKEN"
         raise SleuthError(f"{location}: cannot be downloaded from the hub: {reason}") from error
 
 

@@ -218,7 +218,9 @@ def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
     tasks = [task for task in tasks if not data.kinds or task.kind in data.kinds]
     if not tasks:
         raise SleuthError(f"{data.questions}: has no question of the kinds {', '.join(data.kinds)}")
-    return tasks[: data.limit]
+    if data.skip >= len(tasks):
+        raise SleuthError(f"{data.questions}: has {len(tasks):,} questions, and data.skip = {data.skip} leaves none")
+    return tasks[data.skip :][: data.limit]
 
 
 def named_rows(path: Path | None, tasks: Sequence[Task]) -> str:

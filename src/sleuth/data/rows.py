@@ -259,11 +259,14 @@ def _csv_rows(path: Path) -> Iterator[Found]:
 
 
 def _bounded(lines: TextIO, left: list[int]) -> Iterator[str]:
-    """The lines of a file. Raises csv.Error after `left[0]` characters, which the reader of a row sets again."""
+    """The lines of a file. Raises csv.Error after `left[0]` characters, which the reader of a row sets again, and for a
+    NUL byte."""
     while line := lines.readline(left[0] + 1):
         left[0] -= len(line)
         if left[0] < 0:
             raise csv.Error(f"a row is {ROW.exceeded()}")
+        if "\0" in line:
+            raise csv.Error("a NUL byte, which no text holds")
         yield line
 
 

@@ -137,7 +137,8 @@ def _is_positive(value: object) -> TypeGuard[int]:
 def shape_of(model: str) -> tuple[ModelShape, str | None]:
     """The shape of a model in a folder or on the hub; and a line if its config cannot be had and its published shape is
     used. Raises SleuthError if neither is known."""
-    published = PUBLISHED.get(re.sub(r"-(Base|Instruct)(-\d{4})?$", "", model.removeprefix("Qwen/")))
+    name = TRAINED_FROM.get(model, model.removeprefix("Qwen/"))
+    published = PUBLISHED.get(re.sub(r"-(Base|Instruct)(-\d{4})?$", "", name))
     try:
         require_model(model)
         return read_shape(_read_config(model), model), None
@@ -213,3 +214,10 @@ PUBLISHED: dict[str, Json] = {
     "Qwen2.5-3B": _qwen("qwen2", 36, 2048, 16, 2, 11_008),
 }
 """Configs of Qwen's models on the hub, as far as their tensors depend on them, for a machine without it."""
+TRAINED_FROM = {
+    "lihaoxin2020/qwen3-4b-refiner-gpt54-ep2": "Qwen3-4B",
+    "lihaoxin2020/qwen3-4B-instruct-refiner-sft": "Qwen3-4B",
+    "pantomiman/Qwen3-0.6B-v0": "Qwen3-0.6B",
+    "pantomiman/Qwen3-0.6B-v0.1": "Qwen3-0.6B",
+}
+"""Models of recipes that ship, with those whose shape they have by their cards."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from sleuth import family
 from sleuth.recipe.strict import FilePath, KindTable, NameOf, Row, StrictModel, combination
@@ -93,6 +93,8 @@ class ChosenQuestions(StrictModel):
     """Set by each class."""
     kinds: Row[str] = ()
     """Use only questions of these kinds; empty: all."""
+    skip: NonNegativeInt = 0
+    """Leave out the first `skip` of them, such as those that an evaluation keeps for itself."""
     limit: PositiveInt | None = None
     """Use only the first `limit` of them; absent: all."""
     ask_with: AskWith = "question"
@@ -105,7 +107,8 @@ class QuestionsRecipe(ChosenQuestions, DataFields):
 
     named: ClassVar[Mapping[str, str]] = {"questions": "file"}
     questions: FilePath
-    """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE."""
+    """A .jsonl, .jsonl.gz or .parquet file of questions, here or on the hub: hf://OWNER/NAME/FILE, or the one file of a
+    split, hf://OWNER/NAME/train."""
     too_long: Literal["refuse", "skip"] = "refuse"
     """What becomes of rows whose prompt leaves no room for a whole turn in `context`, or whose answer is longer than a
     turn: refuse the recipe, or skip them. Their number is printed, and stored in `manifest.json`."""
@@ -147,7 +150,7 @@ class EvalQuestionsRecipe(ChosenQuestions):
             yield "questions is missing: name a file of them, or a suite of test sets"
         if self.questions is not None and self.suite is not None:
             yield "suite and questions are both given; remove one of them"
-        file_only = {"kinds": self.kinds, "limit": self.limit, "ask_with": self.ask_with == "prompt"}
+        file_only = {"kinds": self.kinds, "skip": self.skip, "limit": self.limit, "ask_with": self.ask_with == "prompt"}
         for key in (name for name, given in file_only.items() if given and self.suite is not None):
             yield f"{key} needs a file of questions; for a suite, set per_set"
         if self.per_set is not None and self.suite is None:

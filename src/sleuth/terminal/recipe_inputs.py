@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sleuth.answers.function import require_reward
+from sleuth.data.catalogue import command_for
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import dialect_of, require_speakable
 from sleuth.episodes.library import read_prompt, require_askable
@@ -41,12 +42,14 @@ def missing_inputs(table: StrictModel) -> Iterator[str]:
 
 
 def _how_to_make(value: object) -> str:
-    """What writes the rows that recipes that ship read: of the generated world, or to refine."""
-    if not isinstance(value, Path) or value.suffix != ".jsonl":
+    """What writes the files that recipes that ship read: rows of the generated world, rows to refine, and test sets."""
+    if not isinstance(value, Path) or not value.suffix:
         return ""
-    if value.parent == REFINER_ROWS:
+    if value.suffix == ".jsonl" and value.parent == REFINER_ROWS:
         return "; the commands of docs/tutorials/refiner.md#from-nothing-to-a-run write it"
-    return f"; `sleuth world {WORLD}` writes it" if value.parent == WORLD else ""
+    is_world = value.suffix == ".jsonl" and value.parent == WORLD
+    command = f"sleuth world {WORLD}" if is_world else command_for(value)
+    return f"; `{command}` writes it" if command else ""
 
 
 def require_named(table: StrictModel, where: str, key: Key = ()) -> None:

@@ -12,11 +12,9 @@ LaTeX spellings are normalised as in the scoring of MATH (arXiv:2103.03874).
 
 from __future__ import annotations
 
-import csv
-import io
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -25,7 +23,6 @@ from typing import Any, Literal
 
 from sleuth.data.hub import local_file
 from sleuth.data.rows import Row, checked_text, read_rows, text_of, texts_of
-from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
 Form = Literal["number", "boxed", "choice"]
@@ -35,8 +32,6 @@ COLUMNS = (
     *("id", "question", "answer", "problem", "unique_id", "subject", "final_answer", "is_multiple_answer", "modality"),
     *("image_1", "subfield", "Question", "Correct Answer", *WRONG, "Record ID", "Subdomain"),
 )
-
-CSV_FORMAT = "should be UTF-8 with a header of names and as many cells per row, quoted if they hold a comma or line end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +57,8 @@ def load_problems(layout: str, path: Path, limit: int | None = None) -> list[Pro
     """The first `limit` problems of a file, local or on the hub. Raises SleuthError with file:line for a malformed row,
     and for a repeated id or a file without problems."""
     problems: dict[str, Problem] = {}
-    parsed = (problem for where, row in _rows(path) if (problem := READERS[layout](row, where)) is not None)
+    rows = read_rows(local_file(path), COLUMNS)
+    parsed = (problem for where, row in rows if (problem := READERS[layout](row, where)) is not None)
     for problem in islice(parsed, limit):
         if problem.id in problems:
             raise SleuthError(f"{path}: id {problem.id!r} was used by an earlier problem; ids should be unique")
@@ -70,41 +66,6 @@ def load_problems(layout: str, path: Path, limit: int | None = None) -> list[Pro
     if not problems:
         raise SleuthError(f"{path}: has no problem in the layout {layout!r}")
     return list(problems.values())
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    file = local_file(path)
-    yield from read_rows(file, COLUMNS) if file.suffix != ".csv" else _csv_rows(file)
-
-
-def _csv_rows(file: Path) -> Iterator[tuple[str, Row]]:
-    """(file:row, row) of a csv file; rows are counted, since a cell may span lines. Raises SleuthError for invalid
-    csv."""
-    if not file.is_file():
-        raise SleuthError(f"{file}: no such file")
-    csv.field_size_limit(ROW.bytes)
-    lines = csv.DictReader(io.StringIO(_csv_text(file), newline=""))
-    try:
-        for number, row in enumerate(lines, start=2):
-            if lines.restkey in row:
-                raise SleuthError(f"{file}:{lines.line_num}: more cells than the header has; {CSV_FORMAT}")
-            yield f"{file}:{number}", row
-    except csv.Error as error:  # in the row after the last one that was read
-        raise SleuthError(f"{file}:{lines.line_num + 1}: not csv ({error}); {CSV_FORMAT}") from None
-
-
-def _csv_text(file: Path) -> str:
-    content = file.read_bytes()
-    try:
-        text = content.decode()
-        at = content.find(b"\0")
-        problem = "a NUL byte, which no text holds"
-    except UnicodeDecodeError as error:
-        text, at, problem = "", error.start, "not UTF-8 text"
-    if at >= 0:
-        line = content.count(b"\n", 0, at) + 1
-        raise SleuthError(f"{file}:{line}: {problem}; {CSV_FORMAT}")
-    return text
 
 
 def _gsm8k(row: Row, where: str) -> Problem:

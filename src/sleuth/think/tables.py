@@ -133,6 +133,12 @@ class HeldOutThoughtsRecipe(DocumentsRecipe, HeldOutFields):
     row_tokens: PositiveInt = 768
     """Maximum number of tokens of a row."""
 
+    def documents(self) -> list[Any]:
+        """Those that have thoughts."""
+        from sleuth.think.thoughts import thought_documents
+
+        return thought_documents(self)
+
 
 class SuffixRecipe(RewardFields):
     """1 if a judge, who never sees the thought, finds the suffix written after it equivalent to the true suffix
@@ -289,6 +295,8 @@ class ProbeRecipe(EvaluationFields):
     """Sampling temperature of thoughts and suffixes."""
     judge: ContinuationJudgeTable | None = None
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
+    held_out: HeldOutThoughtsRecipe | None = None
+    """Held-out thoughts whose loss is measured too, as a supervised stage does; absent: none."""
 
     def lengths(self, recipe: Recipe, index: int) -> Lengths:
         return self.env.lengths(0, self.data)

@@ -33,6 +33,7 @@ from sleuth.runs.eval_file import write_eval
 from sleuth.think.suffix_reward import CaseBuilder, is_yes, judge_of_suffixes
 from sleuth.think.tables import ProbeRecipe
 from sleuth.think.thought_arms import GENERIC, Arms, Contexts, build_arms
+from sleuth.think.thought_rows import held_out_figures
 from sleuth.think.thoughts import Spot, ThoughtSetting, require_fit, spots_of, thought_setting, thought_tokens
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.evaluate_stage import store_eval, stored_eval
@@ -85,8 +86,9 @@ def probe_thoughts(
     `blank_nll` the largest possible gain, and `gained_share` the share of it that the model's own thoughts gain;
     `over_ARM` is the gain of the model's own minus that arm's, paired by spot. With a judge, `right_ARM` is the share
     of an arm's sampled suffixes that are equivalent to the true one, and `right_over_ARM` the paired difference.
-    `thought_tokens` is the length of the model's own thoughts with their tags. Raises SleuthError if all texts are of
-    one document, so that thoughts cannot be swapped.
+    `thought_tokens` is the length of the model's own thoughts with their tags. With `held_out` there are those of
+    `thought_rows.thought_figures`. Raises SleuthError if all texts are of one document, so that thoughts cannot be
+    swapped.
     """
     require_accurate(judges_in([stage], "stage"), judge_pool)
     spots, setting, context = probe_inputs(stage, thinker.tokenizer, thinker.max_positions)
@@ -108,6 +110,8 @@ def probe_thoughts(
         name: (share if name in shares else bootstrap_mean)(values, documents) for name, values in by_spot.items()
     }
     figures["gained_share"] = bootstrap_ratio(by_spot["gain_sampled"], by_spot["blank_nll"], documents)
+    if (rows := stage.held_out) is not None:
+        figures |= held_out_figures(rows, rows.documents(), thinker.model, renderer, budget)
     figures = {name: figure for name, figure in figures.items() if figure.value is not None}
     needed = {
         name: clusters_for_difference(values, documents)
@@ -162,6 +166,10 @@ def require_spots(stage: ProbeRecipe, tokenizer: PreTrainedTokenizerFast | None,
         require_available(judge)
     if tokenizer is None:
         return stage.data.tasks(None)
+    if (rows := stage.held_out) is not None and rows.documents() and rows.row_tokens > positions:
+        raise SleuthError(
+            f"held_out.row_tokens = {rows.row_tokens} is more than the {positions} positions of the model"
+        )
     tasks = [spot.task for spot in probe_inputs(stage, tokenizer, positions)[0]]
     require_endings(stage.judges(), tasks)
     return tasks

@@ -91,7 +91,7 @@ class HeldOutThoughts:
     def __init__(self, recipe: HeldOutThoughtsRecipe, context: StageContext) -> None:
         self.recipe = recipe
         self.context = context
-        self.documents = thought_documents(recipe)
+        self.documents = recipe.documents()
 
     @staticmethod
     def require(
@@ -102,7 +102,7 @@ class HeldOutThoughts:
         recipe = stage.held_out
         assert isinstance(recipe, HeldOutThoughtsRecipe)
         ids = trained.ids if getattr(stage.data, "texts", None) == recipe.texts else ()
-        require_apart(trained.texts, thought_documents(recipe), ids)
+        require_apart(trained.texts, recipe.documents(), ids)
         if tokenizer is not None:
             check_writable(tokenizer, TAGS)
         return {"held_out.row_tokens": recipe.row_tokens}
@@ -111,14 +111,7 @@ class HeldOutThoughts:
         self, model: PreTrainedModel, renderer: Renderer, budget: TokenBudget, when: str
     ) -> dict[str, Measured]:
         """Every figure; writes the file."""
-        found = budget.run(
-            lambda tokens: thought_figures(
-                LogprobScorer(model=model, renderer=renderer, budget=tokens),
-                self.documents,
-                row_tokens=self.recipe.row_tokens,
-                suffix_tokens=HELD_OUT_SUFFIX,
-            )
-        )
+        found = held_out_figures(self.recipe, self.documents, model, renderer, budget)
         name = f"{self.context.stage.name}_{when}"
         contents = {"name": name, "texts": str(self.recipe.texts), "documents": len(self.documents)}
         contents |= {figure: measured.as_json() for figure, measured in found.items()}
@@ -129,6 +122,22 @@ class HeldOutThoughts:
     def shown(self, figures: Mapping[str, Measured]) -> dict[str, Measured]:
         """Those of `SHOWN`; the file has all."""
         return {name: figures[name] for name in SHOWN}
+
+
+def held_out_figures(
+    recipe: HeldOutThoughtsRecipe,
+    documents: Sequence[Document],
+    model: PreTrainedModel,
+    renderer: Renderer,
+    budget: TokenBudget,
+) -> dict[str, Measured]:
+    """The figures of the held-out thoughts of these documents."""
+
+    def within(tokens: int) -> dict[str, Measured]:
+        scorer = LogprobScorer(model=model, renderer=renderer, budget=tokens)
+        return thought_figures(scorer, documents, row_tokens=recipe.row_tokens, suffix_tokens=HELD_OUT_SUFFIX)
+
+    return budget.run(within)
 
 
 Conditions = Mapping[str, Sequence[str | None]]
