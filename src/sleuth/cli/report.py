@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
-from sleuth.terminal.options import AsJson
+from sleuth.terminal.options import AllowCode, AsJson
 from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
 
@@ -86,13 +86,15 @@ def compare(
     out: Annotated[
         Path | None, Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
     ] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs, checkpoints or evaluation files.
 
     Paired differences on the same questions with 95 % intervals and p-values, over questions and, where an arm has
-    several runs, over runs.
+    several runs, over runs. Figures of a family of your own that a run names are compared with --allow-code.
     """
+    from sleuth.own.families import use
     from sleuth.report.arms import read_arms
     from sleuth.report.comparison import compare as compare_arms
     from sleuth.runs.chain import warning
@@ -105,6 +107,9 @@ def compare(
     lines = [member.run.warning if member.run else warning(member.file.absolute().parent.parent) for member in members]
     for line in filter(None, dict.fromkeys(lines)):
         typer.echo(line, err=True)
+    runs = [member.run for member in members if member.run]
+    for name in dict.fromkeys(str(name) for run in runs for name in run.recipe.get("families", ()) if allow_code):
+        use(name)
     with progress_bar("compare") as progress:
         comparison = compare_arms(arms, progress)
     if out is not None:
