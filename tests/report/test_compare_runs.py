@@ -12,6 +12,8 @@ from synthetic_run import evaluation_file, record, write_run, write_suite
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
+from sleuth.recipe.sweep import SweepRecipe
+from sleuth.report.arm_table import arm_folder, arm_table
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import Comparison, compare, table_rows
 from sleuth.report.page import render
@@ -430,3 +432,24 @@ def test_evaluations_of_a_run_that_ask_no_questions_are_left_out(tmp_path: Path)
     recipe.write_text(recipe.read_text() + '\n[[stage]]\nkind = "win_rate"\nname = "against_base"\n')
     (run / "eval/against_base.json").write_text(json.dumps({"win_rate": {"value": 0.6}, "records": []}))
     assert compared(run).names == ["base", "trained"]
+
+
+def test_a_sweep_of_suites_has_the_same_means_and_differences(tmp_path: Path) -> None:
+    table = {"evaluation": "trained", "figures": ["em", "f1"], "against": "plain"}
+    arms = [{"name": name, "stages": ["a.toml:base"]} for name in ("plain", "weighed")]
+    sweep = SweepRecipe.model_validate({"name": "sweep", "seeds": [0, 1], "table": table, "arm": arms})
+    runs = {
+        (seed, name): write_suites(arm_folder(tmp_path, seed, name), dict.fromkeys(SKILLS, skill), seed=10 * seed + at)
+        for seed in (0, 1)
+        for at, (name, skill) in enumerate((("plain", 0.3), ("weighed", 0.8)))
+    }
+    plain, weighed = arm_table(sweep, tmp_path)
+    both = compared(*(f"{name}={runs[0, name]},{runs[1, name]}" for name in ("plain", "weighed")))
+    assert plain.figures["em"] == both.figures["em"].levels["plain"]
+    assert weighed.over is not None
+    apart = both.figures["em"].differences["plain", "weighed"]
+    assert apart is not None
+    assert weighed.over.measured.value == pytest.approx(apart.measured.value)  # paired by seed as well
+    assert weighed.over.measured.n == 36
+    [_, alone] = arm_table(sweep.model_copy(update={"seeds": (0,)}), tmp_path)
+    assert alone.over == compared(runs[0, "plain"], runs[0, "weighed"]).figures["em"].differences["plain", "weighed"]
