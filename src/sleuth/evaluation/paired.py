@@ -183,11 +183,13 @@ def _table(evaluations: Mapping[str, Evaluation]) -> Table:
     over = [f"mean of {len(dict.fromkeys(name for name, _ in by_set))}"] if by_set else []
     compared = BASE in arms and TRAINED in arms
     rows = [("figure", *(["test set"] if over else []), *arms, *(["difference"] if compared else []), "n")]
-    for where, row in [*(([name], row) for name, row in by_set), *((over, row) for row in figure_rows(evaluations))]:
-        form = f".{figure(row.key).digits}f"
+    shown = [*(([name], row) for name, row in by_set), *((over, row) for row in figure_rows(evaluations))]
+    order = [row.key for _, row in shown]
+    for where, row in sorted(shown, key=lambda one: order.index(one[1].key)):
+        form, bound = (f".{digits}f" for digits in (figure(row.key).digits, min(figure(row.key).digits, 2)))
         lacking = {arm: "missing" if row.key in evaluations[arm] else "" for arm in arms}
-        cells = (one.bracketed(form) if one else lacking[arm] for arm, one in row.measured.items())
-        apart = [row.difference.bracketed(f"+{form}", "+.2f") if row.difference else ""] if compared else []
+        cells = (one.bracketed(form, bound) if one else lacking[arm] for arm, one in row.measured.items())
+        apart = [row.difference.bracketed(f"+{form}", f"+{bound}") if row.difference else ""] if compared else []
         counts = dict.fromkeys(f"{one.n:,}" for one in row.measured.values() if one)
         rows.append((figure(row.key).label, *where, *cells, *apart, " and ".join(counts)))
     return rows
