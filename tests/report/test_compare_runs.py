@@ -349,8 +349,8 @@ def test_suites_are_paired_set_by_set_and_their_mean_is_that_of_their_file(tmp_p
     for key in ("em", "sub_match", "f1", "searches_mean"):
         assert found.figures[key].levels["trained"].as_json() == told[key]
         for name in SKILLS:
-            assert found.sets[name][key].levels["trained"].as_json() == told["sets"][name][key]
-    apart = [found.sets[name]["em"].differences["base", "trained"] for name in SKILLS]
+            assert found.compared[key][name].levels["trained"].as_json() == told["sets"][name][key]
+    apart = [found.compared["em"][name].differences["base", "trained"] for name in SKILLS]
     mean = found.figures["em"].differences["base", "trained"]
     assert mean is not None
     assert mean.measured.value == pytest.approx(sum(one.measured.value or 0 for one in apart if one) / 3)
@@ -373,7 +373,7 @@ def test_two_runs_of_suites_are_compared_with_their_curves_and_json_has_all_of_i
     assert [[*one.levels.values()] for one in files.figures.values()] == [
         [*one.levels.values()] for one in found.figures.values()
     ]
-    assert compared(plain / "eval/trained@nq.json", weighed / "eval/trained.json").sets.keys() == {"nq"}
+    assert [*compared(plain / "eval/trained@nq.json", weighed / "eval/trained.json").compared["em"]] == ["nq", ""]
 
 
 def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
     found = compared(f"plain={runs[0]},{runs[1]}", f"weighed={runs[2]},{runs[3]}")
     em = found.figures["em"].differences["plain", "weighed"]
     assert em is not None
-    assert (em.test, em.measured.n, list(found.sets)) == ("student", 36, list(SKILLS))
+    assert (em.test, em.measured.n, [*found.compared["em"]]) == ("student", 36, [*SKILLS, ""])
 
 
 def test_rows_are_the_cells_of_a_published_table(tmp_path: Path) -> None:
@@ -408,7 +408,7 @@ def test_what_differs_between_suites_is_a_line_each_all_at_once(tmp_path: Path) 
     told["records"][3]["question"] = "another"
     (b / "trained@nq.json").write_text(json.dumps(told))
     found = compared(a.parent, b.parent)
-    assert list(found.sets) == ["nq", "hotpotqa"]
+    assert list(found.matched.sets) == ["nq", "hotpotqa"]
     assert found.notes[:6] == [
         "23 questions of 2 sets answered by all, paired by id within each set.",
         "Figures over all are unweighted means over the sets, with intervals over the questions within them.",

@@ -90,12 +90,12 @@ def test_suites_have_a_table_by_set_in_80_columns_and_on_the_page(tmp_path: Path
     assert max(map(len, tables)) <= 80
     by_set = tables[next(at for at, line in enumerate(tables) if line.startswith(" em by set")) + 2 :]
     assert [line.split()[0] for line in by_set[:14:2]] == list(sets)
-    assert by_set[14].startswith(" mean of 7 ")
+    assert by_set[14].startswith(" mean over 7 sets ")
     [overall] = [line for line in tables if line.startswith(" em  ")]
-    assert by_set[14].split()[3:] == overall.split()[1:]
-    assert any(line.startswith(" mean of 7 sets ") for line in tables)
+    assert by_set[14].split()[4:] == overall.split()[1:]
+    assert any(line.startswith(" mean over 7 sets ") for line in tables)
     page = Page((tmp_path / "page.html").read_text())
     assert [kind for kind, _ in page.elements].count("details") > 10  # a table by set for each figure
     text = " ".join(page.text.split())
-    for shown in ("By test set", "bamboogle", "mean of 7", "Exact match em"):
+    for shown in ("By test set", "bamboogle", "mean over 7 sets", "Exact match em"):
         assert shown in text

@@ -136,12 +136,11 @@ def _print(comparison: Comparison) -> None:
     pairs = list(comparison.became)
     only = pairs[0] if len(pairs) == 1 else None  # else one table of levels, and one for each pair
     tables = [(comparison.names, only), *(([], pair) for pair in pairs if only is None)]
-    heading = f"mean of {len(comparison.sets)} sets" if len(comparison.sets) > 1 else "figure"
     figures = [(key, key, found) for key, found in comparison.figures.items()]
     for names, pair in tables:
-        _print_compared(heading, figures, names, pair, narrow)
-    for key in comparison.leading if len(comparison.sets) > 1 else ():
-        sets = [(name, key, one) for name, one in comparison.by_set[key].items()]
+        _print_compared(comparison.mean or "figure", figures, names, pair, narrow)
+    for key in comparison.leading if comparison.mean else ():
+        sets = [(name or comparison.mean, key, one) for name, one in comparison.compared[key].items()]
         for names, pair in tables:
             _print_compared(f"{key} by set", sets, names, pair, narrow)
     _print_outcomes(comparison)

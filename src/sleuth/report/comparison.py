@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sleuth.answers.answer import SCORE
 from sleuth.answers.failures import Mode, mode_counts, transitions
@@ -46,8 +46,7 @@ class Compared:
         return {"arms": {name: measured.as_json() for name, measured in self.levels.items()}, "differences": apart}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
+class TableRow(NamedTuple):
     """A cell of a published table: a figure of an arm on a test set (`""`: the mean over the sets, or all questions),
     and the arm's difference from the first one."""
 
@@ -60,16 +59,15 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that the table and the page show. `figures` are over all questions, or means over the sets of a suite, and
-    `sets[name]` those of each set. `modes[arm]` counts the answers of all its runs; `became[pair]` is `transitions` of
-    the arms' first runs. `notes` and `protocols` are sentences, `lead` is the figure of the headlines;
+    """All that the table and the page show. `compared[figure][set]` is of each set of a suite, then under `""` of all
+    questions, or the mean over the sets. `modes[arm]` counts the answers of all its runs; `became[pair]` is
+    `transitions` of the arms' first runs. `notes` and `protocols` are sentences, `lead` is the figure of the headlines;
     `recipes[key][arm]` holds recipe values that differ.
     """
 
     arms: tuple[Arm, ...]
     matched: Matched
-    figures: Mapping[str, Compared]
-    sets: Mapping[str, Mapping[str, Compared]]
+    compared: Mapping[str, Mapping[str, Compared]]
     modes: Mapping[str, Mapping[Mode, int]]
     became: Mapping[Pair, Table]
     notes: Sequence[str]
@@ -86,22 +84,23 @@ class Comparison:
     def headlines(self) -> list[str]:
         """A sentence on the leading figure of each arm beside the first."""
         found = self.figures[self.lead].differences if self.lead in self.figures else {}
-        label, over = figure(self.lead).label, f", as the mean over {len(self.sets)} sets" if len(self.sets) > 1 else ""
+        label, over = figure(self.lead).label, f", as the {self.mean}" if self.mean else ""
         return [_headline(pair, found[pair], label, over) for pair in found if pair[0] == self.names[0]]
 
     @property
-    def by_set(self) -> dict[str, dict[str, Compared]]:
-        """Each figure by set, where there are several, and its mean over them; those that lead first."""
-        sets = self.sets if len(self.sets) > 1 else {}
-        keys = dict.fromkeys([*self.leading, *self.figures, *(key for found in sets.values() for key in found)])
-        all_of = {**sets, f"mean of {len(sets)}": self.figures}
-        return {key: {name: found[key] for name, found in all_of.items() if key in found} for key in keys if sets}
+    def mean(self) -> str:
+        """What figures of all questions are, if these are of several sets; else empty."""
+        return f"mean over {len(self.matched.sets)} sets" if len(self.matched.sets) > 1 else ""
+
+    @property
+    def figures(self) -> dict[str, Compared]:
+        """The figures of all questions."""
+        return {key: sets[""] for key, sets in self.compared.items() if "" in sets}
 
     @property
     def leading(self) -> list[str]:
         """The figure of the headlines, exact match and the scores, as far as they were compared."""
-        keys = dict.fromkeys([self.lead, "em", *scores_in([self.figures])])
-        return [key for key in keys if key in self.figures]
+        return [key for key in dict.fromkeys([self.lead, "em", *scores_in([self.figures])]) if key in self.figures]
 
     @property
     def curves(self) -> Arms:
@@ -115,12 +114,10 @@ class Comparison:
     def rows(self) -> list[TableRow]:
         """Every figure of every arm, by set and then over all."""
         return [
-            TableRow(set=name, figure=key, arm=arm, measured=measured, difference=of_key.differences.get((first, arm)))
-            for first in self.names[:1]
-            for key in dict.fromkeys(key for found in (self.figures, *self.sets.values()) for key in found)
-            for name, found in (*self.sets.items(), ("", self.figures))
-            if (of_key := found.get(key)) is not None
-            for arm, measured in of_key.levels.items()
+            TableRow(name, key, arm, measured, found.differences.get((self.names[0], arm)))
+            for key, sets in self.compared.items()
+            for name, found in sets.items()
+            for arm, measured in found.levels.items()
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -137,8 +134,10 @@ class Comparison:
             "recipe_differences": {key: dict(values) for key, values in self.recipes.items()},
             "figures": {key: found.as_json() for key, found in self.figures.items()},
             "sets": {
-                name: {"questions": len(self.matched.sets[name])} | {key: one.as_json() for key, one in found.items()}
-                for name, found in self.sets.items()
+                name: {"questions": len(questions)}
+                | {key: sets[name].as_json() for key, sets in self.compared.items() if name in sets}
+                for name, questions in self.matched.sets.items()
+                if name
             },
             "modes": {name: dict(counts) for name, counts in self.modes.items()},
             "transitions": {_arrow(pair): _without_zeros(table) for pair, table in self.became.items()},
@@ -159,9 +158,7 @@ def table_rows(places: Sequence[str | Path], figures: Sequence[str] | None = Non
 
 
 def compare(
-    arms: Sequence[Arm],
-    progress: Callable[[int, int], None] | None = None,
-    figures: Sequence[str] | None = None,
+    arms: Sequence[Arm], progress: Callable[[int, int], None] | None = None, figures: Sequence[str] | None = None
 ) -> Comparison:
     """Compares the arms on the questions that they share, in all figures or these; raises SleuthError if they share
     none. Calls `progress(done, total)` after each figure: intervals of thousands of questions take a while."""
@@ -174,26 +171,22 @@ def compare(
     alike = same_reward(*evaluations)
     keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if key != SCORE or alike]
     keys = [key for key in keys if figures is None or key in figures]
-    overall: dict[str, Compared] = {}
-    sets: dict[str, dict[str, Compared]] = {name: {} for name in matched.sets if name}
+    compared: dict[str, dict[str, Compared]] = {}
     for done, key in enumerate(keys, start=1):
         tables = {
             name: {arm: question_means(key, questions, runs) for arm, runs in matched.answers.items()}
             for name, questions in matched.sets.items()
         }
-        for name, found in ((name, _compared(key, [tables[name]])) for name in sets):
-            if found is not None:
-                sets[name][key] = found
-        if (found := _compared(key, list(tables.values()))) is not None:
-            overall[key] = found
+        parts = {**{name: [table] for name, table in tables.items()}, "": [*tables.values()]}
+        if of_sets := {name: found for name, part in parts.items() if (found := _compared(key, part))}:
+            compared[key] = of_sets
         if progress is not None:
             progress(done, len(keys))
-    paired = (key for key in leads if key in overall and all(overall[key].differences.values()))
+    paired = (key for key in leads if (one := compared.get(key, {}).get("")) and all(one.differences.values()))
     return Comparison(
         arms=tuple(arms),
         matched=matched,
-        figures=overall,
-        sets=sets,
+        compared=compared,
         modes={name: mode_counts(matched.records(name)) for name in names},
         became={pair: transitions(matched.paired(pair)) for pair in pairs},
         notes=notes(arms, matched, alike),
@@ -409,15 +402,13 @@ def match(arms: Sequence[Arm]) -> Matched:
         raise SleuthError(f"{names} have no question in common ({why}): evaluate them on the same file of questions")
     set_of: dict[str, str] = {}
     for name, samples in (item for run in runs for item in run.items()):
-        set_of[name] = set_of.get(name) or samples[0].get("set", "")
-    sets: dict[str, set[str]] = {}
-    for name, set_name in set_of.items():
-        sets.setdefault(set_name, set()).add(name)
-    without = {
-        set_name: [arm for arm, of_arm in answers.items() if any(of_set.isdisjoint(run) for run in of_arm)]
-        for set_name, of_set in sets.items()
+        set_of.setdefault(name, samples[0].get("set", ""))
+    sets = {one: {name for name in set_of if set_of[name] == one} for one in dict.fromkeys(set_of.values())}
+    lacking = {
+        name: without
+        for name, of_set in sets.items()
+        if (without := [arm for arm in answers if any(of_set.isdisjoint(run) for run in answers[arm])]) and name
     }
-    lacking = {name: names for name, names in without.items() if name and names}
     elsewhere = {*common}.union(*(sets[name] for name in lacking))
     return Matched(
         questions=questions,

@@ -260,7 +260,9 @@ def render_comparison(comparison: Comparison) -> str:
         pairs=list(comparison.became),
         figure_rows=[(figure(key).label, key, key, found) for key, found in comparison.figures.items()],
         set_rows={
-            key: [(name, "", key, found) for name, found in sets.items()] for key, sets in comparison.by_set.items()
+            key: [(name or comparison.mean, "", key, found) for name, found in comparison.compared[key].items()]
+            for key in dict.fromkeys([*comparison.leading, *comparison.compared])
+            if comparison.mean
         },
         modes={mode: words for mode, words in MODES.items() if any(one[mode] for one in comparison.modes.values())},
         totals={name: sum(counts.values()) for name, counts in comparison.modes.items()},

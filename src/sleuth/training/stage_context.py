@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,8 @@ class StageContext:
     @property
     def checkpoints(self) -> StageCheckpoints:
         """What the stage has saved."""
-        return StageCheckpoints(
-            recipe=self.recipe,
-            index=self.index,
-            folder=self.folder,
-            measured=measured_tables,
-            first_step=self.first_step,
-        )
+        stage = partial(StageCheckpoints, recipe=self.recipe, index=self.index, folder=self.folder)
+        return stage(first_step=self.first_step, measured=measured_tables)
 
     @property
     def key(self) -> tuple[int, ...]:
