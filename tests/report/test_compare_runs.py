@@ -336,7 +336,7 @@ def write_suites(folder: Path, trained: dict[str, float], seed: int = 1) -> Path
     """A run of a full-size recipe: both its evaluations are of a suite."""
     run = write_run(folder)
     write_suite(run / "eval/base.json", SKILLS)
-    write_suite(run / "eval/trained.json", trained, seed=seed)
+    write_suite(run / "eval/trained.json", trained, seed=seed, model="checkpoints/step-000060")
     return run
 
 
@@ -356,6 +356,8 @@ def test_suites_are_paired_set_by_set_and_their_mean_is_that_of_their_file(tmp_p
     assert mean.measured.value == pytest.approx(sum(one.measured.value or 0 for one in apart if one) / 3)
     assert [one and one.test for one in [*apart, mean]] == ["mcnemar"] * 3 + ["sign_flip"]
     assert "as the mean over 3 sets: +" in found.headlines[0]
+    checkpoint = compared(run / "eval/base.json", run / "checkpoints/step-000060")
+    assert checkpoint.figures["em"].differences["base", "step-000060"] == mean
 
 
 def test_two_runs_of_suites_are_compared_with_their_curves_and_json_has_all_of_it(tmp_path: Path) -> None:
