@@ -229,7 +229,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
         "check sweep",
         "check model",
     }
-    assert {name for name, flags in options.items() if "--allow-code" in flags} == {"replay"}
+    assert {name for name, flags in options.items() if "--allow-code" in flags} == {"replay", "compare"}
 
 
 # -- where code is imported and commands are started -------------------------------------------------------------------

@@ -92,7 +92,9 @@ def test_a_pool_holds_the_policys_own_and_the_original_and_the_best_is_preferred
         sentences = [record[side].strip().split(".")[0].split() for side in ("ours", "theirs")]
         right = [sentence[-len(golden) :] == golden for sentence in sentences]
         assert record["score"] == (1 + right[0] - right[1]) / 2
-    assert "| against_base | win_rate |" in (last / "README.md").read_text()
+    card = (last / "README.md").read_text()
+    assert "| figure | against_base | n |" in card
+    assert "| Continuations that are preferred | " in card
 
 
 @pytest.mark.sentinel

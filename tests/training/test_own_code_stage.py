@@ -163,7 +163,8 @@ def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
     readme = (last / "README.md").read_text()
     assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in readme
     table = readme.partition("## Measured")[2]
-    places = [table.index(f"| {name} |") for name in ("score", "score_named", "score_named/step", "em")]
+    labels = ("Score", "Score by named", "step of named", "Exact match")
+    places = [table.index(f"| {label} |") for label in labels]
     assert places == sorted(places)
 
 

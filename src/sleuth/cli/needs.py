@@ -11,11 +11,10 @@ from typing import Any, Literal, cast
 from sleuth.answers.suites import SEVEN, SUITES, folder_of, load_suite
 from sleuth.data.catalogue import command_for, find_entry
 from sleuth.data.catalogue import needs_of as entry_needs
-from sleuth.data.hub import HubLocation, is_cached, local_file, repository_files
+from sleuth.data.hub import HubLocation, files_of_split, is_cached, local_file, repository_files
 from sleuth.episodes.library import PUBLISHED, import_prompt
 from sleuth.host.disk import free_bytes, shown
 from sleuth.host.hardware import Cards, read_cards
-from sleuth.own.permission import CODE
 from sleuth.recipe import Recipe
 from sleuth.recipe.problems import looked_for
 from sleuth.recipe.strict import StrictModel
@@ -97,10 +96,11 @@ def _need(kind: str, one: Any, value: Any, table: StrictModel) -> Need:
             return _of_hub(what, location.repository, "dataset", below, partial(load_suite, one))
         if location is not None:
             what = f"{NOUNS.get(kind, kind)} {location}"
-            fetch = partial(local_file, Path(one)) if kind != "texts" or "." in Path(one).name else None
-            return replace(_of_hub(what, location.repository, "dataset", (location.path,), fetch), rows=Path(one))
-        with CODE.skipping():
-            REQUIRED[kind](value, table)
+            is_split = kind != "texts" and not Path(location.path).suffix
+            below = tuple(file.path for file in files_of_split(location)) if is_split else (location.path,)
+            fetch = partial(local_file, Path(one)) if kind != "texts" or Path(location.path).suffix else None
+            return replace(_of_hub(what, location.repository, "dataset", below or ("?",), fetch), rows=Path(one))
+        REQUIRED[kind](value, table)
         return Need(what=what)
     except SleuthError as error:
         if kind == "index" and (command := command_for(Path(one))) is not None:

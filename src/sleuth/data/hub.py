@@ -163,7 +163,8 @@ def _hub_errors(location: HubLocation | str) -> Iterator[None]:
     except Exception as error:  # the hub's own errors and those of its web client, which differ by version
         reason = " ".join(str(error).split())[:200]
         if type(error).__name__ == "GatedRepoError":
-            page = f"https://huggingface.co/datasets/{location.repository}"
+            repository = location if isinstance(location, str) else location.repository
+            page = f"https://huggingface.co/datasets/{repository}"
             reason = f"its terms have to be accepted at {page} by the account whose token is in HF_TOKEN"
         raise SleuthError(f"{location}: cannot be downloaded from the hub: {reason}") from error
 

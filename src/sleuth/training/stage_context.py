@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.episodes.fitting import fitting_tasks, require_room, skipped_line
 from sleuth.episodes.setting import Setting, require_environment, trial_group
+from sleuth.evaluation.paired import measured_tables
 from sleuth.host.threads import PROCESS
 from sleuth.learn.adapters import adaptable_layers
 from sleuth.learn.models import add_to_tokenizer, check_family, context_of, load_model, pick_device
@@ -68,7 +70,8 @@ class StageContext:
     @property
     def checkpoints(self) -> StageCheckpoints:
         """What the stage has saved."""
-        return StageCheckpoints(recipe=self.recipe, index=self.index, folder=self.folder, first_step=self.first_step)
+        stage = partial(StageCheckpoints, recipe=self.recipe, index=self.index, folder=self.folder)
+        return stage(first_step=self.first_step, measured=measured_tables)
 
     @property
     def key(self) -> tuple[int, ...]:
