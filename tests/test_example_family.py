@@ -57,6 +57,14 @@ def test_a_family_beside_its_recipe_trains_resumes_and_is_recorded(sleuth: Sleut
     place.write_text(place.read_text().replace("zip(ended, verdicts", "zip(ended, [*verdicts]"))
     changed = sleuth("train", "spelling.toml", "--run", "again", status=2)
     assert "spelling_env.py changed after it was saved; start a new run" in changed.stderr.splitlines()[-1]
+    (tmp_path / "reward.toml").write_text('families = ["spelling:FAMILY"]\n[[reward]]\nkind = "spelled"\n')
+    again = json.loads(sleuth("rescore", "run", "--reward", "reward.toml", "--json").stdout)
+    assert again["stages"][0]["episodes"] == 48
+    figures = [
+        json.loads(sleuth("compare", "run", "again", "--json", *allowed).stdout)["figures"]
+        for allowed in ((), ("--allow-code",))
+    ]
+    assert ["letters" in one for one in figures] == [False, True]
     alone = sleuth("eval", "run/checkpoints/step-000003", "--questions", "words.jsonl", "--limit", 1)
     assert "its dialect 'spelling' is of no family that is installed here" in alone.stderr
 

@@ -12,9 +12,9 @@ import pytest
 from sleuth.evaluation.intervals import wilson
 from sleuth.evaluation.paired import (
     by_question,
-    difference,
     evaluation_line,
     headline,
+    mean_difference,
     paired_records,
     question_means,
     question_value,
@@ -28,8 +28,8 @@ def records(ems: Sequence[float | None]) -> list[dict[str, Any]]:
 
 
 def change(key: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tuple[float | None, int] | None:
-    found = difference(key, ours, theirs)
-    return found and (found.measured.value, found.measured.n)
+    found = mean_difference(key, ours, theirs)
+    return found and (found.value, found.n)
 
 
 def test_the_difference_is_taken_question_by_question() -> None:

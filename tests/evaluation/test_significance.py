@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from itertools import combinations
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -94,8 +95,61 @@ def test_outcomes_of_zero_and_one_are_tested_with_mcnemar_and_others_with_sign_f
 def test_a_question_that_one_run_lacks_is_left_out_for_all() -> None:
     found = compared([[1.0, None, 1.0]], [[0.0, 0.0, None]], is_share=True)
     assert (found.measured.value, found.measured.n) == (1.0, 1)
-    assert difference([[1.0, None]], [[None, 1.0]], is_share=True) is None
+    assert difference(([[1.0, None]], [[None, 1.0]]), is_share=True) is None
     assert level([[1.0, 1.0], [None, 0.0]], is_share=True).value == 0.5
+
+
+def test_a_mean_over_sets_weighs_each_set_alike_and_resamples_within_it() -> None:
+    # One set gains 0 and 1, another 1, 0, 0 and 0: 0.5 and 0.25, mean 0.375. A resample of the first is 0, 0.5 or 1
+    # with 1/4, 1/2, 1/4, one of the second k/4 with binomial odds of 1/4. Their mean is 0 with 0.079, above 0.75 with
+    # 0.013 and at least 0.75 with 0.067: the 2.5 % quantiles are 0 and 0.75. Flipped signs give +-0.5 +-0.25: 2 of 4.
+    ours, theirs = [[[1.0, 1.0]], [[1.0, 1.0, 0.0, None, 0.0]]], [[[1.0, 0.0]], [[0.0, 1.0, 0.0, 1.0, 0.0]]]
+    found = difference(*zip(ours, theirs, strict=True), is_share=True)
+    assert found == Difference(measured=Measured(value=0.375, low=0.0, high=0.75, n=6), p=0.5, test="sign_flip")
+    assert level(*theirs, is_share=True).value == (1 / 2 + 2 / 5) / 2
+    assert level(*theirs, is_share=True).n == 7
+    assert level([[1.0]], [[None]], is_share=True) == UNMEASURED
+    assert difference(([[1.0]], [[0.0]]), ([[1.0]], [[None]]), is_share=True) is None
+
+
+def test_means_over_sets_of_several_runs_add_the_variances_of_the_sets() -> None:
+    # The four cells of the test below, and the same without questions or runs that differ: 0.5 everywhere. The means of
+    # runs over sets are 0.4 and 0.65: variance 0.03125, of their mean 0.015625. Questions 0.0225 / 4, rest 0.0025 / 4:
+    # 0.020625 together, a quarter of the one set's. Freedom 0.020625^2 / (0.015625^2 + 0.005625^2) = 1.5425, as below.
+    found = level([[0.2, 0.4], [0.6, 1.0]], [[0.5, 0.5, 0.5]] * 2, is_share=False)
+    assert (found.value, found.n) == (pytest.approx(0.525), 5)
+    assert found.high == pytest.approx(0.525 + 5.79 * math.sqrt(0.020625), rel=1e-3)
+
+
+def plainly(sets: list[list[float]], rng: random.Random) -> tuple[float, float, float]:
+    """The mean of the sets' means, and the quantiles of 2,000 resamples of their questions."""
+
+    def mean() -> float:
+        return fmean(fmean(rng.choices(values, k=len(values))) for values in sets)
+
+    drawn = sorted(mean() for _ in range(2000))
+    return fmean(map(fmean, sets)), drawn[50], drawn[1949]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_means_over_sets_are_those_of_a_plain_version(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = [rng.randrange(8, 40) for _ in range(rng.randrange(1, 6))]
+    coin = seed % 2 == 0
+    ours, theirs = (
+        [[float(rng.random() < skill) if coin else rng.gauss(skill, 1) for _ in range(size)] for size in sizes]
+        for skill in (0.4, 0.7)
+    )
+    found = difference(*(([a], [b]) for a, b in zip(ours, theirs, strict=True)), is_share=coin)
+    assert found is not None
+    apart = [[a - b for a, b in zip(*both, strict=True)] for both in zip(ours, theirs, strict=True)]
+    measured = found.measured
+    assert (measured.value, measured.low, measured.high) == pytest.approx(plainly(apart, rng), abs=0.05)
+    assert measured.value == pytest.approx(fmean(map(fmean, apart)))
+    assert measured.n == sum(sizes)
+    if len(sizes) > 1:
+        own = level(*([values] for values in ours), is_share=coin)
+        assert (own.value, own.low, own.high) == pytest.approx(plainly(ours, rng), abs=0.05)
 
 
 def test_runs_and_questions_are_two_crossed_samples() -> None:
@@ -139,7 +193,7 @@ def test_differences_of_shares_stay_possible() -> None:
 
 
 def compared(ours: Runs, theirs: Runs, *, is_share: bool) -> Difference:
-    found = difference(ours, theirs, is_share=is_share)
+    found = difference((ours, theirs), is_share=is_share)
     assert found is not None
     return found
 

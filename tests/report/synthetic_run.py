@@ -10,6 +10,10 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from sleuth.answers.suites import QuestionSet, Suite
+from sleuth.dialect import DIALECTS
+from sleuth.evaluation.evaluate import set_evaluation, suite_evaluation
+from sleuth.evaluation.figures import measured_figures
 from sleuth.evaluation.intervals import bootstrap_mean, share
 from sleuth.runs.rollouts import write_rollouts
 from sleuth.types import Action, Episode, Group, Passage, Score, Segment, Task, Trajectory
@@ -167,6 +171,23 @@ def evaluation_file(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
         "temperature": 0.0,
         "records": records,
     }
+
+
+def write_suite(file: Path, skills: dict[str, float], questions: int = 12, seed: int = 0, **more: Any) -> Path:
+    """The evaluation of a suite and its sets beside it, as `ask_suite` writes them; `skills[set]` of it are right."""
+    measured, sets = {}, []
+    for name, skill in skills.items():
+        rows = [record(random.Random(f"{seed} {name} {at}"), at, skill) for at in range(questions)]
+        records = [row | {"id": f"{name}/{row['id']}"} for row in rows]
+        tasks = tuple(Task(id=row["id"], question=row["question"], golden_answers=("",)) for row in records)
+        sets.append(QuestionSet(name=name, split="test", tasks=tasks, total=questions))
+        figures = {key: one.as_json() for key, one in measured_figures(records, DIALECTS["sleuth"]).items()}
+        told = evaluation_file(f"{file.stem}@{name}", records) | figures | {"protocol": None} | more
+        measured[name] = set_evaluation(told, sets[-1])
+        file.with_name(f"{file.stem}@{name}.json").write_text(json.dumps(measured[name]), encoding="utf-8")
+    suite = suite_evaluation(measured, Suite(place="sets", per_set=None, sets=tuple(sets)), name=file.stem)
+    file.write_text(json.dumps(suite), encoding="utf-8")
+    return file
 
 
 def rollout_group(rng: random.Random, skill: float, number: int, tokenizer: Tokenizer) -> Group:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import evaluation_file, record, write_run
+from synthetic_run import evaluation_file, record, write_run, write_suite
 
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, RewardPart, RewardSpec, text_sha256
 from sleuth.report.arms import read_arms
-from sleuth.report.comparison import Comparison, compare
+from sleuth.report.comparison import Comparison, compare, table_rows
 from sleuth.report.page import render
 from sleuth.report.run_files import read_run
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
@@ -81,10 +81,10 @@ def test_scores_and_their_parts_are_compared_and_lead(tmp_path: Path) -> None:
 
     found = compared(scored("a", 1.25), scored("b", 1.75))
     assert found.headlines == ["Score of b is above that of a: +0.500 [+0.500, +0.500]."]
-    assert list(found.levels)[:3] == ["score", "score_f/turns", "em"]
+    assert list(found.figures)[:3] == ["score", "score_f/turns", "em"]
     assert found.modes["a"]["scored"] == 20
     other = compared(scored("a", 1.25), scored("b", 1.75, reward="g"))
-    assert "score" not in other.levels
+    assert "score" not in other.figures
     assert "Scores are not compared: they were computed by different rewards." in other.notes
     plain = compared(scored("a", 1.25), write_file(tmp_path / "c.json", 0.9))
     assert plain.headlines[0].startswith("Exact match of c ")
@@ -191,7 +191,7 @@ def test_questions_that_only_one_side_has_are_left_out_counted_and_said(tmp_path
     found = compared(a, b)
     assert len(found.matched.questions) == 15
     assert found.matched.left_out == {"a": 5, "b": 2}
-    assert found.levels["em"]["a"].n == 15
+    assert found.figures["em"].levels["a"].n == 15
     assert "Left out: 5 questions of a that not all answered." in found.notes
 
 
@@ -202,7 +202,7 @@ def test_an_id_that_stands_for_another_question_is_no_pair(tmp_path: Path) -> No
     told["records"][1]["golden_answers"] = ["another"]
     b.write_text(json.dumps(told))
     found = compared(a, b)
-    assert (len(found.matched.questions), found.matched.reworded) == (18, 2)
+    assert (len(found.matched.questions), found.matched.reworded) == (18, ["q0", "q1"])
     assert any(line.startswith("Left out: 2 ids shared by all, with another wording") for line in found.notes)
     write_file(b, 0.9, range(30, 40))
     assert "a and b have no question in common (they share no id)" in complaint(a, b)
@@ -211,9 +211,9 @@ def test_an_id_that_stands_for_another_question_is_no_pair(tmp_path: Path) -> No
 def test_the_difference_is_the_second_minus_the_first(tmp_path: Path) -> None:
     a, b = write_file(tmp_path / "a.json", 0.0), write_file(tmp_path / "b.json", 1.0)
     found = compared(a, b)
-    em = found.differences["em"]["a", "b"]
+    em = found.figures["em"].differences["a", "b"]
     assert em is not None
-    assert em.measured.value == found.levels["em"]["b"].value - found.levels["em"]["a"].value  # type: ignore[operator]
+    assert em.measured.value == found.figures["em"].levels["b"].value - found.figures["em"].levels["a"].value  # type: ignore[operator]
     assert em.test == "mcnemar"
     assert em.p < 0.001
     assert found.headlines[0].startswith("Exact match of b is above that of a: +")
@@ -225,14 +225,14 @@ def test_the_figures_of_one_run_are_those_of_its_file(tmp_path: Path) -> None:
     found = compared(run)
     told = json.loads((run / "eval/trained.json").read_text())
     for key in ("em", "em_one_hop", "em_two_hop", "searched", "searches_two_hop", "query_recall"):
-        assert found.levels[key]["trained"].as_json() == told[key]
+        assert found.figures[key].levels["trained"].as_json() == told[key]
 
 
 def test_several_runs_an_arm_are_measured_over_runs_and_questions(tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{seed}.json", 0.2 + 0.6 * (seed > 2), seed=seed) for seed in range(6)]
     plain, credit = (",".join(map(str, three)) for three in (files[:3], files[3:]))
     found = compared(f"plain={plain}", f"credit={credit}")
-    em = found.differences["em"]["plain", "credit"]
+    em = found.figures["em"].differences["plain", "credit"]
     assert em is not None
     assert em.test == "student"
     assert sum(found.modes["plain"].values()) == 60
@@ -323,5 +323,110 @@ def test_samples_of_a_question_count_as_one_draw(tmp_path: Path) -> None:
     told = json.loads(b.read_text())
     b.write_text(json.dumps(told | {"records": told["records"] * 3}))
     found = compared(a, b)
-    assert found.levels["em"]["b"].n == 20
+    assert found.figures["em"].levels["b"].n == 20
     assert "Samples a question differ: a 1, b 3; a question counts by their mean." in found.notes
+
+
+SKILLS = {"nq": 0.2, "hotpotqa": 0.6, "musique": 0.4}
+
+
+def write_suites(folder: Path, trained: dict[str, float], seed: int = 1) -> Path:
+    """A run of a full-size recipe: both its evaluations are of a suite."""
+    run = write_run(folder)
+    write_suite(run / "eval/base.json", SKILLS)
+    write_suite(run / "eval/trained.json", trained, seed=seed)
+    return run
+
+
+def test_suites_are_paired_set_by_set_and_their_mean_is_that_of_their_file(tmp_path: Path) -> None:
+    run = write_suites(tmp_path / "run", {name: 0.9 for name in SKILLS})
+    found = compared(run)
+    assert found.names == ["base", "trained"]
+    assert {name: len(questions) for name, questions in found.matched.sets.items()} == dict.fromkeys(SKILLS, 12)
+    told = json.loads((run / "eval/trained.json").read_text())
+    for key in ("em", "sub_match", "f1", "searches_mean"):
+        assert found.figures[key].levels["trained"].as_json() == told[key]
+        for name in SKILLS:
+            assert found.sets[name][key].levels["trained"].as_json() == told["sets"][name][key]
+    apart = [found.sets[name]["em"].differences["base", "trained"] for name in SKILLS]
+    mean = found.figures["em"].differences["base", "trained"]
+    assert mean is not None
+    assert mean.measured.value == pytest.approx(sum(one.measured.value or 0 for one in apart if one) / 3)
+    assert [one and one.test for one in [*apart, mean]] == ["mcnemar"] * 3 + ["sign_flip"]
+    assert "as the mean over 3 sets: +" in found.headlines[0]
+
+
+def test_two_runs_of_suites_are_compared_with_their_curves_and_json_has_all_of_it(tmp_path: Path) -> None:
+    plain = write_suites(tmp_path / "plain", SKILLS)
+    weighed = write_suites(tmp_path / "weighed", {name: 0.9 for name in SKILLS}, seed=2)
+    found = compared(plain, weighed)
+    told = json.loads(json.dumps(found.as_json(), allow_nan=False))
+    assert set(told["sets"]) == set(SKILLS)
+    assert told["sets"]["nq"]["questions"] == 12
+    assert told["sets"]["nq"]["em"]["differences"]["plain -> weighed"]["test"] == "mcnemar"
+    assert told["figures"]["em"]["differences"]["plain -> weighed"]["n"] == 36
+    reward = told["curves"]["grpo"]["Reward"]
+    assert (len(reward["steps"]), list(reward["arms"])) == (60, ["plain", "weighed"])
+    files = compared(plain / "eval/trained.json", weighed / "eval/trained.json")
+    assert [[*one.levels.values()] for one in files.figures.values()] == [
+        [*one.levels.values()] for one in found.figures.values()
+    ]
+    assert compared(plain / "eval/trained@nq.json", weighed / "eval/trained.json").sets.keys() == {"nq"}
+
+
+def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
+    runs = [
+        write_suites(tmp_path / str(seed), {name: 0.3 + 0.2 * (seed > 1) for name in SKILLS}, seed) for seed in range(4)
+    ]
+    found = compared(f"plain={runs[0]},{runs[1]}", f"weighed={runs[2]},{runs[3]}")
+    em = found.figures["em"].differences["plain", "weighed"]
+    assert em is not None
+    assert (em.test, em.measured.n, list(found.sets)) == ("student", 36, list(SKILLS))
+
+
+def test_rows_are_the_cells_of_a_published_table(tmp_path: Path) -> None:
+    run = write_suites(tmp_path / "run", {name: 0.9 for name in SKILLS})
+    rows = table_rows([run], ["em"])
+    assert [(row.set, row.arm) for row in rows] == [
+        (name, arm) for name in (*SKILLS, "") for arm in ("base", "trained")
+    ]
+    assert {row.figure for row in rows} == {"em"}
+    assert [row.difference is None for row in rows] == [True, False] * 4
+    last = rows[-1]
+    assert last.difference is not None
+    assert last.difference.measured.value == pytest.approx((last.measured.value or 0) - (rows[-2].measured.value or 0))
+
+
+def test_what_differs_between_suites_is_a_line_each_all_at_once(tmp_path: Path) -> None:
+    a, b = (write_run(tmp_path / name) / "eval" for name in "ab")
+    other = CARD.model_copy(update={"scorer": "slime", "context": 512})
+    write_suite(a / "trained.json", SKILLS, protocol=protocol(CARD))
+    write_suite(b / "trained.json", {"nq": 0.2, "hotpotqa": 0.6, "popqa": 0.1}, questions=14, protocol=protocol(other))
+    told = json.loads((b / "trained@nq.json").read_text())
+    told["records"][3]["question"] = "another"
+    (b / "trained@nq.json").write_text(json.dumps(told))
+    found = compared(a.parent, b.parent)
+    assert list(found.sets) == ["nq", "hotpotqa"]
+    assert found.notes[:6] == [
+        "23 questions of 2 sets answered by all, paired by id within each set.",
+        "Figures over all are unweighted means over the sets, with intervals over the questions within them.",
+        "Left out: the set musique, which was not asked of b.",
+        "Left out: the set popqa, which was not asked of a.",
+        "Left out: 4 questions of b that not all answered.",
+        "Left out: 1 id shared by all, with another wording or other golden answers (nq/q3).",
+    ]
+    assert "scorer: a `strict`, b `slime`" in found.protocols
+    assert "context: a 200, b 512" in found.protocols
+    (a / "trained@nq.json").unlink()
+    (b / "trained.json").write_text("{")
+    shown = complaint(a / "trained.json", b / "trained.json", b / "base.json")
+    for said in ("beside it should be trained@nq.json, with the answers", "trained.json: invalid JSON", "no such run"):
+        assert said in shown
+
+
+def test_evaluations_of_a_run_that_ask_no_questions_are_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", questions=6)
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text() + '\n[[stage]]\nkind = "win_rate"\nname = "against_base"\n')
+    (run / "eval/against_base.json").write_text(json.dumps({"win_rate": {"value": 0.6}, "records": []}))
+    assert compared(run).names == ["base", "trained"]

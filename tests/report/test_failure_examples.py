@@ -12,8 +12,9 @@ from synthetic_run import write_run
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import Transcript
 from sleuth.evaluation.intervals import Measured
+from sleuth.evaluation.paired import set_rows
 from sleuth.report import write_report
-from sleuth.report.figures import LONGEST, failure_arms, failure_rows, set_rows
+from sleuth.report.figures import LONGEST, failure_arms, failure_rows
 
 TEMPLATE = (
     "You may search as often as you need, and then give your answer inside <answer> and </answer>, without more words, "

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sleuth.evaluation.figures import figure
-from sleuth.report.figures import failure_arms, failure_rows, figure_rows, outcome_table, whiskers
+from sleuth.evaluation.paired import figure_rows
+from sleuth.report.figures import failure_arms, failure_rows, outcome_table, whiskers
 from sleuth.report.page import overlap, verdict
 
 

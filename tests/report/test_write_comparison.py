@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from synthetic_run import HOSTILE, write_run
+from synthetic_run import HOSTILE, write_run, write_suite
 from test_write_report import Page
+from verb import sleuth
 
 from sleuth.report.arms import read_arms
 from sleuth.report.comparison import compare
@@ -77,3 +78,24 @@ def test_runs_have_matched_curves_and_files_have_none(tmp_path: Path) -> None:
     one_run = Page(page_of(tmp_path / "q.html", a))
     assert one_run.data["charts"] == []
     assert "No curves" in one_run.text
+
+
+def test_suites_have_a_table_by_set_in_80_columns_and_on_the_page(tmp_path: Path) -> None:
+    sets = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+    for at, name in enumerate(("rules", "example")):
+        write_suite(tmp_path / f"{name}.json", dict.fromkeys(sets, 0.4 + 0.4 * at), seed=at)
+    asked = (tmp_path / "rules.json", tmp_path / "example.json", "--out", tmp_path / "page.html")
+    told = sleuth("compare", *asked, COLUMNS="80").stdout.splitlines()
+    tables = [line for line in told if line.startswith(" ")]
+    assert max(map(len, tables)) <= 80
+    by_set = tables[next(at for at, line in enumerate(tables) if line.startswith(" em by set")) + 2 :]
+    assert [line.split()[0] for line in by_set[:14:2]] == list(sets)
+    assert by_set[14].startswith(" mean of 7 ")
+    [overall] = [line for line in tables if line.startswith(" em  ")]
+    assert by_set[14].split()[3:] == overall.split()[1:]
+    assert any(line.startswith(" mean of 7 sets ") for line in tables)
+    page = Page((tmp_path / "page.html").read_text())
+    assert [kind for kind, _ in page.elements].count("details") > 10  # a table by set for each figure
+    text = " ".join(page.text.split())
+    for shown in ("By test set", "bamboogle", "mean of 7", "Exact match em"):
+        assert shown in text

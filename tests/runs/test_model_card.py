@@ -11,17 +11,33 @@ import yaml
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.episodes.protocol import ProtocolCard
+from sleuth.evaluation.intervals import share
+from sleuth.evaluation.paired import measured_tables
 from sleuth.host import cards
 from sleuth.host.cards import card_of, fetch_card, prepare_card
 from sleuth.recipe import Recipe
-from sleuth.runs.model_card import model_card, read_results
+from sleuth.runs.model_card import model_card
 
 Recipes = Callable[..., Recipe]
 CHECKPOINT = Path("runs/demo/checkpoints/step-000050")
 
 
-def card(recipe: Recipe, protocol: ProtocolCard | None = None, **results: dict[str, dict[str, object]]) -> str:
-    return model_card(recipe, stage=0, step=50, checkpoint=CHECKPOINT, protocol=protocol, results=results)
+def card(recipe: Recipe, protocol: ProtocolCard | None = None, evaluations: Path = Path("none")) -> str:
+    tables = measured_tables(evaluations)
+    return model_card(recipe, stage=0, step=50, checkpoint=CHECKPOINT, protocol=protocol, measured=tables)
+
+
+def write(folder: Path, **evaluations: dict[str, object]) -> Path:
+    for name, contents in evaluations.items():
+        (folder / f"{name}.json").write_text(json.dumps(contents), encoding="utf-8")
+    return folder
+
+
+def asked(*right: float | None) -> dict[str, object]:
+    """An evaluation of one question for each."""
+    known = [one for one in right if one is not None]
+    records = [{"id": f"q{at}", "em": em} for at, em in enumerate(right)]
+    return {"name": "x", "em": share(known).as_json(), "outcomes": {"correct": 5}, "records": records}
 
 
 def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: Recipes) -> None:
@@ -36,15 +52,51 @@ def test_the_card_says_what_was_trained_on_what_and_how_to_evaluate_it(recipes: 
     assert "sleuth serve runs/demo/checkpoints/step-000050 --index DIR" in text
 
 
-def test_a_measured_figure_stands_with_its_interval(recipes: Recipes) -> None:
-    text = card(recipes(), trained={"em": {"value": 0.8125, "low": 0.7, "high": 0.9, "n": 600}})
-    assert "| trained | em | 0.812 | 0.700 to 0.900 | 600 |" in text
+def test_a_measured_figure_stands_with_its_interval(recipes: Recipes, tmp_path: Path) -> None:
+    text = card(recipes(), evaluations=write(tmp_path, trained=asked(*[1.0] * 8, 0.0, 0.0)))
+    assert "| figure | trained | n |" in text
+    assert "| Exact match | 0.800 [0.49, 0.94] | 10 |" in text
     assert "Nothing has been measured yet." not in text
 
 
-def test_a_missing_figure_is_not_a_zero(recipes: Recipes) -> None:
-    text = card(recipes(), trained={"em": {"value": None, "low": None, "high": None, "n": 0}})
-    assert "| trained | em | missing | missing to missing | 0 |" in text
+def test_base_and_trained_stand_beside_each_other_with_their_paired_difference(
+    recipes: Recipes, tmp_path: Path
+) -> None:
+    # 10 questions: 2 gained, none lost, of which one is not measured before.
+    write(tmp_path, base=asked(*[0.0] * 8, 1.0, None), trained=asked(*[0.0] * 6, *[1.0] * 4))
+    gate = {"no_signal": {"value": 0.25, "low": 0.1, "high": 0.5, "n": 8}}
+    lines = card(recipes(), evaluations=write(tmp_path, gate=gate)).splitlines()
+    at = lines.index("| figure | base | trained | difference | n |")
+    assert (
+        lines[at + 2] == "| Exact match | 0.111 [0.02, 0.43] | 0.400 [0.17, 0.69] | +0.222 [+0.00, +0.56] | 9 and 10 |"
+    )
+    assert "| figure | gate | n |" in lines[at:]  # a table of its own: it has no figure of these
+    assert "| Groups without signal | 0.250 [0.10, 0.50] | 8 |" in lines[at:]
+
+
+def test_a_suite_has_a_row_for_each_set_and_its_means_but_none_for_each_figure_of_each_set(
+    recipes: Recipes, tmp_path: Path
+) -> None:
+    sets = [f"set{at}" for at in range(7)]
+    for name, right in (("base", 0.0), ("trained", 1.0)):
+        of_sets = {one: asked(right, right) | {"set": {"name": one}} for one in sets}
+        suite = {"sets": {one: {"em": of_set["em"]} for one, of_set in of_sets.items()}}
+        more = {key: {"value": 0.5, "low": 0.4, "high": 0.6, "n": 14} for key in ("em", "f1", "searches_mean")}
+        write(tmp_path, **{f"{name}@{one}": of_set for one, of_set in of_sets.items()}, **{name: suite | more})
+    text = card(recipes(), evaluations=tmp_path)
+    rows = [line for line in text.partition("## Measured")[2].partition("##")[0].splitlines() if line.startswith("|")]
+    assert rows[0] == "| figure | test set | base | trained | difference | n |"
+    assert rows[2] == "| Exact match | set0 | 0.000 [0.00, 0.66] | 1.000 [0.34, 1.00] | +1.000 [+1.00, +1.00] | 2 |"
+    assert [row.split(" | ")[:2] for row in rows[9:]] == [
+        ["| Exact match", "mean of 7"],
+        ["| F1 of the answer's words", "mean of 7"],
+        ["| Searches", "mean of 7"],
+    ]
+
+
+def test_a_missing_figure_is_not_a_zero(recipes: Recipes, tmp_path: Path) -> None:
+    text = card(recipes(), evaluations=write(tmp_path, base=asked(1.0), trained=asked(None)))
+    assert "| Exact match | 1.000 [0.21, 1.00] | missing |  | 1 |" in text
 
 
 def test_a_card_without_measurements_says_so(recipes: Recipes) -> None:
@@ -66,14 +118,6 @@ def test_a_refiners_card_speaks_of_no_search(recipes: Recipes, protocol: Protoco
     assert f"sleuth eval {CHECKPOINT} --questions FILE\n" in text
     assert "At its {question} stand question, reasoning and, in <tool_output>, the tool output." in text
     assert "After a search" not in text
-
-
-def test_results_are_the_measured_figures_of_the_evaluation_files(tmp_path: Path) -> None:
-    em = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}
-    contents = {"name": "base", "em": em, "outcomes": {"correct": 5}, "records": []}
-    (tmp_path / "base.json").write_text(json.dumps(contents), encoding="utf-8")
-    assert read_results(tmp_path) == {"base": {"em": em}}
-    assert read_results(tmp_path / "none") == {}
 
 
 BASE_CARD = """---
@@ -235,7 +279,7 @@ def test_the_card_says_how_far_its_figures_reach_and_what_was_trained_on(recipes
         step=50,
         checkpoint=CHECKPOINT,
         protocol=None,
-        results={"trained": {"em": {"value": 0.5, "low": 0.4, "high": 0.6, "n": 600}}},
+        measured=[[("figure", "trained", "n"), ("Exact match", "0.500 [0.40, 0.60]", "600")]],
         overlaps=[overlap],
     )
     assert "3 of the 600 questions of `trained` are also trained on, in stage `grpo`." in text

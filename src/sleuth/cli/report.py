@@ -12,21 +12,21 @@ from typer import Argument, Option
 
 from sleuth.cli.http_server import ApiKey, Host, Insecure, PerClient, access_of, address_of, listen, server_of
 from sleuth.cli.http_server import run as serve_until_stopped
-from sleuth.terminal.options import AsJson
+from sleuth.terminal.options import AllowCode, AsJson
 from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
 
 if TYPE_CHECKING:
     from sleuth.answers.failures import Mode
     from sleuth.evaluation.significance import Difference
-    from sleuth.report.comparison import Comparison, Pair
+    from sleuth.report.comparison import Compared, Comparison, Pair
 
 WIDE = 100
 """Columns of a terminal that two arms and their difference need."""
 LEGEND = """\
 [low, high] is a 95 % interval. p is how likely so large a difference would be if both sides were alike: McNemar's
-exact test for outcomes of 0 and 1, sign flips for others, Student's t over several runs; not corrected for the
-number of rows."""
+exact test for outcomes of 0 and 1, sign flips for others and for means over sets, Student's t over several runs; not
+corrected for the number of rows."""
 
 
 def report(
@@ -93,13 +93,15 @@ def compare(
     out: Annotated[
         Path | None, Option(metavar="FILE.html", help="Write a page too: curves and questions side by side.")
     ] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs, checkpoints or evaluation files.
 
     Paired differences on the same questions with 95 % intervals and p-values, over questions and, where an arm has
-    several runs, over runs.
+    several runs, over runs. Figures of a family of your own that a run names are compared with --allow-code.
     """
+    from sleuth.own.families import use
     from sleuth.report.arms import read_arms
     from sleuth.report.comparison import compare as compare_arms
     from sleuth.runs.chain import warning
@@ -112,6 +114,9 @@ def compare(
     lines = [member.run.warning if member.run else warning(member.file.absolute().parent.parent) for member in members]
     for line in filter(None, dict.fromkeys(lines)):
         typer.echo(line, err=True)
+    runs = [member.run for member in members if member.run]
+    for name in dict.fromkeys(str(name) for run in runs for name in run.recipe.get("families", ()) if allow_code):
+        use(name)
     with progress_bar("compare") as progress:
         comparison = compare_arms(arms, progress)
     if out is not None:
@@ -137,30 +142,38 @@ def _print(comparison: Comparison) -> None:
     narrow = Console().width < WIDE
     pairs = list(comparison.became)
     only = pairs[0] if len(pairs) == 1 else None  # else one table of levels, and one for each pair
-    _print_figures(comparison, comparison.names, only, narrow)
-    for pair in pairs if only is None else ():
-        _print_figures(comparison, [], pair, narrow)
+    tables = [(comparison.names, only), *(([], pair) for pair in pairs if only is None)]
+    heading = f"mean of {len(comparison.sets)} sets" if len(comparison.sets) > 1 else "figure"
+    figures = [(key, key, found) for key, found in comparison.figures.items()]
+    for names, pair in tables:
+        _print_compared(heading, figures, names, pair, narrow)
+    for key in comparison.leading if len(comparison.sets) > 1 else ():
+        sets = [(name, key, one) for name, one in comparison.by_set[key].items()]
+        for names, pair in tables:
+            _print_compared(f"{key} by set", sets, names, pair, narrow)
     _print_outcomes(comparison)
     typer.echo(LEGEND)
 
 
-def _print_figures(comparison: Comparison, names: list[str], pair: Pair | None, narrow: bool) -> None:
-    """One row per figure: its level in each of `names` and the difference of `pair`; in a narrow terminal, intervals
-    get lines of their own."""
+def _print_compared(
+    heading: str, rows: list[tuple[str, str, Compared]], names: list[str], pair: Pair | None, narrow: bool
+) -> None:
+    """One row per label, figure and what was compared: its level in each of `names` and the difference of `pair`; in a
+    narrow terminal, intervals get lines of their own."""
     from sleuth.evaluation.figures import figure
 
-    rows: list[list[str]] = []
-    for key, levels in comparison.levels.items():
+    table: list[list[str]] = []
+    for _, key, found in rows:
         digits = figure(key).digits
         form, bound = (f".{number}f" for number in (digits, min(digits, 2)))  # bounds short, so that two arms fit
-        cells = [levels[name].bracketed(form, bound) for name in names]
+        cells = [found.levels[name].bracketed(form, bound) for name in names]
         if pair:
-            cells += _difference(comparison.differences[key][pair], f"+{form}", f"+{bound}")
-        rows.append([cell.replace(" [", "\n[") if narrow else cell for cell in cells])
+            cells += _difference(found.differences[pair], f"+{form}", f"+{bound}")
+        table.append([cell.replace(" [", "\n[") if narrow else cell for cell in cells])
     over = f"{pair[1]} minus {pair[0]}" if pair else None
     headings = [*names, *((over if names else "difference", "p", "n") if over else ())]
-    columns = [Column(heading=str(heading), cells=[row[at] for row in rows]) for at, heading in enumerate(headings)]
-    print_columns(list(comparison.levels), columns, heading="figure", title=None if names else over)
+    columns = [Column(heading=str(name), cells=[row[at] for row in table]) for at, name in enumerate(headings)]
+    print_columns([label for label, *_ in rows], columns, heading=heading, title=None if names else over)
 
 
 def _print_outcomes(comparison: Comparison) -> None:

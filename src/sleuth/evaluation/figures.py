@@ -139,7 +139,10 @@ def scores_in(tables: Iterable[Iterable[str]]) -> list[str]:
 
 
 def question_value(name: str, record: Record) -> float | None:
-    """The value of a figure for one record; None if it has none, or if the figure is in no comparison."""
+    """The value of a figure for one record; None if it has none, or if the figure is in no comparison. Records of texts
+    have the values of their `figures`."""
+    if "figures" in record:
+        return record["figures"].get(name)
     row = figure(name)
     return row.value_in(record) if row.used in COMPARED else None
 

@@ -83,12 +83,7 @@ def bootstrap_mean(
     values: Sequence[float | None], clusters: Sequence[Hashable] | None = None, seed: int = 0
 ) -> Measured:
     """The mean of any values with a percentile bootstrap interval over clusters (of width 0 for a single one)."""
-    means = np.array(cluster_means(values, clusters), dtype=float)
-    n = len(means)
-    if n == 0:
-        return UNMEASURED
-    low, high = np.quantile(_resampled_means(means, np.random.default_rng(seed)), [0.025, 0.975])
-    return Measured(value=float(means.mean()), low=float(low), high=float(high), n=n)
+    return mean_of_means([Stratum(values=values, clusters=clusters)], seed)
 
 
 def bootstrap_ratio(
@@ -158,9 +153,12 @@ def paired_bootstrap(
     seed: int = 0,
 ) -> Measured:
     """The mean of a - b over aligned values, with a bootstrap interval; pairs that lack either side are left out."""
-    pairs = zip(a, b, strict=True)
-    differences = [None if left is None or right is None else left - right for left, right in pairs]
-    return bootstrap_mean(differences, clusters, seed)
+    return bootstrap_mean(minus(a, b), clusters, seed)
+
+
+def minus(a: Sequence[float | None], b: Sequence[float | None]) -> list[float | None]:
+    """Each of a minus the one of b; None where either is."""
+    return [None if left is None or right is None else left - right for left, right in zip(a, b, strict=True)]
 
 
 def _resampled_means(means: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from sleuth.answers.answer import SCORE
-from sleuth.evaluation.figures import Record, figure, figures, question_value
-from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means
-from sleuth.evaluation.significance import Difference, Runs
-from sleuth.evaluation.significance import difference as arm_difference
+from sleuth.evaluation.figures import Record, figure, figures, question_value, scores_in
+from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means, minus
+from sleuth.evaluation.significance import Runs
 
 Evaluation = Mapping[str, Any]
 """The contents of an `eval/NAME.json`."""
@@ -31,43 +33,42 @@ def question_means(key: str, questions: Sequence[str], runs: Sequence[Mapping[st
     return [[_mean([question_value(key, record) for record in run[name]]) for name in questions] for run in runs]
 
 
-def difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Difference | None:
-    """Ours minus theirs over the questions that both were asked; None if none has the figure on both sides."""
-    one, other = by_question(ours), by_question(theirs)
-    common = [name for name in one if name in other]
-    tables = (question_means(key, common, [run]) for run in (one, other))
-    return arm_difference(*tables, is_share=figure(key).is_share)
+def set_tables(key: str, arms: Sequence[Sequence[Iterable[Record]]]) -> list[list[Runs]]:
+    """For each set of a suite that every run of every arm was asked, the table of each arm over the questions that all
+    were asked. Records that name no set are one."""
+    grouped = [[_by_set(records) for records in arm] for arm in arms]
+    first, *others = [run for arm in grouped for run in arm]
+    tables = []
+    for name in (name for name in first if all(name in run for run in others)):
+        common = [question for question in first[name] if all(question in run[name] for run in others)]
+        tables.append([question_means(key, common, [run[name] for run in arm]) for arm in grouped])
+    return tables
 
 
-def mean_difference(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Measured | None:
-    """The measured part of `difference`; for a suite, whose records name their set, the mean over its sets."""
-    if not any("set" in record for record in ours):
-        result = difference(key, ours, theirs)
-        return result and result.measured
-    sets: defaultdict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
-    for side, records in enumerate((ours, theirs)):
-        for record in records:
-            sets[record.get("set", "")][side].append(record)
-    measured = mean_of_means([_differences(key, *sides) for sides in sets.values() if all(sides)])
+def mean_difference(key: str, ours: Iterable[Record], theirs: Iterable[Record]) -> Measured | None:
+    """Ours minus theirs over the questions that both were asked, without a test; None if none has the figure on both
+    sides. For a suite, whose records name their set, it is the mean over the sets that both were asked."""
+    tables = set_tables(key, [[ours], [theirs]])
+    measured = mean_of_means([Stratum(values=minus(one, other)) for [one], [other] in tables])
     return measured if measured.n else None
 
 
-def _differences(key: str, ours: Sequence[Record], theirs: Sequence[Record]) -> Stratum:
-    """Ours minus theirs for each question."""
-    one, other = by_question(ours), by_question(theirs)
-    common = [name for name in one if name in other]
-    [a], [b] = (question_means(key, common, [run]) for run in (one, other))
-    pairs = zip(a, b, strict=True)
-    return Stratum(values=[None if left is None or right is None else left - right for left, right in pairs])
+def _by_set(records: Iterable[Record]) -> dict[str, dict[str, list[Record]]]:
+    grouped: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        grouped[record.get("set", "")].append(record)
+    return {name: by_question(of_set) for name, of_set in grouped.items()}
 
 
 def records_of(evaluations: Mapping[str, Evaluation], name: str) -> list[Record]:
-    """The records of an evaluation. Those of a suite come from the files of its sets, with the name of the set
-    added."""
+    """The records of an evaluation, with the name of their set if it is of one. Those of a suite come from the files of
+    its sets."""
     evaluation = evaluations.get(name, {})
     sets = {set_name: evaluations.get(f"{name}@{set_name}", {}) for set_name in evaluation.get("sets", ())}
-    suite = [{**record, "set": set_name} for set_name, one in sets.items() for record in one.get("records", ())]
-    return [*evaluation.get("records", ()), *suite]
+    if own := evaluation.get("set", {}).get("name"):
+        sets = {own: evaluation}
+    named = ({**record, "set": set_name} for set_name, one in sets.items() for record in one.get("records", ()))
+    return [*named] if sets else [*evaluation.get("records", ())]
 
 
 def paired_records(*runs: Iterable[Record]) -> list[tuple[Record, ...]]:
@@ -89,6 +90,107 @@ def _numbered(records: Iterable[Record]) -> dict[tuple[str, int], Record]:
 def _mean(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return fmean(present) if present else None
+
+
+# -- base beside trained -----------------------------------------------------------------------------------------------
+
+
+BASE, TRAINED = "base", "trained"
+"""The evaluations that reports and cards compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureRow:
+    """One figure by arm, None where an arm lacks it; `difference` is trained minus base over the questions that both
+    answered, None without records."""
+
+    key: str
+    measured: Mapping[str, Measured | None]
+    difference: Measured | None
+
+
+def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Names of the evaluations that are columns: base, trained, then the others. Sets of a suite are left out: the
+    suite has their mean."""
+    first = [name for name in (BASE, TRAINED) if name in evaluations]
+    return first + [name for name, one in evaluations.items() if name not in first and "set" not in one]
+
+
+def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
+    """A row for each figure of some evaluation: those that lead, those of the table of figures, then the others."""
+    arms = arms_of(evaluations)
+    found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
+    leads = [key for name in arms for key in evaluations[name].get("headline", ())]
+    keys = dict.fromkeys([*leads, *(row.name for row in figures()), *found])
+    return [_row(key, arms, evaluations) for key in keys if key in found]
+
+
+def set_rows(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, FigureRow]]:
+    """Exact match and the scores of other scorers for each test set of the suites, with its name; none without one."""
+    arms = arms_of(evaluations)
+    asked = {name: evaluations[name].get("sets", {}) for name in arms}
+    rows = []
+    for set_name in dict.fromkeys(name for sets in asked.values() for name in sets):
+        found = {name: sets.get(set_name, {}) for name, sets in asked.items()}
+        leads = evaluations.get(arms[0], {}).get("headline", ())
+        records = [evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE)]
+        for key in dict.fromkeys([*leads, "em", *scores_in(found.values())]):
+            measured = {name: measured_of(one.get(key)) for name, one in found.items()}
+            rows.append((set_name, FigureRow(key=key, measured=measured, difference=mean_difference(key, *records))))
+    return rows
+
+
+def measured_of(value: object) -> Measured | None:
+    """An entry of an evaluation file as a figure; None if it is something else or has no value."""
+    parts = ("value", "low", "high", "n")
+    if not isinstance(value, Mapping) or not all(isinstance(value.get(part), int | float) for part in parts):
+        return None
+    return Measured(**{part: value[part] for part in parts})
+
+
+def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
+    sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
+    records = (records_of(evaluations, name) for name in (TRAINED, BASE))
+    return FigureRow(
+        key=key,
+        measured={arm: measured_of(evaluations[arm].get(key)) for arm in arms},
+        difference=mean_difference(key, *records) if key != SCORE or same_reward(*sides) else None,
+    )
+
+
+Table = Sequence[tuple[str, ...]]
+"""A table as text: its heading and its rows."""
+
+
+def measured_tables(folder: Path) -> list[Table]:
+    """The evaluations in a folder, for a card. Those that share a figure are columns of one table, with the difference
+    of base and trained; a suite has its means, and by set what leads. The words are those of people, not keys."""
+    evaluations = {file.stem: json.loads(file.read_bytes()) for file in sorted(folder.glob("*.json"))}
+    keys = {name: {key for key, value in one.items() if _is_measured(value)} for name, one in evaluations.items()}
+    groups: list[list[str]] = []
+    for name in filter(keys.get, arms_of(evaluations)):
+        group = next((group for group in groups if keys[name] & keys[group[0]]), [])
+        groups += [] if group else [group]
+        group.append(name)
+    return [
+        _table({name: evaluations[name] for name in keys if {name, name.partition("@")[0]} & {*group}})
+        for group in groups
+    ]
+
+
+def _table(evaluations: Mapping[str, Evaluation]) -> Table:
+    arms, by_set = arms_of(evaluations), set_rows(evaluations)
+    over = [f"mean of {len(dict.fromkeys(name for name, _ in by_set))}"] if by_set else []
+    compared = BASE in arms and TRAINED in arms
+    rows = [("figure", *(["test set"] if over else []), *arms, *(["difference"] if compared else []), "n")]
+    for where, row in [*(([name], row) for name, row in by_set), *((over, row) for row in figure_rows(evaluations))]:
+        form = f".{figure(row.key).digits}f"
+        lacking = {arm: "missing" if row.key in evaluations[arm] else "" for arm in arms}
+        cells = (one.bracketed(form) if one else lacking[arm] for arm, one in row.measured.items())
+        apart = [row.difference.bracketed(f"+{form}", "+.2f") if row.difference else ""] if compared else []
+        counts = dict.fromkeys(f"{one.n:,}" for one in row.measured.values() if one)
+        rows.append((figure(row.key).label, *where, *cells, *apart, " and ".join(counts)))
+    return rows
 
 
 # -- in a line --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 p-values, two-sided and not corrected for multiple tests; the sample size for a given power; and rank correlation.
 
 An arm is a table `runs[s][q]`: the mean over the samples of run s (a seed) on question q, or None. A question that any
-run lacks is left out.
+run lacks is left out. A suite has a table for each set: its figures are unweighted means over the sets, and what varies
+are the questions within them.
 
 **One run per arm.** Levels have Wilson's interval (shares) or a bootstrap over questions (means), differences a paired
 bootstrap over questions. They describe these runs, not what another seed would give.
@@ -29,7 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sleuth.evaluation.intervals import UNMEASURED, Measured, bootstrap_mean, cluster_means, paired_bootstrap, share
+from sleuth.evaluation.intervals import UNMEASURED, Measured, Stratum, cluster_means, mean_of_means, share
 
 Runs = Sequence[Sequence[float | None]]
 """`runs[s][q]`, as above."""
@@ -51,33 +52,44 @@ class Difference:
         return self.measured.as_json() | {"p": self.p, "test": self.test}
 
 
-def level(runs: Runs, *, is_share: bool) -> Measured:
-    """The mean of one arm; `n` counts questions. The interval of non-negative values stays at or above 0, that of a
-    share at or below 1."""
-    table = _complete(runs)[0]
-    if len(table) == 1:
-        return share(list(table[0])) if is_share else bootstrap_mean(list(table[0]))
-    if is_share and len(set(table.flat)) == 1:  # all right or all wrong: no variance to estimate
-        return share(list(table[0]))
-    minimum = 0.0 if is_share or not (table < 0).any() else -math.inf
-    return _clipped(_crossed(table)[0], minimum, 1.0 if is_share else math.inf)
+def level(*sets: Runs, is_share: bool) -> Measured:
+    """The mean of one arm, or the mean over its sets; `n` counts questions. The interval of non-negative values stays
+    at or above 0, that of a share at or below 1. Unmeasured if a set has no value: the mean of the others would be
+    another figure."""
+    tables = [_complete(runs)[0] for runs in sets]
+    if not all(table.size for table in tables):
+        return UNMEASURED
+    values = np.concatenate([table.ravel() for table in tables])
+    if len(tables) == 1 and is_share and (len(tables[0]) == 1 or len(set(values)) == 1):
+        return share(list(tables[0][0]))  # all right or all wrong in all runs: no variance to estimate
+    if len(tables[0]) == 1:
+        return mean_of_means(_strata(tables))
+    minimum = 0.0 if is_share or not (values < 0).any() else -math.inf
+    return _clipped(_crossed([(table,) for table in tables])[0], minimum, 1.0 if is_share else math.inf)
 
 
-def difference(ours: Runs, theirs: Runs, *, is_share: bool) -> Difference | None:
-    """Ours minus theirs over the questions that every run of both has; None without any. A difference of shares stays
-    between -1 and 1."""
-    a, b = _complete(ours, theirs)
-    if not a.shape[1]:
+def difference(*sets: Sequence[Runs], is_share: bool) -> Difference | None:
+    """Ours minus theirs over the questions that every run of both has, or its mean over the sets, each of which is
+    (ours, theirs); None if a set has no such question. A difference of shares stays between -1 and 1."""
+    tables = [_complete(*both) for both in sets]
+    if not tables or not all(ours.size for ours, _ in tables):
         return None
-    if len(a) > 1 or len(b) > 1:
-        measured, p = _crossed(a, b)
+    if max(map(len, tables[0])) > 1:
+        measured, p = _crossed(tables)
         bound = 1.0 if is_share else math.inf
         return Difference(measured=_clipped(measured, -bound, bound), p=p, test="student")
-    measured = paired_bootstrap(list(a[0]), list(b[0]))
-    if set(a[0]) | set(b[0]) <= {0.0, 1.0}:
-        p = mcnemar(int((a[0] > b[0]).sum()), int((a[0] < b[0]).sum()))
+    apart = [ours - theirs for ours, theirs in tables]  # (1, Q) each
+    measured = mean_of_means(_strata(apart))
+    if len(tables) == 1 and {*np.concatenate(tables[0]).flat} <= {0.0, 1.0}:
+        p = mcnemar(int((apart[0] > 0).sum()), int((apart[0] < 0).sum()))
         return Difference(measured=measured, p=p, test="mcnemar")
-    return Difference(measured=measured, p=sign_flip(list(a[0] - b[0])), test="sign_flip")
+    weighed = np.concatenate([table[0] / table.size for table in apart])
+    return Difference(measured=measured, p=sign_flip(list(weighed)), test="sign_flip")
+
+
+def _strata(tables: Sequence[np.ndarray]) -> list[Stratum]:
+    """The values of single runs, by set."""
+    return [Stratum(values=list(table[0])) for table in tables]
 
 
 def _clipped(measured: Measured, minimum: float, maximum: float) -> Measured:
@@ -95,25 +107,29 @@ def _complete(*arms: Runs) -> list[np.ndarray]:
     return [table[:, complete] for table in tables]
 
 
-def _crossed(ours: np.ndarray, theirs: np.ndarray | None = None) -> tuple[Measured, float]:
-    """The mean of `ours` (S, Q), or of `ours` minus `theirs`, over runs and questions, and the p-value against 0."""
-    arms = [ours] if theirs is None else [ours, theirs]
-    by_question = ours.mean(axis=0) if theirs is None else ours.mean(axis=0) - theirs.mean(axis=0)  # (Q,)
-    n = len(by_question)
-    if n == 0:
-        return UNMEASURED, 1.0
-    question_part = by_question.var(ddof=1) / n if n > 1 else 0.0
-    run_parts = [arm.mean(axis=1).var(ddof=1) / len(arm) if len(arm) > 1 else 0.0 for arm in arms]
-    rest = sum(map(_rest_variance, arms))
-    variance = max(question_part + sum(run_parts) - rest, question_part, sum(run_parts))
-    value = float(by_question.mean())
+def _crossed(sets: Sequence[Sequence[np.ndarray]]) -> tuple[Measured, float]:
+    """The mean over the sets of `ours` (S, Q), or of `ours` minus `theirs`, over runs and questions, and the p-value
+    against 0. Each set is `(ours,)` or `(ours, theirs)`."""
+    by_question = [arms[0].mean(axis=0) - sum(arm.mean(axis=0) for arm in arms[1:]) for arms in sets]  # (Q,) each
+    by_run = [np.mean([arm.mean(axis=1) for arm in arms], axis=0) for arms in zip(*sets, strict=True)]  # (S,) each
+    parts = [(_mean_variance(values) / len(sets) ** 2, len(values) - 1) for values in by_question]
+    question_part = sum(part for part, _ in parts)
+    run_parts = [(_mean_variance(values), len(values) - 1) for values in by_run]
+    run_part = sum(part for part, _ in run_parts)
+    rest = sum(_rest_variance(arm) for arms in sets for arm in arms) / len(sets) ** 2
+    variance = max(question_part + run_part - rest, question_part, run_part)
+    value, n = float(np.mean([values.mean() for values in by_question])), sum(map(len, by_question))
     if variance == 0:
         return Measured(value=value, low=value, high=value, n=n), float(value == 0)
-    parts = [(question_part, n - 1), *((part, len(arm) - 1) for part, arm in zip(run_parts, arms, strict=True))]
-    freedom = max(1.0, variance**2 / sum(part**2 / degrees for part, degrees in parts if degrees > 0))
+    freedom = max(1.0, variance**2 / sum(part**2 / degrees for part, degrees in (*parts, *run_parts) if degrees > 0))
     error = math.sqrt(variance)
     half = student_bound(freedom) * error
     return Measured(value=value, low=value - half, high=value + half, n=n), student_p(value / error, freedom)
+
+
+def _mean_variance(values: np.ndarray) -> float:
+    """The variance of the mean of these values; 0 for a single one."""
+    return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
 
 
 def _rest_variance(arm: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from sleuth.family import OTHERS, Family, Part, all_families, changed, load_named, verbs
 from sleuth.host.threads import to_stderr
 from sleuth.own.functions import load_object
+from sleuth.own.permission import CODE
 from sleuth.types import SleuthError
 
 GROUP = "sleuth.families"
@@ -28,6 +29,8 @@ def use(name: str, *, ask: bool = True) -> None:
     """Adds the family that `module:name` names, as recipes name functions. Raises SleuthError, with file and line, if
     it cannot be imported, takes a name of another family or has a table that cannot be used; with `ask`, if its code
     may not run here."""
+    if name in OTHERS and CODE.refusal:
+        return  # in use already, by what may bring code: a run's own family beside the reward that scores it again
     found, where = load_object(name, ask=ask)
     if OTHERS.get(name) is found:
         return

@@ -8,13 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.evaluation.figures import figure, question_value
-from sleuth.evaluation.intervals import UNMEASURED, Measured
-from sleuth.evaluation.paired import Evaluation, by_question
+from sleuth.evaluation.figures import figure
+from sleuth.evaluation.intervals import UNMEASURED, Measured, minus
+from sleuth.evaluation.paired import Evaluation, measured_of, set_tables
 from sleuth.evaluation.significance import Difference, clusters_for_difference, difference, level
 from sleuth.recipe.sweep import ArmTableRecipe, SweepRecipe
-from sleuth.report.figures import measured_of
-from sleuth.report.run_files import read_object
+from sleuth.report.run_files import read_object, read_with_sets
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
@@ -120,7 +119,7 @@ def _read_arm(recipe: SweepRecipe, root: Path, name: str) -> _Arm:
     evaluations: dict[str, dict[int, Evaluation]] = {}
     for stage in [wanted.evaluation, *(stage for stage, _ in map(wanted.source_of, wanted.figures))]:
         files = {seed: run / "eval" / f"{stage}.json" for seed, run in runs.items() if seed not in shorter}
-        evaluations[stage] = {seed: read_object(file) for seed, file in files.items() if file.is_file()}
+        evaluations[stage] = {seed: read_with_sets(file) for seed, file in files.items() if file.is_file()}
     stopped = {seed: _missed_gate(run) for seed, run in runs.items() if seed not in evaluated}
     return _Arm(
         evaluations=evaluations,
@@ -151,9 +150,10 @@ def _level(key: str, evaluations: Sequence[Evaluation]) -> Measured:
         return UNMEASURED
     if len(measured) == 1:
         return measured[0] or UNMEASURED
-    runs = [_by_text(key, evaluation) for evaluation in evaluations]
-    if texts := _shared(runs):
-        return level([[run[text] for text in texts] for run in runs], is_share=figure(key).is_share)
+    tables = set_tables(key, [[evaluation["records"] for evaluation in evaluations]])
+    over_texts = level(*(runs for [runs] in tables), is_share=figure(key).is_share)
+    if over_texts.n:
+        return over_texts
     return replace(level([[value] for value in known], is_share=False), n=len(known))
 
 
@@ -167,29 +167,11 @@ def _apart(
 ) -> tuple[Difference | None, int | None]:
     """Ours minus theirs over shared seeds and texts, and the number of texts that would show such a difference."""
     seeds = [seed for seed in ours if seed in theirs]
-    sides = [[_by_text(key, side[seed]) for seed in seeds] for side in (ours, theirs)]
-    texts = _shared([*sides[0], *sides[1]])
-    if not texts:
+    if not seeds:
         return None, None
-    one, other = ([[run[text] for text in texts] for run in side] for side in sides)
-    apart = [[a - b for a, b in zip(*runs, strict=True)] for runs in zip(one, other, strict=True)]  # [seed][text]
-    needed = clusters_for_difference([fmean(of_text) for of_text in zip(*apart, strict=True)])
-    if len(seeds) == 1:
-        return difference(one, other, is_share=figure(key).is_share), needed
-    return difference(apart, [[0.0] * len(texts)], is_share=figure(key).is_share), needed
-
-
-def _by_text(key: str, evaluation: Evaluation) -> dict[str, float]:
-    """The value of a figure for each text or question that has it: the mean over its samples."""
-    grouped = by_question(evaluation.get("records", ()))
-    values = {
-        text: [one["figures"].get(key) if "figures" in one else question_value(key, one) for one in records]
-        for text, records in grouped.items()
-    }
-    known = {text: [value for value in of_text if value is not None] for text, of_text in values.items()}
-    return {text: fmean(values) for text, values in known.items() if values}
-
-
-def _shared(runs: Sequence[Mapping[str, float]]) -> list[str]:
-    """The texts that all runs have, in the order of the first."""
-    return [text for text in runs[0] if all(text in run for run in runs)] if runs else []
+    tables = set_tables(key, [[side[seed]["records"] for seed in seeds] for side in (ours, theirs)])
+    apart = [[minus(*runs) for runs in zip(one, other, strict=True)] for one, other in tables]  # [set][seed][text]
+    texts = [None if None in of_text else fmean(of_text) for of_text in zip(*apart[0], strict=True)] if apart else []
+    needed = clusters_for_difference(texts) if len(apart) == 1 else None
+    sets = tables if len(seeds) == 1 else [[runs, [[0.0] * len(runs[0])]] for runs in apart]
+    return difference(*sets, is_share=figure(key).is_share), needed

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from sleuth.episodes.protocol import ProtocolCard
-from sleuth.report.figures import arms_of
-from sleuth.report.run_files import TRAINED, RunFiles, read_evaluation, read_run
+from sleuth.evaluation.paired import TRAINED, Evaluation, arms_of, records_of
+from sleuth.report.run_files import RunFiles, read_evaluation, read_run, read_with_sets
 from sleuth.types import SleuthError
 
 MAX_ARMS = 8
@@ -24,11 +24,11 @@ UNNAMED = ("eval", "checkpoints")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """One evaluation. `run` is the run whose curves belong to it; None if a file was given. `protocol` is that of the
-    evaluation and `trained` that of its checkpoint, if they are known."""
+    """One evaluation; that of a suite has the records of its sets. `run` is the run whose curves belong to it; None if
+    a file was given. `protocol` is that of the evaluation, `trained` that of its checkpoint, if they are known."""
 
     file: Path
-    evaluation: dict[str, Any]
+    evaluation: Evaluation
     run: RunFiles | None
     protocol: ProtocolCard | None
     trained: ProtocolCard | None
@@ -51,24 +51,36 @@ def read_arms(places: Sequence[str]) -> list[Arm]:
     """The arms that a user named: runs, checkpoints of runs or evaluation files; `NAME=A,B` is an arm of several. The
     arms of a single run are its evaluations.
 
-    Raises SleuthError for a path without an evaluation, and for fewer than two arms.
+    Raises SleuthError with a line for each path without an evaluation, and for fewer than two arms.
     """
+    wanted: list[tuple[str, list[Callable[[], Evaluated]]]]
     if len(places) == 1 and _is_run(Path(places[0])):
         run = read_run(Path(places[0]))
-        arms = [Arm(name=name, members=(_of_evaluation(run, name),)) for name in arms_of(run.evaluations)]
+        names = [name for name in arms_of(run.evaluations) if name not in run.unanswered]
+        wanted = [(name, [partial(_of_evaluation, run, name)]) for name in names]
     else:
         named = [_split(place) for place in places]
         runs = {place: read_run(place) for _, members in named for place in map(Path, members) if _is_run(place)}
-        stage = _shared_stage(list(runs.values()))
-        evaluated = [
-            tuple(_of_run(runs[place], stage) if place in runs else _of_place(place) for place in map(Path, members))
-            for _, members in named
-        ]
+        of_run = partial(_of_run, stage=_shared_stage(list(runs.values())))
         short_names = iter(distinct_names([members[0] for name, members in named if name is None]))
-        arms = [
-            Arm(name=next(short_names) if name is None else name, members=members)
-            for (name, _), members in zip(named, evaluated, strict=True)
+        wanted = [
+            (
+                next(short_names) if name is None else name,
+                [partial(of_run, runs[at]) if at in runs else partial(_of_place, at) for at in map(Path, members)],
+            )
+            for name, members in named
         ]
+    arms, problems = list[Arm](), list[object]()
+    for name, members in wanted:
+        evaluated = list[Evaluated]()
+        for read in members:
+            try:
+                evaluated.append(read())
+            except SleuthError as error:  # raised with those of the other members
+                problems += error.args
+        arms.append(Arm(name=name, members=tuple(evaluated)))
+    if problems:
+        raise SleuthError(*problems)
     _check(arms)
     return arms
 
@@ -111,7 +123,7 @@ def require_distinct(places: Sequence[Path]) -> None:
 def _of_place(place: Path) -> Evaluated:
     """The evaluation in a file, or of a checkpoint."""
     if place.is_file() and place.suffix == ".json":
-        return _with_protocols(place, read_evaluation(place), None)
+        return _with_protocols(place, read_with_sets(place, read_evaluation), None)
     if place.is_dir() and _is_run(place.parent.parent) and place.parent.name == "checkpoints":
         return _of_checkpoint(place)
     wrong = (
@@ -146,7 +158,7 @@ def _of_run(run: RunFiles, stage: str | None) -> Evaluated:
 
 def _of_checkpoint(place: Path) -> Evaluated:
     run = read_run(place.parent.parent)
-    names = [name for name, one in run.evaluations.items() if Path(str(one.get("model"))).name == place.name]
+    names = [name for name in arms_of(run.evaluations) if _model(run.evaluations[name]).name == place.name]
     if not names:
         raise SleuthError(f"{place}: its run holds no evaluation of this checkpoint; {EVALUATE}, which can be compared")
     if len(names) > 1:
@@ -156,24 +168,30 @@ def _of_checkpoint(place: Path) -> Evaluated:
 
 
 def _of_evaluation(run: RunFiles, name: str) -> Evaluated:
-    return _with_protocols(run.folder / "eval" / f"{name}.json", run.evaluations[name], run)
+    evaluation = {**run.evaluations[name], "records": records_of(run.evaluations, name)}
+    return _with_protocols(run.folder / "eval" / f"{name}.json", evaluation, run)
 
 
-def _with_protocols(file: Path, evaluation: dict[str, Any], run: RunFiles | None) -> Evaluated:
-    if sets := list(evaluation.get("sets", ())):
+def _with_protocols(file: Path, evaluation: Evaluation, run: RunFiles | None) -> Evaluated:
+    answered = {record.get("set") for record in evaluation["records"]}
+    if lacking := [f"{file.stem}@{name}.json" for name in evaluation.get("sets", ()) if name not in answered]:
         raise SleuthError(
-            f"{file}: holds the mean over the sets of a suite, and questions are paired within a set: give "
-            f"{file.with_name(f'{file.stem}@{sets[0]}.json')} and the like"
+            f"{file}: is the mean over several sets, and questions are paired within a set: beside it should be "
+            f"{' and '.join(lacking)}, with the answers"
         )
-    if not evaluation.get("records"):
+    if not evaluation["records"]:
         raise SleuthError(f"{file}: holds no answered questions; {EVALUATE}")
-    model = Path(str(evaluation.get("model", "")))
+    model = _model(evaluation)
     here = run.folder / "checkpoints" / model.name if run else model  # a run folder may have been moved
     trained = ProtocolCard.read(here if here.is_dir() else model)
     return Evaluated(file=file, evaluation=evaluation, run=run, protocol=_card(file, evaluation), trained=trained)
 
 
-def _card(file: Path, evaluation: dict[str, Any]) -> ProtocolCard | None:
+def _model(evaluation: Evaluation) -> Path:
+    return Path(str(evaluation.get("model", "")))
+
+
+def _card(file: Path, evaluation: Evaluation) -> ProtocolCard | None:
     if (card := evaluation.get("protocol")) is None:
         return None
     try:

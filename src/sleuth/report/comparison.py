@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from sleuth.answers.answer import SCORE
@@ -21,26 +22,54 @@ from sleuth.evaluation.paired import (
     question_means,
     same_reward,
 )
-from sleuth.evaluation.significance import Difference, difference, level
-from sleuth.report.arms import Arm, Evaluated
+from sleuth.evaluation.significance import Difference, Runs, difference, level
+from sleuth.report.arms import Arm, Evaluated, read_arms
+from sleuth.report.curves import Arms, matched_charts
 from sleuth.runs.manifest import flat
 from sleuth.types import SleuthError
 
+Pair = tuple[str, str]
+"""The names of two arms; a difference is the second minus the first."""
 Table = Mapping[Mode, Mapping[Mode, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure by arm, and its differences by pair; None if no question has it in both arms."""
+
+    levels: Mapping[str, Measured]
+    differences: Mapping[Pair, Difference | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        apart = {_arrow(pair): found and found.as_json() for pair, found in self.differences.items()}
+        return {"arms": {name: measured.as_json() for name, measured in self.levels.items()}, "differences": apart}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRow:
+    """A cell of a published table: a figure of an arm on a test set (`""`: the mean over the sets, or all questions),
+    and the arm's difference from the first one."""
+
+    set: str
+    figure: str
+    arm: str
+    measured: Measured
+    difference: Difference | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All that the table and the page show. `levels[figure][arm]`; `differences[figure][pair]` is None if no question
-    has the figure in both arms; `modes[arm]` counts the answers of all its runs; `became[pair]` is `transitions` of the
-    arms' first runs. `notes` and `protocols` are sentences, `lead` is the figure of the headlines; `recipes[key][arm]`
-    holds recipe values that differ.
+    """All that the table and the page show. `figures` are over all questions, or means over the sets of a suite, and
+    `sets[name]` those of each set. `modes[arm]` counts the answers of all its runs; `became[pair]` is `transitions` of
+    the arms' first runs. `notes` and `protocols` are sentences, `lead` is the figure of the headlines;
+    `recipes[key][arm]` holds recipe values that differ.
     """
 
     arms: tuple[Arm, ...]
     matched: Matched
-    levels: Mapping[str, Mapping[str, Measured]]
-    differences: Mapping[str, Mapping[Pair, Difference | None]]
+    figures: Mapping[str, Compared]
+    sets: Mapping[str, Mapping[str, Compared]]
     modes: Mapping[str, Mapping[Mode, int]]
     became: Mapping[Pair, Table]
     notes: Sequence[str]
@@ -56,8 +85,43 @@ class Comparison:
     @property
     def headlines(self) -> list[str]:
         """A sentence on the leading figure of each arm beside the first."""
-        found = self.differences.get(self.lead, {})
-        return [_headline(pair, found[pair], figure(self.lead).label) for pair in found if pair[0] == self.names[0]]
+        found = self.figures[self.lead].differences if self.lead in self.figures else {}
+        label, over = figure(self.lead).label, f", as the mean over {len(self.sets)} sets" if len(self.sets) > 1 else ""
+        return [_headline(pair, found[pair], label, over) for pair in found if pair[0] == self.names[0]]
+
+    @property
+    def by_set(self) -> dict[str, dict[str, Compared]]:
+        """Each figure by set, where there are several, and its mean over them; those that lead first."""
+        sets = self.sets if len(self.sets) > 1 else {}
+        keys = dict.fromkeys([*self.leading, *self.figures, *(key for found in sets.values() for key in found)])
+        all_of = {**sets, f"mean of {len(sets)}": self.figures}
+        return {key: {name: found[key] for name, found in all_of.items() if key in found} for key in keys if sets}
+
+    @property
+    def leading(self) -> list[str]:
+        """The figure of the headlines, exact match and the scores, as far as they were compared."""
+        keys = dict.fromkeys([self.lead, "em", *scores_in([self.figures])])
+        return [key for key in keys if key in self.figures]
+
+    @property
+    def curves(self) -> Arms:
+        """The metrics rows of each arm's runs; empty unless every arm has runs and they are not all the same run."""
+        runs = {arm.name: [member.run for member in arm.members if member.run] for arm in self.arms}
+        folders = {run.folder.resolve() for of_arm in runs.values() for run in of_arm}
+        if len(folders) < 2 or not all(runs.values()):
+            return {}
+        return {name: [run.metrics for run in of_arm] for name, of_arm in runs.items()}
+
+    def rows(self) -> list[TableRow]:
+        """Every figure of every arm, by set and then over all."""
+        return [
+            TableRow(set=name, figure=key, arm=arm, measured=measured, difference=of_key.differences.get((first, arm)))
+            for first in self.names[:1]
+            for key in dict.fromkeys(key for found in (self.figures, *self.sets.values()) for key in found)
+            for name, found in (*self.sets.items(), ("", self.figures))
+            if (of_key := found.get(key)) is not None
+            for arm, measured in of_key.levels.items()
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON; the key of a pair is `"A -> B"`, and its difference is B minus A."""
@@ -65,70 +129,100 @@ class Comparison:
             "arms": {arm.name: [str(member.file) for member in arm.members] for arm in self.arms},
             "questions": len(self.matched.questions),
             "left_out": dict(self.matched.left_out),
-            "reworded": self.matched.reworded,
+            "left_out_sets": {name: list(arms) for name, arms in self.matched.lacking.items()},
+            "reworded": len(self.matched.reworded),
             "headlines": self.headlines,
             "notes": list(self.notes),
             "protocol_differences": list(self.protocols),
             "recipe_differences": {key: dict(values) for key, values in self.recipes.items()},
-            "figures": {
-                key: {
-                    "arms": {name: measured.as_json() for name, measured in of_arms.items()},
-                    "differences": {
-                        _arrow(pair): found and found.as_json() for pair, found in self.differences[key].items()
-                    },
-                }
-                for key, of_arms in self.levels.items()
+            "figures": {key: found.as_json() for key, found in self.figures.items()},
+            "sets": {
+                name: {"questions": len(self.matched.sets[name])} | {key: one.as_json() for key, one in found.items()}
+                for name, found in self.sets.items()
             },
             "modes": {name: dict(counts) for name, counts in self.modes.items()},
             "transitions": {_arrow(pair): _without_zeros(table) for pair, table in self.became.items()},
+            "curves": {
+                stage: {
+                    chart.title: {"steps": chart.steps, "arms": {curve.label: curve.values for curve in chart.curves}}
+                    for chart in charts
+                }
+                for stage, charts in matched_charts(self.curves).items()
+            },
         }
 
 
-def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] | None = None) -> Comparison:
-    """Compares the arms on the questions that they share; raises SleuthError if they share none. Calls `progress(done,
-    total)` after each figure: bootstrap intervals of thousands of questions take a while."""
+def table_rows(places: Sequence[str | Path], figures: Sequence[str] | None = None) -> list[TableRow]:
+    """The rows of the comparison of these runs, checkpoints or evaluation files, or of the evaluations of one run, in
+    these figures (None: all). Raises SleuthError for what cannot be compared."""
+    return compare(read_arms([str(place) for place in places]), figures=figures).rows()
+
+
+def compare(
+    arms: Sequence[Arm],
+    progress: Callable[[int, int], None] | None = None,
+    figures: Sequence[str] | None = None,
+) -> Comparison:
+    """Compares the arms on the questions that they share, in all figures or these; raises SleuthError if they share
+    none. Calls `progress(done, total)` after each figure: intervals of thousands of questions take a while."""
     matched = match(arms)
     names = [arm.name for arm in arms]
     pairs = list(combinations(names, 2))
-    levels: dict[str, dict[str, Measured]] = {}
-    differences: dict[str, dict[Pair, Difference | None]] = {}
     evaluations = [member.evaluation for arm in arms for member in arm.members]
     leads = leading_figures(*evaluations, others=["em"])
     scores = scores_in(record for arm in arms for record in matched.records(arm.name))
     alike = same_reward(*evaluations)
     keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if key != SCORE or alike]
+    keys = [key for key in keys if figures is None or key in figures]
+    overall: dict[str, Compared] = {}
+    sets: dict[str, dict[str, Compared]] = {name: {} for name in matched.sets if name}
     for done, key in enumerate(keys, start=1):
-        shared = figure(key).is_share
-        tables = {name: question_means(key, matched.questions, matched.answers[name]) for name in names}
-        of_arms = {name: level(table, is_share=shared) for name, table in tables.items()}
-        if any(measured.n for measured in of_arms.values()):
-            levels[key] = of_arms
-            differences[key] = {(a, b): difference(tables[b], tables[a], is_share=shared) for a, b in pairs}
+        tables = {
+            name: {arm: question_means(key, questions, runs) for arm, runs in matched.answers.items()}
+            for name, questions in matched.sets.items()
+        }
+        for name, found in ((name, _compared(key, [tables[name]])) for name in sets):
+            if found is not None:
+                sets[name][key] = found
+        if (found := _compared(key, list(tables.values()))) is not None:
+            overall[key] = found
         if progress is not None:
             progress(done, len(keys))
+    paired = (key for key in leads if key in overall and all(overall[key].differences.values()))
     return Comparison(
         arms=tuple(arms),
         matched=matched,
-        levels=levels,
-        differences=differences,
+        figures=overall,
+        sets=sets,
         modes={name: mode_counts(matched.records(name)) for name in names},
         became={pair: transitions(matched.paired(pair)) for pair in pairs},
         notes=notes(arms, matched, alike),
         protocols=protocol_lines(arms),
-        lead=next(
-            (key for key in leads if all(differences.get(key, {"": None}).values())), leads[0] if leads else "em"
-        ),
+        lead=next(paired, leads[0] if leads else "em"),
         recipes=recipe_differences(arms),
     )
 
 
-def _headline(pair: Pair, found: Difference | None, label: str) -> str:
+def _compared(key: str, sets: Sequence[Mapping[str, Runs]]) -> Compared | None:
+    """A figure as the mean over the sets, each of which has the runs of every arm; None if no arm has it."""
+    shared = figure(key).is_share
+    levels = {arm: level(*(tables[arm] for tables in sets), is_share=shared) for arm in sets[0]}
+    if not any(measured.n for measured in levels.values()):
+        return None
+    apart = {
+        (one, other): difference(*((tables[other], tables[one]) for tables in sets), is_share=shared)
+        for one, other in combinations(levels, 2)
+    }
+    return Compared(levels=levels, differences=apart)
+
+
+def _headline(pair: Pair, found: Difference | None, label: str, over: str) -> str:
     one, other = pair
     if found is None:
         return f"No question has a value of {label.lower()} on both sides of {one} and {other}."
     move = {1: "is above", 0: "is not clearly different from", -1: "is below"}[found.measured.side]
     value, low, high = (f"{bound:+.3f}" for bound in (found.measured.value, found.measured.low, found.measured.high))
-    return f"{label} of {other} {move} that of {one}: {value} [{low}, {high}]."
+    return f"{label} of {other} {move} that of {one}{over}: {value} [{low}, {high}]."
 
 
 def _arrow(pair: Pair) -> str:
@@ -185,13 +279,21 @@ def recipe_differences(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
 
 
 def _questions(matched: Matched) -> Iterator[str]:
-    yield f"{_count(len(matched.questions), 'question')} answered by all, paired by id."
-    for name, count in matched.left_out.items():
-        if count:
-            yield f"Left out: {_count(count, 'question')} of {name} that not all answered."
+    count = _count(len(matched.questions), "question")
+    if len(matched.sets) > 1:
+        yield f"{count} of {len(matched.sets)} sets answered by all, paired by id within each set."
+        yield "Figures over all are unweighted means over the sets, with intervals over the questions within them."
+    else:
+        yield f"{count} answered by all, paired by id."
+    for name, lacking in matched.lacking.items():
+        yield f"Left out: the set {name}, which was not asked of {' and '.join(lacking)}."
+    for name, left_out in matched.left_out.items():
+        if left_out:
+            yield f"Left out: {_count(left_out, 'question')} of {name} that not all answered."
     if matched.reworded:
-        count = _count(matched.reworded, "id")
-        yield f"Left out: {count} shared by all, with another wording or other golden answers."
+        count = _count(len(matched.reworded), "id")
+        first = f"{'such as ' * (len(matched.reworded) > 1)}{matched.reworded[0]}"
+        yield f"Left out: {count} shared by all, with another wording or other golden answers ({first})."
 
 
 def _intervals(arms: Sequence[Arm]) -> str:
@@ -269,20 +371,19 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-Pair = tuple[str, str]
-"""The names of two arms; a difference is the second minus the first."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """`questions` are the ids that all runs of all arms answered, in the order of the first; `answers[arm][run]` holds
-    their records. `left_out[arm]` counts its questions that some other run did not answer; `reworded` counts ids whose
-    wording or golden answers differ."""
+    """`questions` are the ids that all runs of all arms answered, in the order of the first, and `sets` the same by set
+    of a suite (`""` without sets); `answers[arm][run]` holds their records. `left_out[arm]` counts its questions that
+    some other run did not answer, without those of sets of which an arm answered none: `lacking[set]` names such arms.
+    `reworded` are ids whose wording or golden answers differ."""
 
     questions: tuple[str, ...]
+    sets: Mapping[str, Sequence[str]]
     answers: Mapping[str, Sequence[Mapping[str, Sequence[Record]]]]
     left_out: Mapping[str, int]
-    reworded: int
+    lacking: Mapping[str, Sequence[str]]
+    reworded: Sequence[str]
 
     def records(self, arm: str) -> list[Record]:
         """All records of an arm, run by run."""
@@ -299,13 +400,33 @@ def match(arms: Sequence[Arm]) -> Matched:
     answers = {arm.name: [by_question(member.evaluation["records"]) for member in arm.members] for arm in arms}
     runs = [run for of_arm in answers.values() for run in of_arm]
     common = [name for name in runs[0] if all(name in run for run in runs)]
-    same = tuple(name for name in common if len({_meaning(run[name][0]) for run in runs}) == 1)
-    if not same:
+    reworded = [name for name in common if len({_meaning(run[name][0]) for run in runs}) > 1]
+    excluded = set(reworded)
+    questions = tuple(name for name in common if name not in excluded)
+    if not questions:
         names = " and ".join(arm.name for arm in arms)
         why = f"all {len(common)} shared ids have different questions" if common else "they share no id"
         raise SleuthError(f"{names} have no question in common ({why}): evaluate them on the same file of questions")
-    left_out = {name: len(set().union(*of_arm) - set(common)) for name, of_arm in answers.items()}
-    return Matched(questions=same, answers=answers, left_out=left_out, reworded=len(common) - len(same))
+    set_of: dict[str, str] = {}
+    for name, samples in (item for run in runs for item in run.items()):
+        set_of[name] = set_of.get(name) or samples[0].get("set", "")
+    sets: dict[str, set[str]] = {}
+    for name, set_name in set_of.items():
+        sets.setdefault(set_name, set()).add(name)
+    without = {
+        set_name: [arm for arm, of_arm in answers.items() if any(of_set.isdisjoint(run) for run in of_arm)]
+        for set_name, of_set in sets.items()
+    }
+    lacking = {name: names for name, names in without.items() if name and names}
+    elsewhere = {*common}.union(*(sets[name] for name in lacking))
+    return Matched(
+        questions=questions,
+        sets={name: shared for name, of_set in sets.items() if (shared := [one for one in questions if one in of_set])},
+        answers=answers,
+        left_out={name: len(set().union(*of_arm) - elsewhere) for name, of_arm in answers.items()},
+        lacking=lacking,
+        reworded=reworded,
+    )
 
 
 def _meaning(record: Record) -> tuple[str, frozenset[str]]:

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sleuth.answers.answer import SCORE
 from sleuth.answers.failures import MODES, Mode, Record, failure_mode
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import STRICT, Transcript
-from sleuth.evaluation.figures import figures, scores_in
 from sleuth.evaluation.intervals import Measured
-from sleuth.evaluation.paired import Evaluation, mean_difference, records_of, same_reward
+from sleuth.evaluation.paired import BASE, TRAINED, Evaluation, arms_of, records_of
 from sleuth.report.curves import Scale, round_domain
-from sleuth.report.run_files import BASE, TRAINED
 
 OUTCOMES = ("correct", "wrong", "no_answer", "malformed")
 
@@ -28,47 +25,6 @@ class Whisker:
     low: float
     value: float
     high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FigureRow:
-    """One figure by arm, None where an arm lacks it; `difference` is trained minus base over the questions that both
-    answered, None without records."""
-
-    key: str
-    measured: Mapping[str, Measured | None]
-    difference: Measured | None
-
-
-def arms_of(evaluations: Mapping[str, Evaluation]) -> list[str]:
-    """Names of the evaluations that are columns: base, trained, then the others. Sets of a suite are left out: the
-    suite has their mean."""
-    first = [name for name in (BASE, TRAINED) if name in evaluations]
-    return first + [name for name, one in evaluations.items() if name not in first and "set" not in one]
-
-
-def figure_rows(evaluations: Mapping[str, Evaluation]) -> list[FigureRow]:
-    """A row for each figure of some evaluation: those that lead, those of the table of figures, then the others."""
-    arms = arms_of(evaluations)
-    found = [key for name in arms for key, value in evaluations[name].items() if measured_of(value)]
-    leads = [key for name in arms for key in evaluations[name].get("headline", ())]
-    keys = dict.fromkeys([*leads, *(row.name for row in figures()), *found])
-    return [_row(key, arms, evaluations) for key in keys if key in found]
-
-
-def set_rows(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, FigureRow]]:
-    """Exact match and the scores of other scorers for each test set of the suites, with its name; none without one."""
-    arms = arms_of(evaluations)
-    asked = {name: evaluations[name].get("sets", {}) for name in arms}
-    rows = []
-    for set_name in dict.fromkeys(name for sets in asked.values() for name in sets):
-        found = {name: sets.get(set_name, {}) for name, sets in asked.items()}
-        leads = evaluations.get(arms[0], {}).get("headline", ())
-        records = [evaluations.get(f"{name}@{set_name}", {}).get("records", ()) for name in (TRAINED, BASE)]
-        for key in dict.fromkeys([*leads, "em", *scores_in(found.values())]):
-            measured = {name: measured_of(one.get(key)) for name, one in found.items()}
-            rows.append((set_name, FigureRow(key=key, measured=measured, difference=mean_difference(key, *records))))
-    return rows
 
 
 def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[tuple[int, float]]]]:
@@ -84,24 +40,6 @@ def outcome_table(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list
         (name, [(arm.get(name, 0), arm.get(name, 0) / total) for arm, total in zip(counts, totals, strict=True)])
         for name in (*ours, *(reasons or ["missing"]))
     ]
-
-
-def measured_of(value: object) -> Measured | None:
-    """An entry of an evaluation file as a figure; None if it is something else or has no value."""
-    parts = ("value", "low", "high", "n")
-    if not isinstance(value, Mapping) or not all(isinstance(value.get(part), int | float) for part in parts):
-        return None
-    return Measured(**{part: value[part] for part in parts})
-
-
-def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -> FigureRow:
-    sides = [evaluations[name] for name in (TRAINED, BASE) if name in evaluations]
-    records = (records_of(evaluations, name) for name in (TRAINED, BASE))
-    return FigureRow(
-        key=key,
-        measured={arm: measured_of(evaluations[arm].get(key)) for arm in arms},
-        difference=mean_difference(key, *records) if key != SCORE or same_reward(*sides) else None,
-    )
 
 
 def whiskers(measured: Mapping[str, Measured | None]) -> tuple[tuple[Whisker, ...], Scale]:

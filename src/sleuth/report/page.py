@@ -17,27 +17,24 @@ from markupsafe import Markup
 from sleuth.answers.failures import MODES
 from sleuth.evaluation.figures import figure
 from sleuth.evaluation.paired import (
+    BASE,
+    TRAINED,
     Evaluation,
+    arms_of,
+    figure_rows,
     leading_figures,
     mean_difference,
+    measured_of,
     paired_records,
     records_of,
+    set_rows,
 )
 from sleuth.host import disk
 from sleuth.host.atomic import write_text
 from sleuth.host.escapes import escape
 from sleuth.report.comparison import Comparison
-from sleuth.report.curves import HEIGHT, WIDTH, Arms, charts_of, matched_charts, number, signed, smoothing, stages_of
-from sleuth.report.figures import (
-    arms_of,
-    failure_arms,
-    failure_rows,
-    figure_rows,
-    measured_of,
-    outcome_table,
-    set_rows,
-    whiskers,
-)
+from sleuth.report.curves import HEIGHT, WIDTH, charts_of, matched_charts, number, signed, smoothing, stages_of
+from sleuth.report.figures import failure_arms, failure_rows, outcome_table, whiskers
 from sleuth.report.rollouts_shown import (
     TextPool,
     opened_at,
@@ -49,7 +46,7 @@ from sleuth.report.rollouts_shown import (
     with_files,
     write_step_files,
 )
-from sleuth.report.run_files import BASE, TRAINED, RunFiles, read_run
+from sleuth.report.run_files import RunFiles, read_run
 from sleuth.report.summary import NAMES, duration, run_facts, run_name, stage_lines, stage_times
 from sleuth.runs.eval_file import COLUMNS
 from sleuth.runs.manifest import flat
@@ -249,8 +246,7 @@ def write_comparison(comparison: Comparison, file: Path) -> None:
 def render_comparison(comparison: Comparison) -> str:
     """The page as HTML. All text of models and corpora is escaped, in text and in data."""
     pool = TextPool()
-    curves = _curves(comparison)
-    stages = matched_charts(curves)
+    stages = matched_charts(comparison.curves)
     data = {
         "charts": [chart.read_out() for charts in stages.values() for chart in charts],
         "questions": questions_shown(comparison.names, comparison.matched.paired(comparison.names), pool),
@@ -262,18 +258,13 @@ def render_comparison(comparison: Comparison) -> str:
         comparison=comparison,
         names=comparison.names,
         pairs=list(comparison.became),
+        figure_rows=[(figure(key).label, key, key, found) for key, found in comparison.figures.items()],
+        set_rows={
+            key: [(name, "", key, found) for name, found in sets.items()] for key, sets in comparison.by_set.items()
+        },
         modes={mode: words for mode, words in MODES.items() if any(one[mode] for one in comparison.modes.values())},
         totals={name: sum(counts.values()) for name, counts in comparison.modes.items()},
         stages=stages,
-        several=any(len(runs) > 1 for runs in curves.values()),
+        several=any(len(runs) > 1 for runs in comparison.curves.values()),
         data=data,
     )
-
-
-def _curves(comparison: Comparison) -> Arms:
-    """The metrics rows of each arm's runs; empty unless every arm has runs and they are not all the same run."""
-    runs = {arm.name: [member.run for member in arm.members if member.run] for arm in comparison.arms}
-    folders = {run.folder.resolve() for of_arm in runs.values() for run in of_arm}
-    if len(folders) < 2 or not all(runs.values()):
-        return {}
-    return {name: [run.metrics for run in of_arm] for name, of_arm in runs.items()}

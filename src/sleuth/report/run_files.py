@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sleuth import family
+from sleuth.evaluation.paired import records_of
 from sleuth.recipe.renamed import renamed_keys
 from sleuth.runs.chain import require_regular, warning
 from sleuth.runs.eval_file import is_stale, mark_rows, read_cards
 from sleuth.runs.metrics import MetricsFile
 from sleuth.types import SleuthError
 
-BASE, TRAINED = "base", "trained"
-"""The evaluations that a report compares."""
 WITHOUT_QUESTIONS = ("probe", "gate", "win_rate", "reason")
 """Kinds of stages whose records are not answered questions."""
 MISSHAPEN = (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -50,6 +49,11 @@ class RunFiles:
     def evaluate_stages(self) -> list[str]:
         """The names of the stages that ask questions, as the recipe has them."""
         return [str(stage.get("name")) for stage in self.recipe.get("stage", ()) if stage.get("kind") == "evaluate"]
+
+    @property
+    def unanswered(self) -> set[str]:
+        """The names of the stages whose records are not answered questions."""
+        return {str(one.get("name")) for one in self.recipe.get("stage", ()) if one.get("kind") in WITHOUT_QUESTIONS}
 
     @property
     def awaited(self) -> str | None:
@@ -114,7 +118,7 @@ def _read(folder: Path, noting: Callable[[str], AbstractContextManager[None]], d
         files.sort(key=partial(_order_of, run.recipe))
     for file in files:
         with noting(file.name):
-            evaluation = _read_stage_evaluation(run.recipe, bounded(file))
+            evaluation = _read_stage_evaluation(run.unanswered, bounded(file))
             if (line := _stale_line(file, evaluation, run.recipe)) is None:
                 run.evaluations[file.stem] = evaluation
             else:
@@ -136,9 +140,8 @@ def _read_recipe(file: Path) -> tuple[dict[str, Any], str]:
     return recipe, text
 
 
-def _read_stage_evaluation(recipe: dict[str, Any], file: Path) -> dict[str, Any]:
+def _read_stage_evaluation(unanswered: set[str], file: Path) -> dict[str, Any]:
     """An evaluation file; without its records if those are not answered questions. Raises SleuthError if invalid."""
-    unanswered = {stage.get("name") for stage in recipe.get("stage", ()) if stage.get("kind") in WITHOUT_QUESTIONS}
     if file.stem.partition("@")[0] in unanswered:
         return {key: value for key, value in read_object(file).items() if key != "records"}
     return read_evaluation(file)
@@ -162,6 +165,14 @@ def read_object(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SleuthError(f"{file}: expected one JSON object, found a {type(value).__name__}")
     return value
+
+
+def read_with_sets(file: Path, read: Callable[[Path], dict[str, Any]] = read_object) -> dict[str, Any]:
+    """An evaluation with its records; those of a suite are read from the files of its sets, beside it."""
+    evaluation = read(file)
+    sets = (file.parent / f"{file.stem}@{name}.json" for name in evaluation.get("sets", ()))
+    of_sets = {one.stem: read(one) for one in sets if one.is_file()}
+    return evaluation | {"records": records_of({**of_sets, file.stem: evaluation}, file.stem)}
 
 
 def _order_of(recipe: dict[str, Any], file: Path) -> tuple[int, bool, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -24,8 +23,8 @@ from sleuth.runs.manifest import flat
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"
 
-Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""Evaluation -> figure -> {"value", "low", "high", "n"}: `results["trained"]["em"]["value"]`."""
+Tables = Sequence[Sequence[tuple[str, ...]]]
+"""Tables as text: the heading of each and its rows."""
 
 
 def model_card(
@@ -35,11 +34,11 @@ def model_card(
     step: int,
     checkpoint: Path,
     protocol: ProtocolCard | None,
-    results: Results,
+    measured: Tables,
     overlaps: Sequence[Mapping[str, Any]] = (),
     judges: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """The card of `step` of the recipe's stage number `stage`. `results` may be empty: then the card says so.
+    """The card of `step` of the recipe's stage number `stage`. If nothing was `measured` yet, the card says so.
 
     `overlaps` are the manifest's: how many questions of an evaluation are also trained on. `judges` are the cards of
     the run's judges.
@@ -54,7 +53,7 @@ def model_card(
         *_front_matter(_base_on_the_hub(recipe), base, tags, datasets),
         *(f"# {recipe.name}, step {step} of stage `{trained.name}`", ""),
         *(f"Trained with Sleuth {__version__} {_origin(recipe, stage)}.", ""),
-        *("## Measured", "", *_measured(results), "", *_bounds(results, overlaps), ""),
+        *("## Measured", "", *_measured(measured), "", *_bounds(measured, overlaps), ""),
         *(["## Judges, by their exam", "", *_table(COLUMNS, marks), ""] if marks else ()),
         *("## How to run it", "", *_how_to_run(checkpoint, protocol, trained), ""),
         *("## Training", "", *_table(("key", "value"), _settings(recipe, trained, step)), ""),
@@ -141,18 +140,6 @@ def _rights_beside(source: Path) -> list[str]:
     return [rights.strip()] if found else ["Not stated: the checkpoint has no card of Sleuth with a licence."]
 
 
-def read_results(eval_folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """The measured figures of every evaluation of a run, by its name."""
-    return {
-        path.stem: {
-            name: figure
-            for name, figure in json.loads(path.read_text(encoding="utf-8")).items()
-            if isinstance(figure, dict) and {"value", "low", "high", "n"} <= figure.keys()
-        }
-        for path in sorted(eval_folder.glob("*.json"))
-    }
-
-
 def _from_scratch(recipe: Recipe) -> bool:
     first = recipe.stage[0]
     return getattr(first, "init", None) is not None
@@ -203,14 +190,14 @@ def _source_of(place: Path) -> tuple[str, str]:
     return f"`{location}`", card_of(location.repository, "dataset").licence_line()
 
 
-def _bounds(results: Results, overlaps: Sequence[Mapping[str, Any]]) -> list[str]:
+def _bounds(measured: Tables, overlaps: Sequence[Mapping[str, Any]]) -> list[str]:
     """How far the figures reach."""
     lines = [
         f"{overlap['shared']} of the {overlap['of']} questions of `{overlap['test']}` are also trained on, in stage "
         f"`{overlap['train']}`."
         for overlap in overlaps
     ]
-    if results:
+    if measured:
         lines.append(
             "They were measured on these questions, with this corpus and under the protocol below. Nothing is claimed "
             "for other questions, corpora, languages or prompts."
@@ -297,25 +284,11 @@ def _origin(recipe: Recipe, stage: int) -> str:
     return start + (f", after {', '.join(before)}" if before else "")
 
 
-def _measured(results: Results) -> list[str]:
-    rows = [
-        (
-            evaluation,
-            name,
-            _number(figure["value"]),
-            f"{_number(figure['low'])} to {_number(figure['high'])}",
-            figure["n"],
-        )
-        for evaluation, figures in results.items()
-        for name, figure in figures.items()
-    ]
-    if not rows:
+def _measured(tables: Tables) -> list[str]:
+    if not tables:
         return ["Nothing has been measured yet."]
-    return [
-        *_table(("evaluation", "figure", "value", "95 % interval", "n"), rows),
-        "",
-        "The latest evaluations of the run at the time of this save.",
-    ]
+    shown = [line for head, *rows in tables for line in (*_table(head, rows), "")]
+    return [*shown, "The latest evaluations of the run at the time of this save, with 95 % intervals."]
 
 
 def _settings(recipe: Recipe, trained: StageFields, step: int) -> list[tuple[Any, ...]]:
@@ -339,10 +312,6 @@ def protocol_section(protocol: ProtocolCard) -> list[str]:
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> list[str]:
     cells = [head, ("---",) * len(head), *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
-
-
-def _number(value: float | None) -> str:
-    return "missing" if value is None else f"{value:.3f}"
 
 
 # -- published methods -------------------------------------------------------------------------------------------------

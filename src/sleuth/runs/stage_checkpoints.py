@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -32,7 +32,7 @@ from sleuth.runs.checkpoints import (
     steps_set_aside,
 )
 from sleuth.runs.eval_file import read_cards
-from sleuth.runs.model_card import model_card, read_results
+from sleuth.runs.model_card import Tables, model_card
 from sleuth.runs.rollouts import is_whole
 from sleuth.runs.run_folder import RunFolder
 from sleuth.types import SleuthError
@@ -49,6 +49,8 @@ class StageCheckpoints:
     recipe: Recipe
     index: int
     folder: RunFolder
+    measured: Callable[[Path], Tables]
+    """The tables of a card, from the evaluations in a folder."""
     first_step: int = 0
 
     @property
@@ -214,7 +216,7 @@ class StageCheckpoints:
             step=step_of(checkpoint) - self.first_step,
             checkpoint=checkpoint,
             protocol=protocol,
-            results=read_results(self.folder.eval),
+            measured=self.measured(self.folder.eval),
             overlaps=self.folder.manifest.read().get("overlap", ()),
             judges=read_cards(self.folder.path).values(),
         )

@@ -15,6 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 from sleuth.engines.local.cache import bytes_per_token, pages_of
 from sleuth.episodes.fitting import fitting_tasks, require_room, skipped_line
 from sleuth.episodes.setting import Setting, require_environment, trial_group
+from sleuth.evaluation.paired import measured_tables
 from sleuth.host.threads import PROCESS
 from sleuth.learn.adapters import adaptable_layers
 from sleuth.learn.models import add_to_tokenizer, check_family, context_of, load_model, pick_device
@@ -68,7 +69,13 @@ class StageContext:
     @property
     def checkpoints(self) -> StageCheckpoints:
         """What the stage has saved."""
-        return StageCheckpoints(recipe=self.recipe, index=self.index, folder=self.folder, first_step=self.first_step)
+        return StageCheckpoints(
+            recipe=self.recipe,
+            index=self.index,
+            folder=self.folder,
+            measured=measured_tables,
+            first_step=self.first_step,
+        )
 
     @property
     def key(self) -> tuple[int, ...]:
