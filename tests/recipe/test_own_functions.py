@@ -82,7 +82,7 @@ def test_parameters_are_no_names_of_functions(demo: Path, write: Write) -> None:
 def test_a_file_of_rewards_looks_beside_itself(write: Write, tmp_path: Path) -> None:
     write("rewards/own_names.py", "")
     file = write("rewards/new.toml", '[[reward]]\nkind = "python"\nfunction = "own_names:f"\n')
-    assert load_rewards(file)[0].function == str(tmp_path / "rewards" / "own_names.py:f")
+    assert load_rewards(file).reward[0].function == str(tmp_path / "rewards" / "own_names.py:f")
 
 
 def problems(recipe: Path, *overrides: str) -> list[str]:

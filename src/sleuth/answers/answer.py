@@ -191,6 +191,8 @@ def answer_reward_of(scorer: str, dialect: Dialect, tokenizer: PreTrainedTokeniz
 
 SCORE = "score"
 """What a stage pays, where no answer is compared with golden ones."""
+AUDIT_SCORE = "audit_score"
+"""The same by a judge that is not paid."""
 
 
 class EpisodeReward(RewardOfEpisodes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerFast
@@ -65,25 +66,52 @@ def eval_reward_of(
     tokenizer: PreTrainedTokenizerFast | None,
     rewards: Sequence[RewardFields] = (),
     judge: Judge | None = None,
+    measured: Sequence[PaidScores] = (),
 ) -> Reward:
     """The reward by which evaluations measure episodes: strict exact match, `scorer` and, of an agent that writes tags,
     whether they are well formed; or what the environment measures instead, by `judge`; and, as further parts, what the
-    user's functions among the `rewards` give. If it `computes_score`, the value and the part `score` are the sum of
-    the rewards."""
-    others: list[Reward] = []
+    user's functions among the `rewards` give, and what is `measured`. If it `computes_score`, the value and the part
+    `score` are the sum of the rewards."""
+    others: list[Reward] = [*measured]
     compares = compares_answers(dialect)
-    if paid := computes_score(rewards, dialect):
-        measured = reward_of(rewards, dialect, tokenizer)
+    if paid := not measured and computes_score(rewards, dialect):
+        main = reward_of(rewards, dialect, tokenizer)
     else:
         others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
-        measured = (
-            answer_reward_of(scorer, dialect, tokenizer)
-            if compares
-            else environment_of(dialect).measure(dialect, judge)
-        )
+        answers = answer_reward_of(scorer, dialect, tokenizer) if compares else None
+        main = answers or environment_of(dialect).measure(dialect, judge)
     if dialect.tool is None and compares:
         others.append(EpisodeReward("well_formed", well_formed, dialect))
-    return WithParts(measured, others, name=SCORE if paid else None)
+    return WithParts(main, others, name=SCORE if paid else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaidScores:
+    """What `rewards` give, as parts of a score: `name`, their weighted sum; `name/KIND`, each of them; and those of its
+    parts that its judge decides. What is missing is no part, and the note `name/KIND` says why."""
+
+    name: str
+    rewards: Sequence[RewardFields]
+    built: Sequence[Reward]
+
+    @classmethod
+    def of(cls, name: str, rewards: Sequence[RewardFields], inputs: RewardInputs) -> PaidScores:
+        """With the judges of the inputs."""
+        return cls(name=name, rewards=rewards, built=[cast("Reward", reward.build(inputs)) for reward in rewards])
+
+    async def __call__(self, group: Group) -> list[Score]:
+        by_reward = await asyncio.gather(*(reward(group) for reward in self.built))
+        return [self._named(scores) for scores in zip(*by_reward, strict=True)]
+
+    def _named(self, scores: Sequence[Score]) -> Score:
+        parts, notes, kinds = dict[str, float](), dict[str, str](), [reward.kind for reward in self.rewards]
+        for at, (reward, score) in enumerate(zip(self.rewards, scores, strict=True)):
+            found = {reward.kind: score.value, **{part: score.parts.get(part) for part in reward.judged_parts}}
+            suffix = f"_{at}" if kinds.count(reward.kind) > 1 else ""
+            parts |= {f"{self.name}/{part}{suffix}": value for part, value in found.items() if value is not None}
+            notes |= {} if score.value is not None else {f"{self.name}/{reward.kind}{suffix}": score.note}
+        total = sum(reward.weight * (score.value or 0) for reward, score in zip(self.rewards, scores, strict=True))
+        return Score(value=None, parts=parts if notes else {self.name: total, **parts}, notes=notes)
 
 
 def leads_with_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:

@@ -50,6 +50,7 @@ class CitationRecipe(JudgedPartRecipe):
         StepFigure("abstained", "Share of answers that say that the evidence has no answer."),
     )
     """The others are rows of `sleuth.cite.figures`."""
+    judged_parts: ClassVar[tuple[str, ...]] = ("citation_recall", "citation_precision", "citation_f1", "grounded")
     version: ClassVar[int] = 2
     kind: Literal["citation"]
     sum: Literal["recommended", "additive", "convex"] = "recommended"

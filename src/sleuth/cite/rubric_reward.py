@@ -68,6 +68,7 @@ class RubricRecipe(JudgedPartRecipe):
         StepFigure("off_query_padding", "Likewise."),
         StepFigure("wrong_entity_confabulation", "Likewise."),
     )
+    judged_parts: ClassVar[tuple[str, ...]] = tuple(figure.name for figure in figures[1:])
     version: ClassVar[int] = 2
     kind: Literal["rubric"]
     own: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -63,6 +64,12 @@ def evaluate(
             help="Of a MODEL that refines: a file with a [judge] table, who judges its claims. [default: lexical]",
         ),
     ] = None,
+    reward: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", help="Measure too what [[reward]] tables give, and how an [audit_judge] judges the same."
+        ),
+    ] = None,
     rows: Annotated[
         Path | None,
         Option(
@@ -82,17 +89,19 @@ def evaluate(
     One greedy answer per question, unless --samples says otherwise; figures have 95 % intervals.
     """
     asked = {name: value for name, value in locals().items() if name in ASKED}
-    from sleuth.recipe.load import load_judge
+    from sleuth.recipe.load import load_judge, load_rewards
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     _require_new_rows(rows, min_citation_f1)
     judging = None if judge is None else load_judge(judge, missing_inputs)
+    measured = None if reward is None else load_rewards(reward, missing_inputs)
     _require_asked(model, questions, asked)
 
     import_heavy()
     from sleuth.data.questions import load_questions
     from sleuth.evaluation.evaluate import evaluation
     from sleuth.evaluation.judge_exam import accurate_judge
+    from sleuth.judges.factory import JudgePool
 
     examined = None
     if judge is not None and judging is not None:
@@ -101,7 +110,10 @@ def evaluate(
     session = _open(model, tasks, asked, (), out)
     if examined is not None:
         session = session.judged_by(examined.judge)
-    answered = session.ask(tasks, "evaluate")
+    with tempfile.TemporaryDirectory() as folder, JudgePool(Path(folder) / "verdicts.sqlite") as judge_pool:
+        if measured is not None:
+            session = session.measuring(measured, tasks, judge_pool)
+        answered = session.ask(tasks, "evaluate")
     _report(evaluation(answered, session, name=Path(model).name, model=model), out, as_json)
     if rows is not None:
         from sleuth.cite.episode_rows import keep_rows

@@ -94,7 +94,7 @@ def rescore(
     from sleuth.runs.run_folder import RunFolder
     from sleuth.terminal.recipe_inputs import missing_inputs
 
-    rewards = load_rewards(reward, missing_inputs)
+    rewards = load_rewards(reward, missing_inputs).reward
     with CODE.refusing(BY_RUN):  # a reward may bring code, a run not
         folder = RunFolder.look(run)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.options import AsJson, Overrides, Quiet
+from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
 
@@ -39,6 +39,7 @@ def reproduce(
     ] = None,
     check: Annotated[bool, Option("--check", help="Print what it needs, and stop.")] = False,
     overrides: Overrides = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth import family
-from sleuth.answers.factory import eval_reward_of, scorer_warnings
+from sleuth.answers.answer import AUDIT_SCORE, SCORE
+from sleuth.answers.factory import PaidScores, eval_reward_of, judges_in, require_gradable, scorer_warnings
 from sleuth.answers.scorers import scorer_of
 from sleuth.answers.scorers.scorer import STRICT
 from sleuth.engines.local.engine import LocalEngine
@@ -20,14 +22,17 @@ from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
+from sleuth.evaluation.judge_exam import require_accurate
 from sleuth.host.checksums import SUMS, has_checksums
 from sleuth.host.memory import DEFAULT_SLOTS
+from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import NamedJudge
+from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import is_out_of_memory
 from sleuth.learn.models import context_of, load_model, load_outline
 from sleuth.recipe import Recipe
 from sleuth.recipe.envs import Role, compares_answers, environment_of
-from sleuth.recipe.rewards import RewardFields
+from sleuth.recipe.rewards import MeasuredFields, RewardFields, RewardInputs, unfit_rewards
 from sleuth.recipe.stage import SampledRecipe
 from sleuth.render import Renderer
 from sleuth.rollout import Rollout, scored
@@ -90,8 +95,9 @@ class Served:
 class EvalSession:
     """A model with the protocol, sampling and scorer to evaluate it. Temperature 0 is greedy. `draw` extends the key of
     the samples, so that sets of questions with the same seed have different draws. A `scorer` other than the strict one
-    is reported beside it, and so is each function of the user among the `rewards`. With a `pool` its servers generate,
-    which have the weights of `model`. A refiner's claims are judged by `judge`, the lexical one if that is None."""
+    is reported beside it, and so are the user's functions among the `rewards` and what is `measured`. With a `pool` its
+    servers generate, which have the weights of `model`. A refiner's claims are judged by `judge`, the lexical one if
+    that is None."""
 
     model: PreTrainedModel | Served
     tokenizer: PreTrainedTokenizerFast
@@ -105,6 +111,7 @@ class EvalSession:
     draw: tuple[int, ...] = ()
     scorer: str = STRICT.name
     rewards: Sequence[RewardFields] = ()
+    measured: Sequence[PaidScores] = ()
     pool: PoolEngine | None = None
     judge: NamedJudge | None = None
 
@@ -140,6 +147,23 @@ class EvalSession:
             )
         return replace(self, judge=judge)
 
+    def measuring(
+        self,
+        wanted: MeasuredFields,
+        tasks: Sequence[Task],
+        judge_pool: JudgePool,
+        say: Callable[[str], None] = to_stderr,
+    ) -> EvalSession:
+        """The same session, which measures rewards too, after the exams of their judges. Raises SleuthError if they do
+        not fit the tasks or the model, or if a judge cannot be asked or is below its bar."""
+        if unfit := [*unfit_rewards(wanted.reward, cast("Any", environment_of(self.setting.dialect)))]:
+            raise SleuthError(*unfit)
+        require_gradable(wanted.reward, tasks)
+        require_accurate(judges_in((*wanted.reward, *wanted.judged_again)), judge_pool, say)
+        inputs = RewardInputs(dialect=self.setting.dialect, tokenizer=self.tokenizer, judge_pool=judge_pool)
+        tables = {SCORE: wanted.reward, AUDIT_SCORE: wanted.judged_again}
+        return replace(self, measured=[PaidScores.of(name, of, inputs) for name, of in tables.items() if of])
+
     @property
     def server(self) -> Server | None:
         """The server that generates; None if this process does."""
@@ -163,7 +187,8 @@ class EvalSession:
             )
             with ProgressBar(name, len(tasks) * self.samples) as bar:
                 groups = await rollout.groups(tasks, self.setting.env, samples=self.samples, finished=bar.advance)
-        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, self.rewards, self.judge)
+        by = self.rewards, self.judge, self.measured
+        reward = eval_reward_of(self.scorer, self.setting.dialect, self.tokenizer, *by)
         scored_groups = await scored(groups, reward)
         return [pair for group in scored_groups for pair in zip(group.episodes, group.scores, strict=True)]
 

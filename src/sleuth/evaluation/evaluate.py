@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sleuth.answers.answer import SCORE
+from sleuth.answers.answer import AUDIT_SCORE, SCORE
 from sleuth.answers.factory import computes_score, leads_with_score, reward_spec_of
 from sleuth.answers.match import sub_match, token_f1
 from sleuth.answers.suites import QuestionSet, Suite
@@ -22,6 +22,7 @@ from sleuth.evaluation.figures import (
     Record,
     figure,
     figures,
+    is_paid,
     is_score,
     measured_figures,
     record_entries,
@@ -111,18 +112,22 @@ def evaluation(
     """The contents of an evaluation file: figures with intervals, counts of outcomes, the protocol and all records."""
     protocol = session.protocol()
     dialect = session.setting.dialect
-    paid = computes_score(session.rewards, dialect)
+    paid = not session.measured and computes_score(session.rewards, dialect)
     is_scored = paid and not any(reward.compares_answers for reward in session.rewards)
     records = [question_record(episode, score, is_scored=is_scored) for episode, score in answered]
-    reasons = _most_frequent_first(score.note for _, score in answered if score.value is None)
+    reasons = _most_frequent_first(reason for _, score in answered if (reason := _why_missing(score)) is not None)
     measured = measured_figures(records, dialect)
     scores = sorted(filter(is_score, measured), key=lambda key: key != SCORE)
     leads = scores if leads_with_score(session.rewards, dialect) else []
+    if session.measured:
+        kinds = (f"{SCORE}/{reward.kind}" for reward in session.measured[0].rewards)
+        leads = [key for key in (SCORE, AUDIT_SCORE, "audit_gap", *kinds) if key in measured]
+    tables = [table for scores in session.measured for table in scores.rewards] or (session.rewards if paid else ())
     return {
         "name": name,
         "model": model,
         **({"headline": leads} if leads else {}),
-        **({"reward": reward_spec_of(session.rewards).hash} if paid else {}),
+        **({"reward": reward_spec_of(tables).hash} if tables else {}),
         **{key: measured[key].as_json() for key in _led(measured, leads)},
         "outcomes": outcome_counts(records),
         **({"missing_because": reasons} if reasons else {}),
@@ -131,6 +136,12 @@ def evaluation(
         "protocol": protocol.model_dump(mode="json") | {"hash": protocol.hash},
         "records": records,
     }
+
+
+def _why_missing(score: Score) -> str | None:
+    """Why an episode has no score, or not all that should be measured of it; None if nothing is missing."""
+    lacking = (f"{name}: {note}" for name, note in score.notes.items() if is_paid(name))
+    return score.note if score.value is None else next(lacking, None)
 
 
 def _led(figures: Mapping[str, Measured], leads: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from sleuth import family
-from sleuth.answers.answer import SCORE
+from sleuth.answers.answer import AUDIT_SCORE, SCORE
 from sleuth.dialect import Dialect
 from sleuth.evaluation.intervals import Measured, Stratum, bootstrap_mean, bounded_mean, share
 from sleuth.types import Score, StepFigure, Task
@@ -130,12 +130,18 @@ def figure(name: str) -> Figure:
 
 def compared_figures() -> list[str]:
     """The names of the figures that comparisons have, but for scores, whose names depend on the recipe."""
-    return [row.name for row in figures() if row.used in COMPARED and "*" not in row.name and row.name != SCORE]
+    return [row.name for row in figures() if row.used in COMPARED and "*" not in row.name and not is_score(row.name)]
 
 
 def is_score(name: str) -> bool:
     """Whether a figure is what a stage pays, a scorer other than the strict one, a user's function or a part of it."""
-    return name == SCORE or name.startswith("score_")
+    return is_paid(name) or name.startswith("score_")
+
+
+def is_paid(name: str) -> bool:
+    """Whether a figure is what a stage pays, by its judges or an audit judge, or a part of it: only evaluations by the
+    same rewards can be compared in it."""
+    return name.partition("/")[0] in (SCORE, AUDIT_SCORE)
 
 
 def scores_in(tables: Iterable[Iterable[str]]) -> list[str]:
@@ -160,7 +166,7 @@ def measured_figures(records: Sequence[Record], dialect: Dialect) -> dict[str, M
     rows = [row for row in figures() if row.used in ("everywhere", "files") and (row.shared or row.dialects(dialect))]
     if alone := any(row.alone for row in rows):
         rows = [row for row in rows if row.alone or row.shared]
-    rows = [row for row in rows if "*" not in row.name and row.name != SCORE]
+    rows = [row for row in rows if "*" not in row.name and not is_score(row.name)]
     found: dict[str, Measured] = {}
     for row in [*rows, *map(figure, scores_in(records))]:
         population = [record for record in records if row.of(record)]
@@ -172,7 +178,8 @@ def measured_figures(records: Sequence[Record], dialect: Dialect) -> dict[str, M
 
 def record_entries(task: Task, score: Score) -> dict[str, Any]:
     """The entries of a record that figures other than exact match are read from."""
-    found = {name: value for name, value in score.parts.items() if is_score(name)}
+    missing = [part for name in score.notes if is_paid(name) for part in (name.partition("/")[0], name)]
+    found: dict[str, Any] = dict.fromkeys(missing) | {name: score.parts[name] for name in filter(is_score, score.parts)}
     for row in figures():
         if row.value is None and row.used in COMPARED and row.name != "em" and not is_score(row.name):
             found |= row.entry(row.name, task, score)
@@ -195,9 +202,10 @@ def _segments(record: Record, by: Callable[[str], bool]) -> list[Mapping[str, An
 
 
 def _missing(record: Record) -> float:
-    known = record.get(SCORE) if record.get("verdict") == SCORE else record.get("em")
+    if SCORE in record:
+        return float(record[SCORE] is None)
     measured = any(row.alone and row.required and row.name in record for row in figures())
-    return float(known is None and not measured)
+    return float(record.get("em") is None and not measured)
 
 
 def is_kind(kind: str) -> Callable[[Record], bool]:
@@ -269,6 +277,18 @@ FIGURES = (
         required=True,
     ),
     _mean(SCORE, "Score", "What the stage pays, where no answer is compared with golden ones.", unit="reward"),
+    _mean("score/*", "{0}, as paid", "A reward that is paid, or a part that its judge decides.", unit="reward"),
+    _mean("audit_score", "Score by the audit judge", "The same rewards by a judge that is not paid.", unit="reward"),
+    _mean("audit_score/*", "{0}, by the audit judge", "Likewise, one of them or a part.", unit="reward"),
+    _mean(
+        "audit_gap",
+        "Score over that of the audit judge",
+        "How much more the paid judge gives the same answers; it grows where that judge is gamed.",
+        unit="reward",
+        value=lambda record: record[SCORE] - record[AUDIT_SCORE],
+        of=lambda record: None not in (record.get(SCORE), record.get(AUDIT_SCORE)),
+        shared=True,
+    ),
     _mean("score_*/*", "{1} of {0}", "A part of the `Score` that a function of your own returned.", unit="reward"),
     Figure(
         "score_*",

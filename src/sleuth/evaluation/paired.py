@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sleuth.answers.answer import SCORE
-from sleuth.evaluation.figures import Record, figure, figures, question_value, scores_in
+from sleuth.evaluation.figures import Record, figure, figures, is_paid, question_value, scores_in
 from sleuth.evaluation.intervals import Measured, Stratum, mean_of_means, minus
 from sleuth.evaluation.significance import Runs
 
@@ -154,7 +153,7 @@ def _row(key: str, arms: Sequence[str], evaluations: Mapping[str, Evaluation]) -
     return FigureRow(
         key=key,
         measured={arm: measured_of(evaluations[arm].get(key)) for arm in arms},
-        difference=mean_difference(key, *records) if key != SCORE or same_reward(*sides) else None,
+        difference=mean_difference(key, *records) if not is_paid(key) or same_reward(*sides) else None,
     )
 
 
@@ -206,7 +205,9 @@ LEADING = 6
 def leading_figures(*evaluations: Evaluation, others: Iterable[str]) -> list[str]:
     """The figures that evaluations are compared by, the first one first: the score of their stage and its parts, where
     they name these as their headline, and `others`, unless all do. Scores of different rewards are not compared."""
-    named = [key for one in evaluations for key in one.get("headline", ()) if key != SCORE or same_reward(*evaluations)]
+    named = [
+        key for one in evaluations for key in one.get("headline", ()) if not is_paid(key) or same_reward(*evaluations)
+    ]
     return list(dict.fromkeys([*named, *(() if all(one.get("headline") for one in evaluations) else others)]))
 
 

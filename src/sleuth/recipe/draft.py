@@ -37,12 +37,14 @@ def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class Draft:
-    """The merged layers of a recipe. `problems` has a line for each key that could not be set."""
+    """The merged layers of a recipe. `problems` has a line for each key that could not be set; `copied` has keys whose
+    values are copies, of which nothing is reported twice."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.table: dict[str, Any] = {}
         self.problems: list[str] = []
+        self.copied: list[Key] = []
         self._writers: dict[Key, str] = {}
 
     def merge(self, table: Mapping[str, Any], writer: str) -> None:

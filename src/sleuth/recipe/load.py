@@ -29,12 +29,12 @@ from pydantic import Field, ValidationError
 
 from sleuth.own.families import use
 from sleuth.own.functions import resolved
-from sleuth.recipe.draft import Draft, emit_value, read_toml
+from sleuth.recipe.draft import Draft, dotted, emit_value, read_toml
 from sleuth.recipe.judges import JudgeFields, JudgeTable, TeacherRecipe
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
 from sleuth.recipe.renamed import renamed_keys
-from sleuth.recipe.rewards import RewardFields, RewardTable
+from sleuth.recipe.rewards import MeasuredFields, RewardTable
 from sleuth.recipe.shipped import (
     ShippedRecipe,
     described,
@@ -64,7 +64,24 @@ def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), loo
     draft.table = resolve_functions(draft.table, history["files"])
     draft.table["resolved_from"] = history
     _use_named(draft)
+    _copy_rewards(draft)
     return read_table(draft, Recipe, look)
+
+
+def _copy_rewards(draft: Draft) -> None:
+    """Writes the rewards of another stage where a stage names it, `reward = "grpo"`."""
+    listed = draft.table.get("stage")
+    stages = [one if isinstance(one, dict) else {} for one in listed] if isinstance(listed, list) else []
+    paid = {one.get("name", one.get("kind")): one["reward"] for one in stages if isinstance(one.get("reward"), list)}
+    for at, stage in enumerate(stages):
+        if isinstance(name := stage.get("reward"), str):
+            key = "stage", at, "reward"
+            if name not in paid:
+                names = ", ".join(map(str, paid)) or "none"
+                why = f"{dotted(key)} = {emit_value(name)}: no stage of that name has rewards; there are {names}"
+                draft.problems.append(f"{draft.writer_of(key)}: {why}")
+            stage["reward"] = paid.get(name, [])
+            draft.copied.append(key)
 
 
 def _use_named(draft: Draft) -> None:
@@ -253,7 +270,7 @@ class JudgeFile(PartFile):
     """The judge."""
 
 
-class RewardFile(PartFile):
+class RewardFile(PartFile, MeasuredFields):
     """A reward file."""
 
     reward: Annotated[Row[RewardTable], Field(min_length=1)]
@@ -272,9 +289,9 @@ def load_judge(path: Path, look: Look | None = None) -> JudgeFields:
     return _load_part(path, JudgeFile, look).judge
 
 
-def load_rewards(path: Path, look: Look | None = None) -> tuple[RewardFields, ...]:
-    """The `[[reward]]` tables of a reward file; raises likewise."""
-    return _load_part(path, RewardFile, look).reward
+def load_rewards(path: Path, look: Look | None = None) -> RewardFile:
+    """The `[[reward]]` tables of a reward file, and its `[audit_judge]`; raises likewise."""
+    return _load_part(path, RewardFile, look)
 
 
 def load_teacher(path: Path, look: Look | None = None) -> TeacherRecipe:

@@ -50,6 +50,7 @@ def read_table(draft: Draft, model: type[Model], look: Look | None = None) -> Mo
         wrong = _wrong_values(error, draft.table, model)
         table = _as_far_as_right(model, draft.table, wrong)
     found = [*wrong.items(), *_unfit(table, complete=not wrong), *(looked_for(table, look) if look else ())]
+    found = [one for one in found if one[0][:3] not in draft.copied] or found
     lines = [" ".join(f"{draft.writer_of(key)}: {sentence}".splitlines()) for key, sentence in found]
     if draft.problems or lines:
         raise SleuthError(*draft.problems, *lines)

@@ -84,6 +84,8 @@ class RewardFields(JudgedFields):
     """Published methods that it follows, by their names in `sleuth.runs.model_card.METHODS`."""
     figures: ClassVar[tuple[StepFigure, ...]] = ()
     """The parts of its scores, as `metrics.jsonl` names their means, and what each means."""
+    judged_parts: ClassVar[tuple[str, ...]] = ()
+    """The parts that depend on its judge, which evaluations of what was paid have too."""
 
     weight: PositiveFloat = 1.0
     """Factor of this reward in the sum."""
@@ -235,3 +237,31 @@ def clashing_figures(rewards: Sequence[StrictModel]) -> Iterator[str]:
 
 RewardTable = Annotated[RewardFields, OneOf("rewards")]
 """One `[[stage.reward]]`."""
+
+
+class MeasuredFields(StrictModel):
+    """What an evaluation measures of rewards, whether they are paid or not."""
+
+    reward: Row[RewardTable] = ()
+    """Rewards to measure on these questions, by their judges: their sum as the figure `score`, each of them and their
+    parts as `score/NAME`. `reward = "grpo"` copies those of the stage of that name: what it pays."""
+    audit_judge: JudgeTable | None = None
+    """Another judge of the same rewards, which is never paid: `audit_score` and `audit_score/NAME`. Where `score` rises
+    and this does not, the paid judge is gamed."""
+
+    @property
+    def judged_again(self) -> tuple[RewardFields, ...]:
+        """The rewards with the audit judge in the place of theirs; none without one."""
+        judge = {"judge": self.audit_judge}
+        rewards = self.reward if self.audit_judge is not None else ()
+        return tuple(reward.model_copy(update=judge) if reward.judges() else reward for reward in rewards)
+
+    @combination
+    def _audit_fits(self) -> Iterator[str]:
+        if self.audit_judge is not None and not any(reward.judges() for reward in self.reward):
+            yield "audit_judge has nothing to judge: add a reward that asks a judge, or remove it"
+        for index, reward in enumerate(self.judged_again):
+            if reward == self.reward[index] and reward.judges():
+                yield f"audit_judge is reward.{index}.judge itself: name another judge, or remove it"
+            for check in reward.combinations():
+                yield from (f"audit_judge cannot stand in for reward.{index}.judge: {line}" for line in check(reward))

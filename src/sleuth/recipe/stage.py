@@ -13,7 +13,7 @@ from sleuth.host.memory import DEFAULT_SLOTS, require_amount
 from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
 from sleuth.recipe.judges import JudgedFields, JudgeFields
-from sleuth.recipe.rewards import AnswerSize, ModelCalls
+from sleuth.recipe.rewards import AnswerSize, MeasuredFields, ModelCalls, unfit_rewards
 from sleuth.recipe.strict import Name, StrictModel, combination
 from sleuth.types import SleuthError, Task
 
@@ -156,11 +156,11 @@ class EvaluationFields(SampledRecipe, StageFields):
         return data.limit
 
     def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
-        for reward in getattr(self, "reward", ()):
+        for reward in (*getattr(self, "reward", ()), *getattr(self, "judged_again", ())):
             yield from reward.calls_for((self.asked or 0) * self.samples_of_each * self.arms, size)
 
 
-class EvaluateRecipe(EvaluationFields):
+class EvaluateRecipe(EvaluationFields, MeasuredFields):
     """Answers questions with the current model and writes `eval/NAME.json`; for a suite, `eval/NAME@SET.json` for each
     set, and their mean in `eval/NAME.json`."""
 
@@ -180,6 +180,9 @@ class EvaluateRecipe(EvaluationFields):
     env: QuestionEnvTable | None = None
     """The environment; absent: that of the nearest `grpo` stage, so that evaluation matches training."""
 
+    def judges(self) -> tuple[JudgeFields, ...]:
+        return (*super().judges(), *([self.audit_judge] if self.audit_judge is not None else []))
+
     def lengths(self, recipe: Recipe, index: int) -> Lengths:
         env, context = recipe.env_and_context(index)
         return env.lengths(context, None)
@@ -188,10 +191,11 @@ class EvaluateRecipe(EvaluationFields):
         """Without a `grpo` stage it needs an environment of its own, and its forced searches need one that searches."""
         missing = [key for key in ("env", "context") if getattr(self, key) is None and not recipe.question_stages()]
         yield from (f"stage.{index}.{key} is missing, and no grpo stage of questions has one" for key in missing)
-        if self.forced_search_arm and not missing:
-            env: Any = recipe.env_and_context(index)[0]
-            if not hasattr(env, "forced_search") or env.searches == 0 or env.closed_book:
-                yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"
+        env: Any = None if missing else recipe.env_and_context(index)[0]
+        yield from (f"stage.{index}.{line}" for line in (unfit_rewards(self.reward, env) if env else ()))
+        searching = env is None or (hasattr(env, "forced_search") and env.searches != 0 and not env.closed_book)
+        if self.forced_search_arm and not searching:
+            yield f"stage.{index}.forced_search_arm = true needs an env with searches of 1 or more"
 
     @property
     def arms(self) -> int:

@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from sleuth.recipe.draft import Draft
+from sleuth.recipe.draft import Draft, emit_value
 from sleuth.recipe.load import load_recipe, read_draft
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, StageFields
@@ -30,6 +30,8 @@ class ArmRecipe(StrictModel):
     """Name of the arm, in the table and as a folder."""
     stages: Annotated[Row[str], Field(min_length=1)]
     """Its stages in order, each as RECIPE:NAME; the recipe's path is relative to this file."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Keys of these stages that differ in this arm, such as `{ "grpo.reward.1.weight" = 5.0 }`."""
 
 
 class ArmTableRecipe(StrictModel):
@@ -145,8 +147,11 @@ def shared_stage_count(one: Recipe, other: Recipe) -> int:
 
 def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, overrides: dict[str, str]) -> Draft:
     """The recipe of an arm, unchecked."""
-    found = [_stage(reference, path, where, overrides) for reference in arm.stages]
+    own = {f"{key}={emit_value(value)}": _stage_of(f"{key}=") for key, value in arm.set.items()}
+    found = [_stage(reference, path, where, own | overrides) for reference in arm.stages]
     stages = [stage for stage, _ in found]
+    if unknown := [key for key, name in own.items() if name not in {stage.name for stage in stages}]:
+        raise SleuthError(*(f"{where}: set: {key}: should be STAGE.KEY of a stage of this arm" for key in unknown))
     if recipe.table.evaluation not in (stage.name for stage in stages):
         named = ", ".join(stage.name for stage in stages)
         raise SleuthError(
@@ -159,12 +164,14 @@ def _draft(recipe: SweepRecipe, arm: ArmRecipe, where: str, path: Path, override
         "seed": recipe.seeds[0],
         "families": [*dict.fromkeys(name for _, families in found for name in families)],
         "stage": stages,
-        "resolved_from": {"files": [str(path)], "set": [*overrides]},
+        "resolved_from": {"files": [str(path)], "set": [*own, *overrides]},
     }
     return draft
 
 
-def _stage(reference: str, path: Path, where: str, overrides: dict[str, str]) -> tuple[StageFields, Sequence[str]]:
+def _stage(
+    reference: str, path: Path, where: str, overrides: Mapping[str, str | None]
+) -> tuple[StageFields, Sequence[str]]:
     """The stage named by `reference`, such as `careless.toml:pretraining`, and the families of its recipe."""
     file, colon, name = reference.rpartition(":")
     if not colon or not file:

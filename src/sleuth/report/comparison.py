@@ -8,11 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sleuth.answers.answer import SCORE
 from sleuth.answers.failures import Mode, mode_counts, transitions
 from sleuth.episodes.protocol import HISTORY
 from sleuth.episodes.protocol_differences import differences
-from sleuth.evaluation.figures import compared_figures, figure, scores_in
+from sleuth.evaluation.figures import compared_figures, figure, is_paid, scores_in
 from sleuth.evaluation.intervals import Measured
 from sleuth.evaluation.paired import (
     Record,
@@ -169,7 +168,7 @@ def compare(
     leads = leading_figures(*evaluations, others=["em"])
     scores = scores_in(record for arm in arms for record in matched.records(arm.name))
     alike = same_reward(*evaluations)
-    keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if key != SCORE or alike]
+    keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if not is_paid(key) or alike]
     keys = [key for key in keys if figures is None or key in figures]
     compared: dict[str, dict[str, Compared]] = {}
     for done, key in enumerate(keys, start=1):

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sleuth.answers.factory import answer_scorer_of
+from sleuth.answers.factory import answer_scorer_of, require_gradable, require_judges
 from sleuth.answers.suites import eval_tasks, load_suite
 from sleuth.data.questions import select_tasks
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
+from sleuth.judges.factory import JudgePool
 from sleuth.recipe.stage import EvaluateRecipe
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.training.engines import evaluation_pool
@@ -26,6 +27,8 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
     env, longest = inputs.recipe.env_and_context(inputs.index)
     tasks = eval_tasks(stage.data)
     inputs.setting(stage.data, env, tasks, longest)
+    require_gradable(stage.reward, tasks)
+    require_judges((*stage.reward, *stage.judged_again))
     inputs.require_cache(stage, longest)
     return tasks
 
@@ -45,39 +48,41 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
     rewards = context.recipe.rewards_for(context.index)
     pool = evaluation_pool(context, model, tokenizer, longest)
-    for name, arm in missing.items():
-        session = EvalSession(
-            model=model,
-            tokenizer=tokenizer,
-            setting=arm.setting(tokenizer, tasks),
-            context=longest,
-            slots=stage.slots,
-            cache_memory=stage.cache_memory,
-            temperature=stage.temperature,
-            seed=context.recipe.seed,
-            scorer=answer_scorer_of(rewards),
-            rewards=rewards,
-            pool=pool,
-        )
-        with context.folder.costing(stage.name, "asking"):
-            if suite is not None:
-                contents = ask_suite(
-                    session,
-                    suite,
-                    name=name,
-                    model=context.model,
-                    write=partial(store_eval, context),
-                    stored=partial(stored_eval, context),
-                )
-            else:
-                answered = session.ask(tasks, f"evaluate {name}")
-                contents = evaluation(answered, session, name=name, model=context.model)
-        if (line := missing_line(contents)) is not None:
-            context.folder.say(f"evaluate {name}: {line}")
-            if all_missing(contents):
-                raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
-        store_eval(context, name, contents)
-        context.folder.say(evaluation_line(name, contents))
+    with JudgePool(context.folder.verdicts) as judge_pool:
+        for name, arm in missing.items():
+            session = EvalSession(
+                model=model,
+                tokenizer=tokenizer,
+                setting=arm.setting(tokenizer, tasks),
+                context=longest,
+                slots=stage.slots,
+                cache_memory=stage.cache_memory,
+                temperature=stage.temperature,
+                seed=context.recipe.seed,
+                scorer=answer_scorer_of(rewards),
+                rewards=rewards,
+                pool=pool,
+            )
+            session = session.measuring(stage, tasks, judge_pool, context.folder.say)
+            with context.folder.costing(stage.name, "asking"):
+                if suite is not None:
+                    contents = ask_suite(
+                        session,
+                        suite,
+                        name=name,
+                        model=context.model,
+                        write=partial(store_eval, context),
+                        stored=partial(stored_eval, context),
+                    )
+                else:
+                    answered = session.ask(tasks, f"evaluate {name}")
+                    contents = evaluation(answered, session, name=name, model=context.model)
+            if (line := missing_line(contents)) is not None:
+                context.folder.say(f"evaluate {name}: {line}")
+                if all_missing(contents):
+                    raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
+            store_eval(context, name, contents | judge_pool.figures())
+            context.folder.say(evaluation_line(name, contents))
     return Path(context.model)
 
 
