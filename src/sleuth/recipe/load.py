@@ -273,7 +273,7 @@ class JudgeFile(PartFile):
 class RewardFile(PartFile, MeasuredFields):
     """A reward file."""
 
-    reward: Annotated[Row[RewardTable], Field(min_length=1)]
+    reward: Annotated[Row[RewardTable], Field(min_length=1)]  # pyright: ignore[reportGeneralTypeIssues]
     """The rewards; the score is their weighted sum."""
 
 
