@@ -26,6 +26,8 @@ from sleuth.recipe.data import PlayedQuestionsRecipe
 from sleuth.recipe.published import PublishedRow, read_system, system_names
 from sleuth.report.published import published_table
 from sleuth.runs.metrics import MetricsFile
+from sleuth.think.tables import ThoughtTextRecipe
+from sleuth.think.thoughts import thought_documents
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +103,7 @@ def test_what_the_hub_has_is_told_with_size_and_licence_and_a_prompt_comes_with_
 
 
 def test_rows_in_the_published_layouts_are_the_same_questions_and_evidence(world: Path, tmp_path: Path) -> None:
-    for name in ("qa_train", "qa_test", "refiner_train", "refiner_test"):
+    for name in ("qa_train", "qa_test", "refiner_train", "refiner_test", "hasty_train"):
         (tmp_path / f"{name}.jsonl").write_bytes((world / f"{name}.jsonl").read_bytes())
     write_published_rows(tmp_path)
     ours = load_questions(world / "qa_train.jsonl")
@@ -122,6 +124,12 @@ def test_rows_in_the_published_layouts_are_the_same_questions_and_evidence(world
         envs = [RefineEnv(task, REFINERS["thinking"], read_prompt("bare")) for task in (one, other)]
         texts = ["".join(piece.text for piece in asyncio.run(env.open()).pieces) for env in envs]
         assert texts[0] == texts[1]
+    hasty, companion = (
+        ThoughtTextRecipe(kind="thoughts", texts=file)
+        for file in (world / "hasty_train.jsonl", tmp_path / "companion/train.jsonl")
+    )
+    shown = [[(one.text, one.thoughts) for one in thought_documents(data)] for data in (hasty, companion)]
+    assert shown[0] == shown[1]
 
 
 def test_a_row_has_its_published_interval_and_ours_where_it_was_measured(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from sleuth.data.rows import read_rows
 from sleuth.episodes.library import read_prompt
 from sleuth.host.atomic import replacing_file
+from sleuth.think.splicing import insert_thoughts
+from sleuth.types import Thought
 
 SOURCES = {"one_hop": "nq", "two_hop": "hotpotqa"}
 """The set that a kind of question stands for."""
@@ -18,7 +20,8 @@ Row = Mapping[str, Any]
 
 def write_published_rows(world: Path) -> None:
     """Writes, beside the world's own files: `nq_hotpotqa_train/train.parquet` as Search-R1's, `sets/nq/test.jsonl` and
-    `sets/hotpotqa/dev.jsonl` as FlashRAG's, `refiner_rl/train.jsonl` and `test.jsonl` as the refiners' rows."""
+    `sets/hotpotqa/dev.jsonl` as FlashRAG's, `refiner_rl/train.jsonl` and `test.jsonl` as the refiners' rows, and
+    `companion/train.jsonl` as the companion set of thoughts."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -38,6 +41,8 @@ def write_published_rows(world: Path) -> None:
     for split in ("train", "test"):
         made = (_refined(row) for _, row in read_rows(world / f"refiner_{split}.jsonl"))
         _write_lines(world / "refiner_rl" / f"{split}.jsonl", made)
+    shown = (_companion(row) for _, row in read_rows(world / "hasty_train.jsonl"))
+    _write_lines(world / "companion" / "train.jsonl", shown)
 
 
 def _search_r1(row: Row) -> dict[str, Any]:
@@ -63,6 +68,13 @@ def _refined(row: Row) -> dict[str, Any]:
     applicable = {"citation_score_applicable": row["answerable"]}
     metadata = {"sample_id": row["id"], "tool_query": row["question"], "citation_metrics": applicable}
     return {"conversations": turns, "metadata": metadata, "rubrics": json.dumps(row["rubrics"])}
+
+
+def _companion(row: Row) -> dict[str, Any]:
+    thoughts = [Thought(at=thought["at"], text=thought["text"]) for thought in row["thoughts"]]
+    copied = insert_thoughts(row["text"], thoughts)
+    texts = {"raw_text": row["text"], "augmented_text": copied, "thought_count": len(thoughts)}
+    return {"id": row["id"], "split": "train", **texts}
 
 
 def _write_lines(file: Path, rows: Iterator[Row]) -> None:

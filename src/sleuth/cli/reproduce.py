@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from sleuth.cli.app import PAUSED
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import Column, print_columns, show
 from sleuth.types import SleuthError
@@ -166,7 +167,8 @@ def _train(run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], p
     if ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
         options = ["--run", str(place), *(part for text in settings for part in ("--set", text))]
-        if status := subprocess.run([*launcher, "--", "sleuth", verb, str(file), *options], check=False).returncode:
+        status = subprocess.run([*launcher, "--", "sleuth", verb, str(file), *options], check=False).returncode
+        if status and (verb, status) != ("sweep", PAUSED):
             raise typer.Exit(status)
     elif verb == "train":
         from sleuth.cli.train import train
@@ -175,7 +177,11 @@ def _train(run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], p
     else:
         from sleuth.cli.sweep import sweep
 
-        sweep(file, settings, place)
+        try:
+            sweep(file, settings, place)
+        except typer.Exit as ended:
+            if ended.exit_code != PAUSED:  # arms that missed their gate are measured as far as they came
+                raise
 
 
 def _write_table(
