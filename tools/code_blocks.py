@@ -266,6 +266,7 @@ def _validation_problems(table: Mapping[str, Any], model: type[BaseModel]) -> li
             for problem in error.errors()
             if problem["type"] not in ("missing", "union_tag_not_found")
             and not (problem["type"] == "tuple_type" and isinstance(problem["input"], dict))
+            and not (problem["loc"][-1:] == ("reward",) and isinstance(problem["input"], str))  # those of another stage
             and not (problem["type"] == "too_short" and problem["input"])  # no entry is complete
         ]
     return []
