@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_797,
     "cite": 3_422,
-    "cli": 3_882,
+    "cli": 3_910,
     "convert": 1_227,
     "data": 2_261,
     "dialect.py": 251,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_438,
     "render.py": 393,
     "report": 2_453,
-    "retrieval": 2_450,
+    "retrieval": 2_560,
     "rollout.py": 241,
     "runs": 3_444,
     "search": 2_802,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 341
+FILES = 342
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
