@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.memory import field_bytes, give_back_freed
 from sleuth.retrieval.corpus import PassageFileWriter, read_corpus
-from sleuth.retrieval.costs import Storage
-from sleuth.retrieval.quantising import add_rows, trained_index
+from sleuth.retrieval.costs import Storage, lists_for
+from sleuth.retrieval.quantising import add_rows, empty_index, trained_index
 from sleuth.retrieval.vectors import FlatWriter, VectorSearch, load_faiss, mapped_rows, open_search
 
 WIDTH, DIRECTIONS, CENTRES = 768, 64, 10_000
@@ -35,6 +35,7 @@ SPREAD, MOVED, NOISE = 0.5, 0.25, 0.02
 BLOCK, K = 20_000, 3
 PART = 4  # the first of so many parts of the vectors is measured by itself
 LOOK_EVERY = 0.02  # seconds between looks at the memory
+DRAWN = 10_000  # rows that codes are trained on, at least
 ENCODED, READ = 96, 20_000  # passages
 
 
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=256)
     parser.add_argument("--alone", type=int, default=64, help="of these so many one by one (64)")
     parser.add_argument("--together", type=int, default=128, help="queries of one search at most (128)")
+    parser.add_argument("--drawn", action="store_true", help="centroids are rows that are drawn: seconds, not minutes")
     parser.add_argument("--encoder", help="a sentence encoder's folder")
     parser.add_argument("--corpus", type=Path)
     parser.add_argument("--out", type=Path, help="JSON")
@@ -74,17 +76,17 @@ def main() -> None:
         report(measured("flat", file, search, queries, options.alone, options.together, best[-1], best[-1]))
     storage: Storage
     for storage in options.storages:
-        for built, target in quantised(files[1], options.folder, storage):
+        for built, target in quantised(files[1], options.folder, storage, drawn=options.drawn):
             search, exact = open_search(target), best[target.name.startswith("all")]
             found = rows_found(search, queries, options.together)
             report(measured(storage, target, search, queries, options.alone, options.together, exact, found) | built)
 
 
-def quantised(flat: Path, folder: Path, storage: Storage) -> Iterator[tuple[dict[str, float], Path]]:
+def quantised(flat: Path, folder: Path, storage: Storage, *, drawn: bool) -> Iterator[tuple[dict[str, float], Path]]:
     """What building took, and the file: of the first part of the rows, with the centroids of all, and of all."""
     rows, taken = mapped_rows(flat), dict[str, float]()
-    with timed(taken, "train"):
-        index = trained_index(rows, storage)
+    with timed(taken, "drawn" if drawn else "train"):
+        index = drawn_index(rows, storage) if drawn else trained_index(rows, storage)
     part = len(rows) // PART
     for name, some in (("part", rows[:part]), ("all", rows[part:])):
         with timed(taken, "add"):
@@ -93,6 +95,15 @@ def quantised(flat: Path, folder: Path, storage: Storage) -> Iterator[tuple[dict
         with timed(taken, "write"):
             load_faiss().write_index(index, str(target))
         yield dict(taken), target
+
+
+def drawn_index(rows: np.ndarray, storage: Storage) -> Any:
+    """An empty index whose centroids are rows: it costs as much to fill and to search as a trained one."""
+    index = empty_index(WIDTH, lists_for(len(rows)), storage)
+    drawn = np.sort(np.random.default_rng(2).choice(len(rows), max(index.nlist, DRAWN), replace=False))
+    index.quantizer.add(rows[drawn[:: len(drawn) // index.nlist][: index.nlist]])
+    index.train(rows[drawn])  # of the codes alone
+    return index
 
 
 @contextmanager
@@ -220,7 +231,7 @@ def measured(
         "recall_at_3": round(float(np.mean([len(a & b) / K for a, b in zip(best, found, strict=True)])), 4),
         "alone_cpu_s": round(float(np.mean(seconds)), 5),
         "alone_p99_cpu_s": round(float(np.quantile(seconds, 0.99)), 5),
-        "together": together,
+        "together": min(together, len(queries)),
         "together_cpu_s": round(worked / len(queries), 5),
     }
 

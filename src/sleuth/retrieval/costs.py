@@ -17,14 +17,16 @@ NUMBERS_PER_PART = 4  # of product quantisation: one byte stands for so many num
 ROW_NUMBER = 8  # bytes beside a quantised vector
 WIDTH, TOGETHER = 768, 128  # of the measurements: numbers of a vector, and queries of a merged scan
 PASSAGE_SECONDS, QUERY_SECONDS = 0.45, 0.07  # of a thread, to encode one with 12 layers of 768 numbers, as E5-base's
+SAMPLES, GROWTH = 2.15, 1.25  # memory over that of the rows that are trained on, and over that of lists while they grow
 BM25_MEMORY = 1_177_000_000  # building 5 million passages, with mapped files; hardly more than for one million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Seconds of one thread for a million passages of `WIDTH` numbers: `once` a scan and for each `query` in it, to
-    `train` 4,096 centroids and to `add` passages to their lists, or to words."""
+    `train` 4,096 centroids and to `add` passages to their lists, or to words; and for each `call`, of any size."""
 
+    call: float = 0.0
     once: float = 0.0
     query: float
     train: float = 0.0
@@ -32,9 +34,9 @@ class Rates:
 
 
 RATES = {
-    "flat": Rates(once=0.39, query=0.0157),
-    "ivf-sq8": Rates(query=1 / 59.8),
-    "ivf-pq": Rates(query=1 / 59.8),
+    "flat": Rates(once=0.264, query=0.0124),
+    "ivf-sq8": Rates(call=0.0017, query=0.0095, train=183, add=63),
+    "ivf-pq": Rates(call=0.0017, query=0.011, train=206, add=80),
     "bm25": Rates(query=1 / 500, add=105),
 }
 """By the storage of an index card, or `bm25`. `python -m benchmarks.quantised` measures them."""
@@ -57,7 +59,8 @@ class IndexCost:
 def search_seconds(storage: str, passages: int, *, width: int = WIDTH, together: int = 1) -> float:
     """Thread-seconds of one query, without encoding it, where `together` queries share a scan. Raises KeyError for
     the storage of another tool."""
-    return _millions(storage, passages, width) * (RATES[storage].once / together + RATES[storage].query)
+    rates = RATES[storage]
+    return rates.call / together + _millions(storage, passages, width) * (rates.once / together + rates.query)
 
 
 def index_cost(storage: str, passages: int, width: int = WIDTH) -> IndexCost:
@@ -67,13 +70,13 @@ def index_cost(storage: str, passages: int, width: int = WIDTH) -> IndexCost:
     quantised = passages * row + 4 * width * lists if row else 0
     vectors = quantised or (flat if storage == "flat" else 0)
     text = passages * (DENSE_BYTES if vectors else BM25_BYTES)
-    sample = 4 * width * lists * ROWS_PER_LIST
+    sample, filled = 4 * width * lists * ROWS_PER_LIST, lists / MAX_LISTS if quantised else 1
     return IndexCost(
         disk=text + vectors,
         peak_disk=text + vectors + (flat if quantised else 0),
-        build=quantised + sample if quantised else 0 if vectors else BM25_MEMORY,
+        build=int(max(SAMPLES * sample, GROWTH * quantised)) if quantised else 0 if vectors else BM25_MEMORY,
         load=vectors or text,
-        work=RATES[storage].train * (lists / MAX_LISTS) ** 2 + RATES[storage].add * _millions(storage, passages, width),
+        work=filled * (RATES[storage].train * filled + RATES[storage].add * _millions(storage, passages, width)),
         alone=search_seconds(storage, passages, width=width),
         together=search_seconds(storage, passages, width=width, together=TOGETHER),
     )

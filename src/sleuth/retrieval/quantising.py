@@ -29,14 +29,13 @@ def quantise(flat: Path, target: Path, storage: Storage = "ivf-sq8") -> None:
 
 def trained_index(rows: np.ndarray, storage: Storage) -> Any:
     """An empty IVF index for (count, width) rows, with centroids of a sample of them."""
-    faiss = load_faiss()
     count, width = rows.shape
     if storage == "ivf-pq" and count < PQ_CENTROIDS:
         raise SleuthError(
             f"--vectors ivf-pq needs {PQ_CENTROIDS} passages to train on, and there are {count}; use ivf-sq8 or flat"
         )
     lists = lists_for(count)
-    index = _empty(faiss, width, lists, storage)
+    index = empty_index(width, lists, storage)
     sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
     return index
@@ -94,7 +93,9 @@ def _neighbours(search: VectorSearch, queries: np.ndarray, own: np.ndarray) -> l
     return [set(rows[:DEPTH]) for rows in others]
 
 
-def _empty(faiss: Any, width: int, lists: int, storage: Storage) -> Any:
+def empty_index(width: int, lists: int, storage: Storage) -> Any:
+    """An IVF index that is not trained."""
+    faiss = load_faiss()
     lists_by, metric = faiss.IndexFlatIP(width), faiss.METRIC_INNER_PRODUCT
     if storage == "ivf-sq8":
         return faiss.IndexIVFScalarQuantizer(lists_by, width, lists, faiss.ScalarQuantizer.QT_8bit, metric)
