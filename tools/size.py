@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_438,
     "render.py": 393,
     "report": 2_453,
-    "retrieval": 2_564,
+    "retrieval": 2_567,
     "rollout.py": 241,
     "runs": 3_444,
     "search": 2_802,

@@ -17,7 +17,7 @@ NUMBERS_PER_PART = 4  # of product quantisation: one byte stands for so many num
 ROW_NUMBER = 8  # bytes beside a quantised vector
 WIDTH, TOGETHER = 768, 128  # of the measurements: numbers of a vector, and queries of a merged scan
 PASSAGE_SECONDS, QUERY_SECONDS = 0.45, 0.07  # of a thread, to encode one with 12 layers of 768 numbers, as E5-base's
-SAMPLES, GROWTH = 2.15, 1.25  # memory over that of the rows that are trained on, and over that of lists while they grow
+SAMPLES, GROWTH = 2.15, 1.45  # memory over that of the rows that are trained on, and over that of lists while they grow
 BM25_MEMORY = 1_177_000_000  # building 5 million passages, with mapped files; hardly more than for one million
 
 
@@ -35,8 +35,8 @@ class Rates:
 
 RATES = {
     "flat": Rates(once=0.264, query=0.0124),
-    "ivf-sq8": Rates(call=0.0017, query=0.0095, train=183, add=63),
-    "ivf-pq": Rates(call=0.0017, query=0.011, train=206, add=80),
+    "ivf-sq8": Rates(call=0.0017, query=0.005, train=183, add=63),
+    "ivf-pq": Rates(call=0.0014, query=0.0047, train=206, add=80),
     "bm25": Rates(query=1 / 500, add=105),
 }
 """By the storage of an index card, or `bm25`. `python -m benchmarks.quantised` measures them."""
@@ -59,8 +59,11 @@ class IndexCost:
 def search_seconds(storage: str, passages: int, *, width: int = WIDTH, together: int = 1) -> float:
     """Thread-seconds of one query, without encoding it, where `together` queries share a scan. Raises KeyError for
     the storage of another tool."""
-    rates = RATES[storage]
-    return rates.call / together + _millions(storage, passages, width) * (rates.once / together + rates.query)
+    rates, lists = RATES[storage], lists_for(passages) if storage.startswith("ivf") else 0
+    centroids = search_seconds("flat", lists, width=width) if lists else 0.0  # each query looks at all
+    return (
+        centroids + rates.call / together + _millions(storage, passages, width) * (rates.once / together + rates.query)
+    )
 
 
 def index_cost(storage: str, passages: int, width: int = WIDTH) -> IndexCost:
