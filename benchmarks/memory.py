@@ -11,12 +11,12 @@ CLEAR = Path("/proc/self/clear_refs")
 
 def resident_bytes(process: int | str = "self") -> int:
     """The resident bytes now."""
-    return _field("VmRSS", process)
+    return field_bytes("VmRSS", process)
 
 
 def peak_bytes() -> int:
     """The peak resident bytes of this process, since the start or since `forget_peak`."""
-    return _field("VmHWM", "self")
+    return field_bytes("VmHWM", "self")
 
 
 def forget_peak() -> None:
@@ -30,7 +30,8 @@ def give_back_freed() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-def _field(name: str, process: int | str) -> int:
+def field_bytes(name: str, process: int | str = "self") -> int:
+    """The bytes of a field of its status: `RssAnon` are those that no file is mapped to."""
     status = Path(f"/proc/{process}/status").read_text()
     [line] = [line for line in status.splitlines() if line.startswith(name)]
     return int(line.split()[1]) * 1024

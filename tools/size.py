@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_827,
     "cite": 3_424,
-    "cli": 4_496,
+    "cli": 4_542,
     "convert": 1_227,
     "data": 2_333,
     "dialect.py": 251,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_636,
     "render.py": 393,
     "report": 2_623,
-    "retrieval": 2_478,
+    "retrieval": 2_594,
     "rollout.py": 241,
     "runs": 3_422,
     "search": 2_819,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 346
+FILES = 347
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

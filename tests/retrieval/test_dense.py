@@ -11,12 +11,12 @@ import pytest
 from corpora import PASSAGES, WriteCorpus, towns
 
 from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.costs import Storage
 from sleuth.retrieval.dense import Dense, DenseWriter, adopt_vectors, build_dense
 from sleuth.retrieval.encoder import Encoder, encoder_card
 from sleuth.retrieval.hybrid import Hybrid, build_hybrid, fuse
 from sleuth.retrieval.index_card import EncoderCard
 from sleuth.retrieval.open_index import open_index
-from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import FlatWriter, open_vectors
 from sleuth.types import Passage, SleuthError
 

@@ -48,14 +48,16 @@ def get(
     encoder: Annotated[
         str | None, Option(metavar="MODEL", help="dense: the encoder of the vectors. [default: the published one]")
     ] = None,
+    plan: Annotated[bool, Option("--plan", help="Only print what each kind of index costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Download a corpus with its index, or a test set, by name.
 
-    Says what it needs on disk first; the same command goes on with what a broken download left. A corpus ends with an
+    Says what it needs first; the same command goes on with what a broken download left. A corpus ends with an
     index, its recall on 1,000 questions, and the lines for a recipe. With --from nothing is downloaded.
     """
     from sleuth.data.catalogue import find_entry
+    from sleuth.retrieval.costs import index_plan
 
     if name is None:
         return _list(as_json)
@@ -63,9 +65,12 @@ def get(
     place = folder / "index" if folder else entry.index(kind)
     folder = folder or Path("data") / name
     if not entry.is_corpus:
-        given = {"--from": files, "--questions": questions, "--encoder": encoder}
+        given = {"--from": files, "--questions": questions, "--encoder": encoder, "--plan": plan or None}
         require_unset(given | {"--kind": kind if kind != "bm25" else None}, f"is for a corpus, and {name} is questions")
         return _get_questions(entry, folder, as_json)
+    if plan:
+        record, lines = index_plan(entry.passages, entry.width)
+        return show(as_json, record, *lines)
     if kind == "bm25":
         require_unset({"--encoder": encoder}, "is for vectors; add --kind dense")
     record = _get_corpus(entry, folder, place, kind, files or [], questions, encoder)
@@ -121,6 +126,7 @@ def _get_corpus(
     from sleuth.data.questions import load_questions
     from sleuth.data.rows import FORMATS
     from sleuth.retrieval.bm25 import build_index
+    from sleuth.retrieval.costs import index_plan
     from sleuth.retrieval.open_index import open_index
     from sleuth.retrieval.vectors import load_faiss
     from sleuth.runs.progress import progress_bar
@@ -136,6 +142,7 @@ def _get_corpus(
             raise SleuthError("--kind dense --from: name the faiss file of the corpus too, or all its parts")
     else:
         typer.echo(f"{entry.name}: {needed.line(folder)}", err=True)
+        typer.echo("\n".join(index_plan(entry.passages, entry.width)[1]), err=True)
         corpus = download(needed.corpus, folder, progress_bar)
         vectors = fetch_vectors(needed.vectors, folder, progress_bar) if dense else None
         if tasks is None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 FEW_PASSAGES = 50_000
 """Below that vectors stay exact by default: they take little memory, and quantised ones are not searched faster."""
+
+TRIED = 32
+"""Passages that `--plan` encodes: one batch."""
 
 
 def index(
@@ -63,6 +69,7 @@ def index(
     remove: Annotated[
         bool, Option("--remove", help="Remove passages: CORPUS has their ids, one a line (.txt) or as its rows' ids.")
     ] = False,
+    plan: Annotated[bool, Option("--plan", help="Only print what each kind of index costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     r"""Build a search index of a corpus.
@@ -80,9 +87,9 @@ def index(
         require_unset(
             {"--remove": remove or None} if add else {}, "and --add are two commands; run one after the other"
         )
-        require_unset({"--kind": kind} | encoding, f"is for a new index, and --add and --remove keep what {folder} has")
-        _show_card(folder, (_add if add else _remove)(corpus, folder), as_json)
-        return
+        encoding |= {"--kind": kind, "--plan": plan or None}
+        require_unset(encoding, f"is for a new index, and --add and --remove keep what {folder} has")
+        return _show_card(folder, _change(corpus, folder, add=add), as_json)
     kind = kind or "bm25"
     if kind == "bm25":
         require_unset(encoding, "is for vectors, and a bm25 index has none; add --kind dense")
@@ -102,6 +109,8 @@ def index(
         for file in (corpus, faiss):
             if file is not None and not file.is_dir():
                 require_file(file)
+    if plan:
+        return _show_plan(corpus, encoder, as_json)
     corpus = _local_corpus(corpus, folder)
 
     def build(progress: Progress, total: int) -> IndexCard:
@@ -125,28 +134,40 @@ def index(
     _show_card(folder, card, as_json)
 
 
-def _add(corpus: Path, folder: Path) -> IndexCard:
-    from sleuth.retrieval.corpus import corpus_file
+def _show_plan(corpus: Path, encoder: str | None, as_json: bool) -> None:
+    """Prints what each index of a corpus would cost, with the clock's time of the encoder on the first passages."""
+    from sleuth.retrieval.corpus import read_corpus
+    from sleuth.retrieval.costs import index_plan
+    from sleuth.retrieval.encoder import Encoder, encoder_card
+
+    if not (count := _count_rows(corpus)):
+        raise SleuthError(f"{corpus}: --plan counts the rows of a file of passages on this machine, and found none")
+    width, seconds = 0, None
+    if encoder is not None:
+        opened, first = Encoder(encoder_card(encoder)), list(islice(read_corpus(corpus), TRIED))
+        opened.passages(first[:2])  # warms up
+        started, width = time.perf_counter(), opened.card.width
+        opened.passages(first)
+        seconds = (time.perf_counter() - started) / len(first)
+    record, lines = index_plan(count, width, seconds)
+    show(as_json, record, *lines)
+
+
+def _change(corpus: Path, folder: Path, *, add: bool) -> IndexCard:
+    """Adds the passages of a corpus, or removes those whose ids it has."""
+    from sleuth.retrieval.corpus import corpus_file, read_ids
     from sleuth.retrieval.index_card import read_card
-    from sleuth.retrieval.updating import add_passages
+    from sleuth.retrieval.updating import add_passages, remove_passages
     from sleuth.runs.progress import progress_bar
 
     count = read_card(folder).count
-    corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
+    ids = [] if add else read_ids(corpus)
+    if add:
+        corpus = _local_corpus(corpus_file(corpus), folder.with_name(f"{folder.name}.added"))
     with progress_bar("index") as progress:
-        total = count + _count_rows(corpus)
-        return add_passages(folder, corpus, lambda done: progress(done, max(done, total)))
-
-
-def _remove(ids: Path, folder: Path) -> IndexCard:
-    from sleuth.retrieval.corpus import read_ids
-    from sleuth.retrieval.index_card import read_card
-    from sleuth.retrieval.updating import remove_passages
-    from sleuth.runs.progress import progress_bar
-
-    total, removed = read_card(folder).count, read_ids(ids)
-    with progress_bar("index") as progress:
-        return remove_passages(folder, removed, lambda done: progress(done, max(done, total - len(removed))))
+        total = count + (_count_rows(corpus) if add else -len(ids))
+        change = partial(add_passages, folder, corpus) if add else partial(remove_passages, folder, ids)
+        return change(lambda done: progress(done, max(done, total)))
 
 
 def _show_card(folder: Path, card: IndexCard, as_json: bool) -> None:

@@ -19,9 +19,10 @@ from threading import Lock
 import numpy as np
 
 from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, PassageFileWriter, find_rows, read_corpus
+from sleuth.retrieval.costs import Storage
 from sleuth.retrieval.encoder import Encoder
 from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, damaged_index, how_to_make, require_card
-from sleuth.retrieval.quantising import Storage, extend_quantised, quantise, recall_against_flat
+from sleuth.retrieval.quantising import extend_quantised, quantise, recall_against_flat
 from sleuth.retrieval.query_batcher import QueryBatcher
 from sleuth.retrieval.vectors import (
     Device,

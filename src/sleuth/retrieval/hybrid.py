@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sleuth.retrieval import bm25, dense
 from sleuth.retrieval.bm25 import Bm25, Bm25Writer
+from sleuth.retrieval.costs import Storage
 from sleuth.retrieval.dense import Dense, DenseWriter, KeptVectors, dense_plan
 from sleuth.retrieval.index_card import EncoderCard, Index, IndexCard, require_card, write_card
-from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.vectors import Device, load_faiss
 from sleuth.retrieval.writing import Progress, write_index
 from sleuth.types import Passage, SleuthError

@@ -18,6 +18,7 @@ from sleuth.host.checksums import SUMS, damage, has_checksums, lists, write_chec
 from sleuth.host.model_path import model_name
 from sleuth.host.threads import to_stderr
 from sleuth.retrieval.corpus import PassageFile
+from sleuth.retrieval.costs import RATES, TOGETHER, WIDTH, search_seconds
 from sleuth.types import UNKNOWN_RETRIEVER, Passage, Retriever, RetrieverIdentity, SleuthError
 
 FILE_NAME = "card.json"
@@ -26,11 +27,6 @@ HASHED_AT_OPENING = 128 * 2**20
 """Bytes whose checksums are compared whenever an index is opened, small files first, in a fraction of a second. Of the
 rest only the sizes are; `sleuth check index` reads all."""
 LOCKS = ".lock"
-SCANS = {"bm25": (1e-4, 2e-3), "flat": (0.0, 1 / 31.0), "ivf-sq8": (0.0, 1 / 71.4)}
-"""Seconds of one thread for a query: of each, and for each million passages, in proportion to which they grow. BM25:
-0.11 ms of 19,258 real passages, 2.0 and 9.9 ms of 1 and 5 million made-up ones (`benchmarks.retrieval`). Vectors: of
-1,000,000 of `SCANNED_WIDTH` numbers, 128 queries in a scan (`benchmarks.quantised`), without encoding the queries."""
-SCANNED_WIDTH = 768
 MAX_LISTED = 2**24
 """Bytes of a card and of a list of checksums that are read."""
 
@@ -92,13 +88,16 @@ class IndexCard:
 
     @property
     def scan_seconds(self) -> float | None:
-        """Seconds of one thread for a query, by `SCANS`; None for a storage that was not measured."""
-        width = self.encoder.width / SCANNED_WIDTH if self.encoder is not None else 1.0
-        parts = {"bm25": 1.0} if self.kind != "dense" else {}
-        parts |= {self.storage or "flat": width} if self.kind != "bm25" else {}
-        if not parts.keys() <= SCANS.keys():
+        """Seconds of one thread for a query among `TOGETHER`, without encoding it, by `sleuth.retrieval.costs`; None for
+        a storage that was not measured."""
+        width = self.encoder.width if self.encoder is not None else WIDTH
+        parts = [
+            *(["bm25"] if self.kind != "dense" else []),
+            *([self.storage or "flat"] if self.kind != "bm25" else []),
+        ]
+        if not {*parts} <= RATES.keys():
             return None
-        return sum(SCANS[part][0] + SCANS[part][1] * size * self.count / 1e6 for part, size in parts.items())
+        return sum(search_seconds(part, self.count, width=width, together=TOGETHER) for part in parts)
 
     @property
     def retriever(self) -> RetrieverIdentity:

