@@ -88,8 +88,8 @@ class IndexCard:
 
     @property
     def scan_seconds(self) -> float | None:
-        """Seconds of one thread for a query among `TOGETHER`, without encoding it, by `sleuth.retrieval.costs`; None for
-        a storage that was not measured."""
+        """Seconds of one thread for a query among `TOGETHER`, without encoding it; None for a storage that was not
+        measured."""
         width = self.encoder.width if self.encoder is not None else WIDTH
         parts = [
             *(["bm25"] if self.kind != "dense" else []),
