@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,13 +15,25 @@ from pydantic import ValidationError
 
 from sleuth.host.disk import SLACK, DiskPlan
 from sleuth.host.hardware import Card, Cards
+from sleuth.host.memory import parse_share
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
-from sleuth.plan.phases import Machine, Phase, StagePlan, learner_of, phases_of, problems_of, ranks_and_servers
+from sleuth.plan.phases import (
+    SERVER,
+    SERVER_SHARE,
+    Machine,
+    Phase,
+    StagePlan,
+    learner_of,
+    phases_of,
+    problems_of,
+    ranks_and_servers,
+)
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import ASSUMED, MEASURED, StageTime, stage_time
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.rewards import AnswerSize
 from sleuth.recipe.training import LoraRecipe
+from sleuth.types import SleuthError
 
 OWN_CRITERIA = 5
 """Criteria of a row, where it has its own: as many as the rows of the published refiners have at most."""
@@ -52,13 +65,14 @@ class StepCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPlan:
-    """The plan of a recipe for `ranks` cards that train, and `servers` that have one each. `change` makes it fit, if it
-    does not and a change was found."""
+    """The plan of a recipe for `ranks` cards that train, `servers` that have one each, and `others` with judges and
+    teachers. `change` makes it fit, if it does not and a change was found."""
 
     card: str
     memory: int
     ranks: int
     servers: int
+    others: int
     phases: tuple[Phase, ...]
     stages: tuple[StageTime, ...]
     peak_disk_bytes: int
@@ -108,9 +122,10 @@ class CardPlan:
     def line(self) -> str:
         """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
         worst = max(self.phases, key=lambda phase: phase.needed)
-        where = f"{self.ranks + self.servers} x {self.card}"
-        if self.servers:
-            where = f"{where}, of which {self.servers} have a server,"
+        where = f"{self.ranks + self.servers + self.others} x {self.card}"
+        if self.servers or self.others:
+            kinds = {"have a server": self.servers, "a judge or teacher": self.others}
+            where = f"{where}, of which {' and '.join(f'{count} {kind}' for kind, count in kinds.items() if count)},"
         needed = f"{self.needed_bytes / 1e9:.1f} of {self.memory / 1e9:.1f} GB are needed ({worst.stage}: {worst.name})"
         if self.fits:
             return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
@@ -129,6 +144,7 @@ class CardPlan:
             "card": self.card,
             "ranks": self.ranks,
             "servers": self.servers,
+            "judges": self.others,
             "memory_bytes": self.memory,
             "needed_bytes": self.needed_bytes,
             "spare": self.spare,
@@ -158,7 +174,8 @@ def plan_for_cards(recipe: Recipe, cards: Cards) -> CardPlan:
     """The plan of a recipe for cards, each with a rank or with one of the recipe's servers. Raises SleuthError if the
     model's shape cannot be had."""
     ranks, servers = ranks_and_servers(recipe, cards.count)
-    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers)
+    others = cards.count - ranks - servers
+    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers, others=others)
     return _plan(recipe, machine, cards.card.name, cards.card)
 
 
@@ -174,13 +191,21 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         from sleuth.training.stage_context import require_family
 
         require_family(recipe, read_config(recipe.model))
-    phases = phases_of(recipe, shape, machine)
+    served = [] if card is None else list(_served(recipe, machine))
+    phases = [*phases_of(recipe, shape, machine), *(phase for phase, _ in served)]
     problems = problems_of(phases, machine.memory)
+    for phase, given in served:
+        if phase.needed > given:
+            short = (
+                f"{phase.stage}: {phase.name} takes {phase.needed / 1e9:.1f} GB, and its memory is {given / 1e9:.1f} GB"
+            )
+            problems.setdefault(phase.stage, short)
     return CardPlan(
         card=name,
         memory=machine.memory,
         ranks=machine.ranks,
         servers=machine.servers,
+        others=machine.others,
         phases=tuple(phases),
         stages=tuple(
             stage_time(StagePlan(recipe, index, shape, machine), card, phases) for index in range(len(recipe.stage))
@@ -191,6 +216,31 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None) -> Car
         step_calls=tuple(step_calls(recipe)),
         change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
     )
+
+
+def _served(recipe: Recipe, machine: Machine) -> Iterator[tuple[Phase, int]]:
+    """What each judge or teacher that the run starts holds of one of its cards, and what it is given of that."""
+    count = machine.ranks + machine.servers + machine.others
+    for stage in recipe.stage:
+        for model in stage.launched():
+            weights = (
+                served_weights(model.model) // (2 if "fp8" in model.arguments else 1) // len(model.on_cards(count))
+            )
+            phase = Phase(
+                stage=stage.name, name=f"server of {model.model}", bytes={"weights": weights, "work": SERVER}, host={}
+            )
+            yield phase, parse_share(model.memory or f"{SERVER_SHARE:.0%}", machine.memory)
+
+
+def served_weights(model: str) -> int:
+    """Bytes of a model in bfloat16: by its config, or else by the number in its name, `Qwen3.5-35B-A3B`. Raises
+    SleuthError if neither says how large it is."""
+    try:
+        return SIZES["bfloat16"] * shape_of(model)[0].weights
+    except SleuthError:
+        if (size := re.search(r"(\d+(\.\d+)?)B\b", model)) is None:
+            raise
+        return int(SIZES["bfloat16"] * float(size[1]) * 1e9)
 
 
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
@@ -212,7 +262,7 @@ def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:
 
 def _notes(recipe: Recipe) -> Iterator[str]:
     """What the plan does not count, where the recipe has it."""
-    urls = {url for stage in recipe.stage for judge in stage.judges() for url in getattr(judge, "urls", ())}
+    urls = {url for stage in recipe.stage for judge in stage.judges() for url in getattr(judge, "urls", None) or ()}
     if urls:
         yield f"judges ({', '.join(sorted(urls))}) are not counted: give them a card of their own"
 
