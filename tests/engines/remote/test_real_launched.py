@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import threading
 import time
@@ -14,7 +12,6 @@ import pytest
 from real_vllm import VLLM, require_every_episode_once
 
 from benchmarks.launched_killed import VICTIMS, servers_of
-from benchmarks.tiny_run import rows
 
 pytestmark = pytest.mark.servers
 
@@ -42,30 +39,3 @@ def kill_launched_in_second_step(metrics: Path, victim: bytes) -> None:
     time.sleep(1.0)  # turns are in flight
     for pid in servers_of(os.getpid(), victim):
         os.kill(pid, signal.SIGKILL)
-
-
-def test_a_run_starts_a_real_vllm_as_its_judge_and_misses_no_verdict_when_it_is_killed(recipe_file, run, tmp_path):
-    folder, template = tmp_path / "run", tmp_path / "chat.jinja"
-    template.write_text("{% for message in messages %}{{ message['content'] }}\n{% endfor %}")
-    model = tmp_path / "judge"
-    shutil.copytree("models/tiny-base", model)
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 8192}))
-    arguments = f"['--dtype', 'float32', '--chat-template', '{template}']"
-    judge = f"{{kind='http', launch='vllm', command='{VLLM}', model='{model}', arguments={arguments}}}"
-    killing = threading.Thread(target=kill_launched_in_second_step, args=(folder / "metrics.jsonl", VICTIMS["server"]))
-    killing.start()
-    run(
-        recipe_file,
-        folder,
-        "stage.0.data.limit=1",
-        "stage.2.data.limit=1",
-        "stage.1.steps=3",
-        f"stage.1.reward=[{{kind='rubric', own=false, static='refiner', judge={judge}}}]",
-    )
-    killing.join()
-    steps = rows(folder)
-    assert [row["judge_missing"] for row in steps] == [0] * 3
-    assert all(row["judge_asked"] for row in steps)
-    assert "is started again" in (folder / "servers" / "vllm-judge.log").read_text()
-    assert servers_of(os.getpid()) == []
