@@ -74,7 +74,7 @@ class ChatServer:
                 self.reply(*scripted.answer(body))
 
             def do_GET(self) -> None:
-                assert self.path == "/v1/models"
+                assert self.path in ("/v1/models", "/health")
                 self.reply(*scripted.models)
 
             def reply(self, status: int, content: object) -> None:

@@ -58,17 +58,22 @@ def test_a_recipe_for_a_smaller_machine_trains_the_same(smaller: str, whole: str
             for key in MEMORY_KEYS & stage.keys():
                 del stage[key]
             (stage.get("engine") or {}).pop("cards", None)
+            for reward in stage.get("reward", ()):
+                for key in ("urls", "launch", "cards"):
+                    (reward.get("judge") or {}).pop(key, None)
     assert ours == theirs
 
 
 @pytest.mark.parametrize("name", ["refiner_4b_rubric", "refiner_4b_balanced"])
-def test_half_of_the_cards_of_a_refiner_train_and_half_serve(name: str) -> None:
+def test_half_of_the_cards_of_a_refiner_train_and_half_serve_its_judge_included(name: str) -> None:
     plan = plan_of(RECIPES / f"{name}.toml")
-    assert (plan.ranks, plan.servers) == (4, 4)
+    assert (plan.ranks, plan.servers, plan.others) == (4, 2, 2)
+    judge = next(one for one in plan.phases if one.name == "server of Qwen/Qwen3.5-35B-A3B")
+    assert judge.bytes["weights"] == 2 * 35e9 / 2  # bfloat16, on two cards
     rollout, servers = (next(one for one in plan.phases if (one.stage, one.name) == ("grpo", at)) for at in PLAYING)
     assert "cache" not in rollout.bytes
     assert servers.bytes["cache"] > 30e9
-    assert plan.line().startswith("fits 8 x 80 GB, of which 4 have a server, by the plan")
+    assert plan.line().startswith("fits 8 x 80 GB, of which 2 have a server and 2 a judge or teacher, by the plan")
     alone = plan_of(RECIPES / f"{name}_single_gpu.toml")
     assert (alone.ranks, alone.servers) == (1, 0)
     assert all(one.bytes["server"] for one in alone.phases if one.stage == "grpo")

@@ -142,7 +142,7 @@ def test_a_stage_with_longer_sequences_is_played_on_servers_that_were_started_ag
     ("keys", "problem"),
     [
         ("launch = 'vllm', urls = ['http://a']", "urls and launch = .* exclude each other"),
-        ("weights = 'w'", "has no server: name those that run in urls, or set launch"),
+        ("weights = 'w'", "urls is missing, as is launch: name servers that run in urls, or set launch"),
         ("urls = ['http://a'], memory = '4GB'", "memory is for servers that the run starts"),
         ("launch = 'vllm', memory = 'much'", "write an amount such as 8GB"),
         ("launch = 'vllm', command = '/nowhere/vllm'", "engine.command = '/nowhere/vllm': no such program here"),

@@ -19,6 +19,7 @@ from sleuth.host.checksums import of_model, require_intact
 from sleuth.host.hardware import Cards, card_with, read_cards
 from sleuth.host.memory import peak_memory, total_host_memory
 from sleuth.host.threads import PROCESS
+from sleuth.judges.factory import LAUNCHER
 from sleuth.kernels.device import release_cached_memory
 from sleuth.learn.adapters import require_targets
 from sleuth.learn.models import pick_device
@@ -35,7 +36,7 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.runs.stage_checkpoints import StageCheckpoints
 from sleuth.terminal.inputs import naming
 from sleuth.training import loop
-from sleuth.training.servers import RunServers
+from sleuth.training.servers import RunServers, require_launchable
 from sleuth.training.stage_context import StageContext, failing, stage_inputs
 from sleuth.types import SleuthError, Task
 
@@ -51,7 +52,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
             PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
         split = partial(server_memory, recipe, ranks=ranks.world)
         run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
-        with closing(run_servers) as servers:
+        with closing(run_servers) as servers, LAUNCHER.starting(servers.serve):
             last = _run_each(recipe, folder, ranks, servers)
         ranks.broadcast(folder.require_written)
         return last
@@ -63,6 +64,7 @@ def _run_each(recipe: Recipe, folder: RunFolder, ranks: Ranks, servers: RunServe
     awaiting = {index for index in range(len(recipe.stage)) if recipe.awaited(index)}
     for index, stage in enumerate(recipe.stage):
         servers.rest()
+        servers.keep(stage.launched())
         if made := {at for at in awaiting if not recipe.awaited(at)}:
             ranks.broadcast(partial(_require_made, recipe, made))
             awaiting -= made
@@ -122,6 +124,7 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
                 require_targets(lora.targets, inputs.linear_layers)
             if (other := getattr(stage, "frozen_model", None)) is not None:  # the policy's own weights are loaded above
                 require_intact(Path(other), of_model)
+            require_launchable(stage)
             if recipe.awaited(inputs.index) is None:  # else it is read when the stage begins
                 questions[inputs.index] = tasks = stage.require_inputs(inputs)
                 if warn is not None:

@@ -61,8 +61,9 @@ REMEDIES = {
 class Launch:
     """What a server is started with.
 
-    `program` is the command without arguments. `card` is what CUDA_VISIBLE_DEVICES calls its card; None: the CPU.
-    `memory` are its bytes of the card's `card_memory`, or of the KV cache on a CPU; None: its own default.
+    `program` is the command without arguments. `card` is what CUDA_VISIBLE_DEVICES calls its card; None: the CPU;
+    several, "4,5", split the model. `memory` are its bytes of each card's `card_memory`, or of the KV cache on a CPU;
+    None: its own default.
     `scaled`: its log-probabilities are asked for after temperature.
 
     `Launch(kind="vllm", program=("vllm",), model="models/tiny-base", port=30000, context=512, dtype="float32",
@@ -91,6 +92,8 @@ class Launch:
     def command(self) -> list[str]:
         """The command line. The recipe's own `arguments` come last, so that they override the others."""
         line = _vllm_arguments(self) if self.kind == "vllm" else _sglang_arguments(self)
+        if split := (self.card or "").count(","):
+            line += ["--tensor-parallel-size", str(split + 1)]
         return [*self.program, *line, *self.arguments]
 
     def memory_option(self, name: str) -> list[str]:

@@ -55,6 +55,7 @@ def require_accurate(
     for use in judges:
         if isinstance(use.judge, ServedModelRecipe):  # it answered when the run began, which may be days ago
             require_judge(use)
+            judge_pool.open(use.judge)  # starts its server, before an engine takes the rest of a shared card
     passed = read_cards(judge_pool.folder)
     cards: dict[str, dict[str, Any]] = {}
     examined = [use for use in judges if use.judge.required_accuracy is not None]

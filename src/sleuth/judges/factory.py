@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import JsonClient
 from sleuth.judges.pool import Ledger, base_url
-from sleuth.recipe.judges import ON_SHEETS, UNSEEN, JudgeFields, ServedModelRecipe, Skill
+from sleuth.recipe.judges import ON_SHEETS, UNSEEN, JudgedFields, JudgeFields, ServedModelRecipe, Skill
 from sleuth.types import PairJudge, SheetJudge, SleuthError
 
 Client = TypeVar("Client", bound=JsonClient)
@@ -59,6 +60,38 @@ class JudgeUse:
     skills: tuple[Skill, ...]
 
 
+class Launcher:
+    """Starts the servers that recipes of judges and teachers `launch`, while a run lasts: `start` is called with each
+    recipe that is about to be asked, and returns the address of its server."""
+
+    def __init__(self) -> None:
+        self.start: Callable[[ServedModelRecipe], str] | None = None
+
+    @contextmanager
+    def starting(self, start: Callable[[ServedModelRecipe], str]) -> Iterator[None]:
+        """Servers are started with `start` in this block."""
+        self.start = start
+        try:
+            yield
+        finally:
+            self.start = None
+
+    def urls_of(self, recipe: ServedModelRecipe) -> Sequence[str]:
+        """The servers of a model, started if it has to be. Raises SleuthError if that fails, or no run is there."""
+        if recipe.launch is None:
+            return recipe.urls or ()
+        if self.start is None:
+            raise SleuthError(
+                f'launch = "{recipe.launch}": only `sleuth train` starts {recipe.model}; start it, and name it in urls'
+            )
+        return [self.start(recipe)]
+
+
+LAUNCHER = Launcher()
+UNSTARTED = "http://127.0.0.1:0"
+"""The address of a judge that is opened for its identity, before the run starts its server."""
+
+
 def require_judge(use: JudgeUse) -> None:
     """Waits while the servers of a judge are loading. Raises SleuthError, with the name of its use, if it does not
     answer or cannot be loaded."""
@@ -72,17 +105,24 @@ def require_judge(use: JudgeUse) -> None:
 def judge_of(recipe: JudgeFields) -> OpenJudge:
     """The judge of a recipe, after `require_available`. Raises SleuthError if it cannot be used."""
     require_available(recipe)
+    return open_started(recipe)
+
+
+def open_started(recipe: JudgeFields) -> OpenJudge:
+    """The judge of a recipe, whose server is started if it has to be. Raises SleuthError if that fails."""
+    if isinstance(recipe, ServedModelRecipe):
+        recipe = recipe.model_copy(update={"urls": tuple(LAUNCHER.urls_of(recipe))})
     return recipe.open()
 
 
 def require_available(recipe: JudgeFields | ServedModelRecipe) -> None:
     """Waits while the servers of a judge or a teacher are loading. Raises SleuthError if one does not answer or serves
-    other models. Judges without servers need no check."""
-    if not isinstance(recipe, ServedModelRecipe):
+    other models. Judges without servers need no check, and those that the run starts are waited for then."""
+    if not isinstance(recipe, ServedModelRecipe) or recipe.launch is not None:
         return
     if recipe.key_variable is not None and not recipe.key:
         raise SleuthError(f"key_variable = {recipe.key_variable!r}: there is no such variable in the environment")
-    wait_until_served(recipe.urls, recipe.model, key=recipe.key, log=to_stderr)
+    wait_until_served(recipe.urls or (), recipe.model, key=recipe.key, log=to_stderr)
 
 
 def count_calls(ledger: Ledger | None, name: str, out: Path) -> None:
@@ -99,7 +139,7 @@ def _count_in(file: VerdictCache, ledger: Ledger, name: str) -> None:
 def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
     """The client, or the judge, of a served model. Its servers are not contacted before the first question."""
     return kind(
-        recipe.urls,
+        recipe.urls or [UNSTARTED],
         recipe.model,
         timeout=recipe.seconds,
         at_once=recipe.at_once,
@@ -114,7 +154,7 @@ def open_client(recipe: ServedModelRecipe, out: Path) -> JsonClient:
     """The client of a teacher that writes the file `out`. Raises SleuthError if its server does not answer or serves
     other models."""
     require_available(recipe)
-    client = connect(recipe, JsonClient)
+    client = connect(recipe.model_copy(update={"urls": tuple(LAUNCHER.urls_of(recipe))}), JsonClient)
     count_calls(client.ledger, recipe.model, out)
     return client
 
@@ -147,10 +187,16 @@ class JudgePool:
         """The judge without its cache. A budget of calls goes on from what earlier processes of the run have spent."""
         key = recipe.model_dump_json()
         if key not in self._opened:
-            opened = self._opened[key] = recipe.open()
+            opened = self._opened[key] = open_started(recipe) if self._asks else recipe.open()
             if opened.ledger is not None and opened.ledger.budget is not None and self._asks:
                 _count_in(self._file(self._verdicts), opened.ledger, opened.identity)
         return self._opened[key]
+
+    def start(self, rewards: Sequence[JudgedFields]) -> None:
+        """Starts the servers of all judges of these rewards that have to be."""
+        for judge in (judge for reward in rewards for judge in reward.judges()):
+            if isinstance(judge, ServedModelRecipe) and judge.launch is not None:
+                self.open(judge)
 
     def identity(self, recipe: JudgeFields) -> str:
         """As `identity_of`, with a judge that is opened once."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -13,8 +14,19 @@ from pydantic import ValidationError
 
 from sleuth.host.disk import SLACK, DiskPlan
 from sleuth.host.hardware import Card, Cards
+from sleuth.host.memory import parse_share
 from sleuth.plan.memory import CPU, CUDA, SIZES, total
-from sleuth.plan.phases import Machine, Phase, StagePlan, learner_of, phases_of, problems_of, ranks_and_servers
+from sleuth.plan.phases import (
+    SERVER,
+    SERVER_SHARE,
+    Machine,
+    Phase,
+    StagePlan,
+    learner_of,
+    phases_of,
+    problems_of,
+    ranks_and_servers,
+)
 from sleuth.plan.shapes import ModelShape, random_shape, shape_of
 from sleuth.plan.speed import (
     ASSUMED,
@@ -28,17 +40,19 @@ from sleuth.plan.speed import (
 )
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.training import LoraRecipe
+from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPlan:
-    """The plan of a recipe for `ranks` cards that train, and `servers` that have one each. `change` makes it fit, if it
-    does not and a change was found."""
+    """The plan of a recipe for `ranks` cards that train, `servers` that have one each, and `others` with judges and
+    teachers. `change` makes it fit, if it does not and a change was found."""
 
     card: str
     memory: int
     ranks: int
     servers: int
+    others: int
     phases: tuple[Phase, ...]
     stages: tuple[StageTime, ...]
     peak_disk_bytes: int
@@ -113,9 +127,10 @@ class CardPlan:
     def line(self) -> str:
         """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
         worst = max(self.phases, key=lambda phase: phase.needed)
-        where = f"{self.ranks + self.servers} x {self.card}"
-        if self.servers:
-            where = f"{where}, of which {self.servers} have a server,"
+        where = f"{self.ranks + self.servers + self.others} x {self.card}"
+        if self.servers or self.others:
+            kinds = {"have a server": self.servers, "a judge or teacher": self.others}
+            where = f"{where}, of which {' and '.join(f'{count} {kind}' for kind, count in kinds.items() if count)},"
         needed = f"{self.needed_bytes / 1e9:.1f} of {self.memory / 1e9:.1f} GB are needed ({worst.stage}: {worst.name})"
         if self.fits:
             return f"fits {where} by the plan: {needed}, {self.spare:.0%} are spare"
@@ -134,6 +149,7 @@ class CardPlan:
             "card": self.card,
             "ranks": self.ranks,
             "servers": self.servers,
+            "judges": self.others,
             "memory_bytes": self.memory,
             "needed_bytes": self.needed_bytes,
             "spare": self.spare,
@@ -168,7 +184,8 @@ def plan_for_cards(recipe: Recipe, cards: Cards, threads: int | None = None) -> 
     """The plan of a recipe for cards, each with a rank or with one of the recipe's servers, and `threads` that search,
     those of this machine if None. Raises SleuthError if the model's shape cannot be had."""
     ranks, servers = ranks_and_servers(recipe, cards.count)
-    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers)
+    others = cards.count - ranks - servers
+    machine = Machine(device=CUDA, memory=cards.card.memory, ranks=ranks, servers=servers, others=others)
     return _plan(recipe, machine, cards.card.name, cards.card, threads)
 
 
@@ -185,13 +202,22 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         from sleuth.training.stage_context import require_family
 
         require_family(recipe, read_config(recipe.model))
-    phases, weights = phases_of(recipe, shape, machine), SIZES[recipe.dtype] * shape.weights
+    served = [] if card is None else list(_served(recipe, machine))
+    phases = [*phases_of(recipe, shape, machine), *(phase for phase, _ in served)]
+    weights = SIZES[recipe.dtype] * shape.weights
     problems = problems_of(phases, machine.memory)
+    for phase, given in served:
+        if phase.needed > given:
+            short = (
+                f"{phase.stage}: {phase.name} takes {phase.needed / 1e9:.1f} GB, and its memory is {given / 1e9:.1f} GB"
+            )
+            problems.setdefault(phase.stage, short)
     return CardPlan(
         card=name,
         memory=machine.memory,
         ranks=machine.ranks,
         servers=machine.servers,
+        others=machine.others,
         phases=tuple(phases),
         stages=tuple(
             stage_time(StagePlan(recipe, index, shape, machine), card, phases, threads)
@@ -206,6 +232,31 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         downloads=missing_bytes(recipe, weights),
         judge_cards=judge_cards(recipe, card) if card is not None else 0,
     )
+
+
+def _served(recipe: Recipe, machine: Machine) -> Iterator[tuple[Phase, int]]:
+    """What each judge or teacher that the run starts holds of one of its cards, and what it is given of that."""
+    count = machine.ranks + machine.servers + machine.others
+    for stage in recipe.stage:
+        for model in stage.launched():
+            weights = (
+                served_weights(model.model) // (2 if "fp8" in model.arguments else 1) // len(model.on_cards(count))
+            )
+            phase = Phase(
+                stage=stage.name, name=f"server of {model.model}", bytes={"weights": weights, "work": SERVER}, host={}
+            )
+            yield phase, parse_share(model.memory or f"{SERVER_SHARE:.0%}", machine.memory)
+
+
+def served_weights(model: str) -> int:
+    """Bytes of a model in bfloat16: by its config, or else by the number in its name, `Qwen3.5-35B-A3B`. Raises
+    SleuthError if neither says how large it is."""
+    try:
+        return SIZES["bfloat16"] * shape_of(model)[0].weights
+    except SleuthError:
+        if (size := re.search(r"(\d+(\.\d+)?)B\b", model)) is None:
+            raise
+        return int(SIZES["bfloat16"] * float(size[1]) * 1e9)
 
 
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:

@@ -34,12 +34,13 @@ LEAST_CPU_CACHE, MOST_CPU_CACHE = 1_000_000_000, 8_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A device of `memory` bytes for each of `ranks` processes, and for each of `servers`."""
+    """A device of `memory` bytes for each of `ranks` processes and of `servers`; `others` have judges and teachers."""
 
     device: Device
     memory: int
     ranks: int
     servers: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,21 @@ def phases_of(recipe: Recipe, shape: ModelShape, machine: Machine) -> list[Phase
     load = {"weights": SIZES[recipe.dtype] * shape.weights, "libraries": machine.device.libraries}
     phases = [Phase(stage=recipe.stage[0].name, name="load", bytes=load)]
     for index in range(len(recipe.stage)):
-        phases += StagePlan(recipe, index, shape, machine).phases()
+        beside = served_beside(recipe, index, machine)
+        room = replace(machine, memory=machine.memory - beside)
+        for phase in StagePlan(recipe, index, shape, room).phases():
+            phases.append(replace(phase, bytes=phase.bytes | ({"judge or teacher": beside} if beside else {})))
     return phases
+
+
+def served_beside(recipe: Recipe, index: int, machine: Machine) -> int:
+    """Bytes that the judges and the teacher of a stage take of cards that train or that the policy's servers have."""
+    if machine.device != CUDA:
+        return 0
+    pool, count = recipe.engine_at(index), machine.ranks + machine.servers + machine.others
+    taken = {*range(machine.ranks), *((pool and pool.cards) or ())}
+    beside = [model for model in recipe.stage[index].launched() if taken.intersection(model.on_cards(count))]
+    return sum(parse_share(model.memory or "100%", machine.memory) for model in beside)
 
 
 def played_by(recipe: Recipe, index: int, ranks: int) -> Played | None:
@@ -287,11 +301,15 @@ class StagePlan:
 
 
 def ranks_and_servers(recipe: Recipe, cards: int) -> tuple[int, int]:
-    """How many of the `cards` of a machine train, and how many have a server of their own, one each. Servers that would
-    leave no card to train are taken to be elsewhere, and so are those of other machines."""
-    pools = [stage.engine for stage in recipe.stages_of(GrpoRecipe).values()]
-    servers = max((_own_cards(pool, cards) for pool in pools if pool is not None), default=0)
-    return (cards - servers, servers) if servers < cards else (cards, 0)
+    """How many of the `cards` of a machine train, and how many have a server of their own, one each; the rest have
+    judges and teachers. Servers that would leave no card to train are taken to be elsewhere, and so are those of other
+    machines."""
+    pools = [stage.engine for stage in recipe.stages_of(GrpoRecipe).values() if stage.engine is not None]
+    named = {card for pool in pools if pool.launch is not None for card in pool.cards or ()}
+    others = recipe.served_cards(cards) - named
+    left = cards - (0 if 0 in others else len(others))  # the first card always trains
+    servers = max((_own_cards(pool, left) for pool in pools), default=0)
+    return (left - servers, servers) if servers < left else (left, 0)
 
 
 def shares_learner_card(pool: PoolRecipe, machine: Machine) -> bool:
@@ -353,7 +371,9 @@ def server_memory(
             for index, stage in enumerate(recipe.stage)
             if stage.measures and recipe.engine_at(index) == pool
         ]
-        given = card - CUDA.libraries - max(held) - MARGIN
+        machine = replace(machine, others=max(recipe.served_cards(ranks), default=ranks - 1) + 1 - ranks)
+        served = [served_beside(recipe, at, machine) for at in range(len(recipe.stage)) if recipe.engine_at(at) == pool]
+        given = card - CUDA.libraries - max(held) - max(served, default=0) - MARGIN
     return _enough(recipe, given, SERVER + size * shape.weights + sequence, "weights, work and one sequence")
 
 

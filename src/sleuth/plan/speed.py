@@ -139,12 +139,12 @@ class Served:
 def served_models(recipe: Recipe) -> list[ServedModelRecipe]:
     """The judges and teachers of a recipe, each set of servers once."""
     models = [call.model for stage in recipe.stage for call in stage.model_calls(SIZE)]
-    return list({(one.urls, one.model): one for one in models}.values())
+    return list({(one.urls, one.server): one for one in models}.values())
 
 
 def judge_cards(recipe: Recipe, card: Card) -> int:
     """Cards of the servers of judges and teachers, as far as their names say how large they are."""
-    sizes = [(len(one.urls), Served.of(one.model)) for one in served_models(recipe)]
+    sizes = [(len(one.urls or ()), Served.of(one.model)) for one in served_models(recipe)]
     return sum(servers * served.cards(card) for servers, served in sizes if served is not None)
 
 
@@ -301,7 +301,7 @@ def _asking(call: ModelCalls, planned: StagePlan, card: Card) -> tuple[float, st
     if (served := Served.of(asked.model)) is None:
         return 0.0, f"{what} are not in the time: its name does not say how large it is"
     read, written = INSTRUCTIONS + planned.lengths.typical, asked.max_tokens / 2
-    servers, cards = len(asked.urls), served.cards(card)
+    servers, cards = len(asked.urls or ("launched",)), served.cards(card)
     share = {"calls": call.calls / servers, "at_once": asked.at_once / servers}
     seconds = served.seconds(card, read=read, written=written, **share) if call.calls else 0.0
     return seconds, f"{what} read {read:,.0f} tokens and write {written:,.0f}, on {servers * cards} cards of their own"

@@ -13,9 +13,10 @@ from sleuth import family
 from sleuth.dialect import Dialect
 from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
+from sleuth.recipe.judges import LaunchFields, MemoryAmount
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, ModelCalls, RewardTable, clashing_figures, scored_late, unfit_rewards
-from sleuth.recipe.stage import MemoryAmount, SampledRecipe
+from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 
@@ -70,18 +71,12 @@ class PolicyTeacherRecipe(StrictModel):
     class for the rest: no sampling variance, and at most the whole divergence. Absent: the sampled token."""
 
 
-class PoolRecipe(StrictModel):
+class PoolRecipe(LaunchFields):
     """vLLM or SGLang servers that generate episodes with the learner's weights, which they read from a folder. Either
     they run already (`urls`), or the run starts them (`launch`)."""
 
-    named: ClassVar[Mapping[str, str]] = {"launch": "launch"}
     urls: Annotated[Row[str], Field(min_length=1)] | None = None
     """Addresses of servers that run already, such as `["http://10.0.0.2:30000", "http://10.0.0.3:30000"]`."""
-    launch: Literal["vllm", "sglang"] | None = None
-    """The run starts servers of this kind on this machine, restarts them when they die, and ends them with itself."""
-    command: str | None = None
-    """With `launch`: the program, such as `"/opt/vllm/bin/vllm"`; for SGLang the Python it is installed in. Absent:
-    the one beside this Python, or else on the PATH."""
     cards: Annotated[Row[NonNegativeInt], Field(min_length=1)] | None = None
     """With `launch`: a server for each of these GPUs. Absent: all but those that train; where there is only one GPU, it
     is shared. Without a GPU there is one server, on the CPU."""
@@ -90,8 +85,6 @@ class PoolRecipe(StrictModel):
     by the plan on a shared GPU, by the server's default on others, at least 1 GB on a CPU."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """With `launch`: port of the first server, those of the others follow. Absent: free ones."""
-    arguments: Row[str] = ()
-    """With `launch`: more arguments for the server, such as `["--enforce-eager"]`."""
     weights: FilePath | None = None
     """Folder for weight updates, which this process and every server must see under this same path. Absent: `weights`
     in the run's folder, which is enough on one machine."""
@@ -108,20 +101,7 @@ class PoolRecipe(StrictModel):
     while the learner trains on the step before."""
 
     @combination
-    def _can_be_asked(self) -> Iterator[str]:
-        for url in self.urls or ():
-            if not url.startswith(("http://", "https://")):
-                yield f"urls holds {url!r}: expected http://HOST:PORT"
-        for key in ("urls", "cards"):
-            if len(set(getattr(self, key) or ())) < len(getattr(self, key) or ()):
-                yield f"{key} names one twice"
-        if not self.urls and self.launch is None:
-            yield 'has no server: name those that run in urls, or set launch = "vllm"'
-        if self.urls and self.launch is not None:
-            yield f'urls and launch = "{self.launch}" exclude each other: the run starts its servers itself; remove one'
-        for key in ("command", "cards", "memory", "port", "arguments"):
-            if self.launch is None and getattr(self, key) not in (None, ()):
-                yield f'{key} is for servers that the run starts: set launch = "vllm", or remove it'
+    def _can_sleep(self) -> Iterator[str]:
         if self.max_policy_lag and self.sleeps:
             yield (
                 "sleeps = true and max_policy_lag = 1 exclude each other: servers that sleep while the learner "

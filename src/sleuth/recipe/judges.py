@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from sleuth.host.memory import require_amount
 from sleuth.recipe.strict import KindTable, OneOf, Row, StrictModel, combination
+from sleuth.types import SleuthError
 
 RESERVED = ("model", "messages", "temperature", "max_tokens", "response_format", "n", "stream")
 """Fields that `request` may not contain: other keys set them, or verdicts could not be parsed with them."""
@@ -23,15 +25,61 @@ UNSEEN, ON_SHEETS = "_without_evidence", "_on_sheets"
 """Endings of a skill: criteria by a judge who does not see the evidence, and several questions in one call."""
 
 
-class ServedModelRecipe(StrictModel):
+def _require_amount(text: str) -> str:
+    try:
+        return require_amount(text)
+    except SleuthError as error:
+        raise ValueError(str(error)) from None
+
+
+MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
+
+
+class LaunchFields(StrictModel):
+    """The keys of servers that run already (`urls`), or that the run starts (`launch`): of the policy, a judge or a
+    teacher."""
+
+    named: ClassVar[Mapping[str, str]] = {"launch": "launch", "key_variable": "variable"}
+    urls: Annotated[Row[str], Field(min_length=1)] | None = None
+    """Servers of the same model that run already, such as `["http://127.0.0.1:8000/v1"]`."""
+    launch: Literal["vllm", "sglang"] | None = None
+    """Instead of `urls`: the run starts such a server on this machine, restarts it when it dies, and ends it."""
+    command: str | None = None
+    """With `launch`: the program, such as `"/opt/vllm/bin/vllm"`; for SGLang the Python it is installed in. Absent:
+    the one beside this Python, or else on the PATH."""
+    cards: Annotated[Row[NonNegativeInt], Field(min_length=1)] | None = None
+    """With `launch`: the GPUs over which one server splits the model. Absent: the last one; none on a CPU."""
+    memory: MemoryAmount | None = None
+    """With `launch`: memory of the server on each of its GPUs, such as "20GB" or "25%", which a shared GPU needs; on a
+    CPU that of its KV cache. Absent: the server's default."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """With `launch`: port of the server. Absent: a free one."""
+    arguments: Row[str] = ()
+    """With `launch`: more arguments for the server, such as `["--enforce-eager"]`."""
+
+    @combination
+    def _can_be_asked(self) -> Iterator[str]:
+        for url in self.urls or ():
+            if not url.startswith(("http://", "https://")):
+                yield f"urls holds {url!r}: expected http://HOST:PORT"
+        for key in ("urls", "cards"):
+            if len(set(getattr(self, key) or ())) < len(getattr(self, key) or ()):
+                yield f"{key} names one twice"
+        if not self.urls and self.launch is None:
+            yield 'urls is missing, as is launch: name servers that run in urls, or set launch = "vllm"'
+        if self.urls and self.launch is not None:
+            yield f'urls and launch = "{self.launch}" exclude each other: the run starts its servers itself; remove one'
+        for key in ("command", "cards", "memory", "port", "arguments"):
+            if self.launch is None and getattr(self, key) not in (None, ()):
+                yield f'{key} is for servers that the run starts: set launch = "vllm", or remove it'
+
+
+class ServedModelRecipe(LaunchFields):
     """A language model behind an OpenAI-compatible chat completions API, called at temperature 0. It is never replaced
     by another model."""
 
-    named: ClassVar[Mapping[str, str]] = {"key_variable": "variable"}
-    urls: Row[str] = Field(min_length=1)
-    """Servers of the same model, such as `["http://127.0.0.1:8000/v1"]`."""
     model: str
-    """Name of the model, as the servers list it."""
+    """Name of the model, as the servers list it; with `launch` its folder or hub id."""
     seconds: PositiveFloat = 60.0
     """Timeout of a call in seconds; a failed call is retried up to four attempts in all."""
     at_once: PositiveInt = 256
@@ -51,11 +99,17 @@ class ServedModelRecipe(StrictModel):
         """That key; None without the variable."""
         return os.environ.get(self.key_variable) if self.key_variable is not None else None
 
+    def on_cards(self, count: int) -> list[int]:
+        """Which of `count` GPUs the server that the run starts has."""
+        return list(self.cards or ([count - 1] if count else []))
+
+    @property
+    def server(self) -> str:
+        """What decides which server answers: two rewards that agree in it share one."""
+        return self.model_dump_json(include={"model", *LaunchFields.model_fields})
+
     @combination
-    def _can_be_asked(self) -> Iterator[str]:
-        for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                yield f"urls holds {url!r}: expected http://HOST:PORT"
+    def _request_is_ours(self) -> Iterator[str]:
         for name in RESERVED:
             if name in self.request:
                 yield f"request.{name} cannot be set here; remove it"

@@ -125,6 +125,11 @@ class Recipe(StrictModel):
             return stages[_nearest(stages, index)].engine
         return None
 
+    def served_cards(self, count: int) -> set[int]:
+        """Those of `count` GPUs that judges and teachers have whose servers the run starts."""
+        launched = [model for stage in self.stage for model in stage.launched()]
+        return {card for model in launched for card in model.on_cards(count)}
+
     def context_of(self, pool: PoolRecipe) -> int:
         """The longest episode, in tokens, that these servers play in stages whose recipe says so."""
         lengths = {index: stage.context for index, stage in self.stages_of(GrpoRecipe).items()}

@@ -5,31 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 
-from sleuth.host.memory import DEFAULT_SLOTS, require_amount
+from sleuth.host.memory import DEFAULT_SLOTS
 from sleuth.recipe.data import EvalQuestionsRecipe, Lengths
 from sleuth.recipe.envs import QuestionEnvTable
-from sleuth.recipe.judges import JudgedFields, JudgeFields
+from sleuth.recipe.judges import JudgedFields, JudgeFields, MemoryAmount, ServedModelRecipe
 from sleuth.recipe.rewards import AnswerSize, MeasuredFields, ModelCalls, unfit_rewards
 from sleuth.recipe.strict import Name, StrictModel, combination
-from sleuth.types import SleuthError, Task
+from sleuth.types import Task
 
 if TYPE_CHECKING:
     from sleuth.ranks import Ranks
     from sleuth.recipe.recipe import Recipe
-
-
-def _require_amount(text: str) -> str:
-    try:
-        return require_amount(text)
-    except SleuthError as error:
-        raise ValueError(str(error)) from None
-
-
-MemoryAmount = Annotated[str, AfterValidator(_require_amount)]
 
 
 class StageFields(JudgedFields):
@@ -96,6 +86,12 @@ class StageFields(JudgedFields):
     def judges(self) -> tuple[JudgeFields, ...]:
         """Those of its rewards, and its own."""
         return (*(judge for reward in getattr(self, "reward", ()) for judge in reward.judges()), *super().judges())
+
+    def launched(self) -> tuple[ServedModelRecipe, ...]:
+        """The judges and the teacher whose servers the run starts, each server once."""
+        asked = [*self.judges(), getattr(self, "teacher", None)]
+        served = [one for one in asked if isinstance(one, ServedModelRecipe) and one.launch is not None]
+        return tuple({one.server: one for one in served}.values())
 
     def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
         """Calls of models over HTTP in one step; of a stage without steps, all of them."""

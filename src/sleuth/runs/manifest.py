@@ -21,7 +21,10 @@ from sleuth.recipe import Recipe
 from sleuth.runs.chain import recorded, run_id
 from sleuth.types import SleuthError
 
-_MODEL_ADDRESS = re.compile(r"\.(judge|teacher)\.(urls\.\d+|seconds|at_once|budget|key_variable|verdicts)$")
+_MODEL_ADDRESS = re.compile(
+    r"\.(judge|teacher)\.(urls(\.\d+)?|seconds|at_once|budget|key_variable|verdicts"
+    r"|launch|command|cards(\.\d+)?|memory|port|arguments(\.\d+)?)$"
+)
 _POOL_ADDRESS = re.compile(
     r"\.engine(\.(urls(\.\d+)?|weights|requests_at_once|seconds|unavailable_timeout|sleeps|launch|command|cards(\.\d+)?"
     r"|memory|port|arguments(\.\d+)?))?$"

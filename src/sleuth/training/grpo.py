@@ -133,6 +133,7 @@ class GRPOTrainer(Trainer):
         read = stage.data.tasks(self.tokenizer)
         setting = stage.env.setting(self.tokenizer, read)
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
+        ranks.broadcast(lambda: judge_pool.start(stage.reward))  # before engines take the rest of shared cards
         self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
         self.worker = RolloutWorker(
             stage=stage,

@@ -1,4 +1,4 @@
-"""The vLLM and SGLang servers that a run starts for itself, from the recipe's `launch`."""
+"""The vLLM and SGLang servers that a run starts for itself, from the `launch` of an engine, a judge or a teacher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -19,9 +19,11 @@ from sleuth.engines.launch import Launch, ServerProcess, end_all, free_ports, is
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, UnavailableError
 from sleuth.engines.remote.server import DiscoveredServer
 from sleuth.host.memory import parse_share, total_host_memory
-from sleuth.learn.models import pick_device
+from sleuth.learn.models import pick_device, read_config
 from sleuth.recipe import Recipe
 from sleuth.recipe.grpo import GrpoRecipe, PoolRecipe
+from sleuth.recipe.judges import LaunchFields, ServedModelRecipe
+from sleuth.recipe.stage import StageFields
 from sleuth.types import SleuthError
 
 Split = Callable[[PoolRecipe, int | None, int | None, int], int | None]
@@ -29,6 +31,8 @@ Split = Callable[[PoolRecipe, int | None, int | None, int], int | None]
 many bytes (None: on a CPU). The last number is the longest sequence in tokens. None: the server's own default."""
 
 SLEEP_SECONDS = 120.0
+SERVED_CONTEXT = 16_384
+"""Tokens that a server of a judge or teacher takes, if its model has as many positions; `arguments` may name others."""
 
 INSTALL = {
     "vllm": "install it into an environment of its own (python -m venv vllm-env && vllm-env/bin/pip install vllm; on a "
@@ -50,12 +54,13 @@ class StartedServers:
 
 
 class RunServers:
-    """All servers that a run starts, each pool when a stage first needs it. `close` ends them.
+    """All servers that a run starts, each when a stage first needs it. `close` ends them.
     `logs` is the folder of their output, `NAME.log`. The first of several ranks alone starts servers."""
 
     def __init__(self, recipe: Recipe, logs: Path, say: Callable[[str], None], *, ranks: int, split: Split) -> None:
         self._recipe, self._logs, self._say, self._ranks, self._split = recipe, logs, say, ranks, split
         self._pools: dict[str, _Pool] = {}
+        self._models: dict[str, ServerProcess] = {}
 
     def of(self, pool: PoolRecipe | None, model: str, context: int) -> StartedServers | None:
         """The servers of a pool, for sequences of at most `context` tokens; None if the recipe starts none. They are
@@ -88,6 +93,23 @@ class RunServers:
         for pool in self._pools.values():
             end_all(pool.processes)
         self._pools.clear()
+        self.keep(())
+
+    def serve(self, model: ServedModelRecipe) -> str:
+        """The address of the server of a judge or a teacher, which is started unless it runs. Raises SleuthError if it
+        cannot be started."""
+        if (process := self._models.get(model.server)) is None:
+            launch = served_launch(self._recipe, model, ranks=self._ranks)
+            name = f"{launch.kind}-{Path(model.model).name}"
+            process = ServerProcess(name, launch, self._logs / f"{name}.log")
+            start_all([process], self._say)
+            self._models[model.server] = process
+        return process.launch.url
+
+    def keep(self, models: Sequence[ServedModelRecipe]) -> None:
+        """Ends the servers of all judges and teachers but these, so that other stages have their memory."""
+        for server in self._models.keys() - {model.server for model in models}:
+            end_all([self._models.pop(server)])
 
     def _start(self, pool: PoolRecipe, model: str, context: int) -> _Pool:
         launches = launches_of(self._recipe, pool, model, context=context, ranks=self._ranks, split=self._split)
@@ -148,7 +170,8 @@ def launches_of(
     assert pool.launch is not None
     program = program_of(pool)
     on_cpu = pick_device(recipe.device) == "cpu" or (pool.launch == "vllm" and is_cpu_build(program[0]))
-    cards = [] if on_cpu else cards_of(pool, torch.cuda.device_count(), ranks)
+    visible = torch.cuda.device_count()
+    cards = [] if on_cpu else cards_of(pool, visible, ranks, recipe.served_cards(visible))
     if on_cpu and pool.cards:
         raise SleuthError("engine.cards names GPUs, and the servers run on the CPU; remove it")
     if on_cpu and pool.sleeps:
@@ -186,37 +209,79 @@ def launches_of(
     return launches
 
 
-def program_of(pool: PoolRecipe) -> list[str]:
-    """The command that starts a server, without arguments. Raises SleuthError, with how to install it, if there is
-    none."""
+def served_launch(recipe: Recipe, model: ServedModelRecipe, *, ranks: int) -> Launch:
+    """What the server of a judge or a teacher is started with. Raises SleuthError as `launches_of`."""
+    assert model.launch is not None
+    program, visible = program_of(model, f"{model.model}: "), torch.cuda.device_count()
+    on_cpu = pick_device(recipe.device) == "cpu" or (model.launch == "vllm" and is_cpu_build(program[0]))
+    if on_cpu and model.cards:
+        raise SleuthError(f"cards of {model.model} names GPUs, and its server runs on the CPU; remove it")
+    cards = [] if on_cpu else model.on_cards(visible)
+    if any(card >= visible for card in cards):
+        raise SleuthError(f"cards of {model.model} names {max(cards)}, and this process sees {visible} GPUs, from 0 on")
+    if model.memory is None and any(card < ranks for card in cards):
+        raise SleuthError(f"{model.model} shares a GPU that trains: set its memory, or give it others with cards")
+    total = min((torch.cuda.get_device_properties(card).total_memory for card in cards), default=0)
+    return Launch(
+        kind=model.launch,
+        program=program,
+        model=model.model,
+        port=free_ports(1, model.port)[0],
+        context=_context_of(model.model),
+        dtype="auto",
+        requests=model.at_once,
+        card=",".join(map(_visible_name, cards)) or None,
+        memory=None if model.memory is None else parse_share(model.memory, total or total_host_memory()),
+        card_memory=total,
+        arguments=model.arguments,
+    )
+
+
+def _context_of(model: str) -> int:
+    """Tokens that a server of this model is started for."""
+    with suppress(SleuthError):  # what the server cannot read either, it says itself
+        positions = getattr(read_config(model).get_text_config(), "max_position_embeddings", None)
+        return min(SERVED_CONTEXT, positions or SERVED_CONTEXT)
+    return SERVED_CONTEXT
+
+
+def require_launchable(stage: StageFields) -> None:
+    """Raises SleuthError if a program that is to serve a judge or a teacher of the stage is not there."""
+    for model in stage.launched():
+        program_of(model, f"{model.model}: ")
+
+
+def program_of(pool: LaunchFields, of: str = "engine.") -> list[str]:
+    """The command that starts a server, without arguments. Raises SleuthError, with how to install it and what it is
+    `of`, if there is none."""
     kind = pool.launch
     assert kind is not None
+    install = INSTALL[kind].replace("engine.command", f"{of if of == 'engine.' else ''}command")
     if pool.command is not None:
         found = shutil.which(os.path.expanduser(pool.command))
         if found is None:
-            raise SleuthError(
-                f"engine.command = {pool.command!r}: no such program here (from {Path.cwd()}); {INSTALL[kind]}"
-            )
+            raise SleuthError(f"{of}command = {pool.command!r}: no such program here (from {Path.cwd()}); {install}")
         return [found]
     if kind == "sglang":
         with suppress(ImportError, ValueError):
             if importlib.util.find_spec("sglang") is not None:
                 return [sys.executable]
-        raise SleuthError(f'engine.launch = "sglang": this Python has no sglang; {INSTALL[kind]}')
+        raise SleuthError(f'{of}launch = "sglang": this Python has no sglang; {install}')
     beside = shutil.which("vllm", path=str(Path(sys.executable).parent))
     if (found := beside or shutil.which("vllm")) is None:
-        raise SleuthError(f'engine.launch = "vllm": no vllm beside this Python or on the PATH; {INSTALL[kind]}')
+        raise SleuthError(f'{of}launch = "vllm": no vllm beside this Python or on the PATH; {install}')
     return [found]
 
 
-def cards_of(pool: PoolRecipe, visible: int, ranks: int) -> list[int]:
+def cards_of(pool: PoolRecipe, visible: int, ranks: int, served: Collection[int] = ()) -> list[int]:
     """The cards with a server, of `visible` ones of which the first `ranks` train: those that the recipe names, else
-    all others, else the shared one. Raises SleuthError if one of them does not exist."""
+    all others that no judge or teacher has (`served`), else the shared one. Raises SleuthError if one of them does not
+    exist."""
     if pool.cards:
         if missing := [card for card in pool.cards if card >= visible]:
             raise SleuthError(f"engine.cards names {missing[0]}, and this process sees {visible} GPUs, from 0 on")
         return list(pool.cards)
-    return list(range(ranks, visible)) or [0]
+    return [card for card in range(ranks, visible) if card not in served] or [0]
 
 
 def _visible_name(card: int) -> str:
