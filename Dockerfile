@@ -12,6 +12,7 @@ WORKDIR /opt/sleuth
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 COPY models models
+COPY published published
 COPY recipes recipes
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN pip install --no-cache-dir -c constraints.txt ".[dense,hub,lora,trackers]"

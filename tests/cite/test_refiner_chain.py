@@ -55,11 +55,9 @@ without = ["grpo.engine"]
 "stage.3.slots" = 8
 "stage.3.context" = 1024
 "stage.3.env.turn_tokens" = 60
-"stage.3.reward.0.judge.urls" = ["{url}"]
-"stage.3.reward.0.judge.model" = "{judge}"
-"stage.3.reward.0.judge.least_accuracy" = 0.01 # it knows no criteria but those of the teacher here
-"stage.3.reward.1.judge.urls" = ["{url}"]
-"stage.3.reward.1.judge.model" = "{judge}"
+# it knows no criteria but those of the teacher here
+"stage.3.reward.0.judge" = {{ kind = "http", urls = ["{url}"], model = "{judge}", least_accuracy = 0.01 }}
+"stage.3.reward.1.judge" = {{ kind = "http", urls = ["{url}"], model = "{judge}", least_accuracy = 0.01 }}
 """
 
 

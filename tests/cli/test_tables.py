@@ -39,8 +39,12 @@ def comparison(*names: str) -> Shown:
         notes=(),
         protocols=(),
         recipes={},
-        levels={"response_tokens_mean": dict.fromkeys(names, MEASURED), "em": dict.fromkeys(names, MEASURED)},
-        differences={key: dict.fromkeys(pairs, difference) for key in ("response_tokens_mean", "em")},
+        mean="",
+        leading=(),
+        figures=dict.fromkeys(
+            ("response_tokens_mean", "em"),
+            SimpleNamespace(levels=dict.fromkeys(names, MEASURED), differences=dict.fromkeys(pairs, difference)),
+        ),
         became=dict.fromkeys(pairs),
         modes={name: dict.fromkeys(MODES, BIG) for name in names},
     )

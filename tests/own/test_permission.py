@@ -225,6 +225,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
     }
     assert {name for name, flags in options.items() if "--no-code" in flags} == recipes | {
         "sweep",
+        "reproduce",
         "rescore",
         "check sweep",
         "check model",

@@ -121,8 +121,8 @@ def test_all_calls_of_judges_and_teachers_are_counted_and_their_cards_are_paid()
         "thoughts": 6 * 32 * 4,  # arms of the probe
     }
     assert planned["judge_calls"] == sum(calls.values())
-    assert planned["judge_cards"] == 1 + 2  # the judge of 4B, and the teacher of 35B
-    assert planned["price"] == pytest.approx((1 + 3) * planned["seconds"] / 3600 * 2.5)
+    assert planned["judge_cards"] == 2  # of the teacher of 35B; the run starts the judge of 4B on its own card
+    assert planned["price"] == pytest.approx((1 + 2) * planned["seconds"] / 3600 * 2.5)
     assert planned["downloads"]["Qwen/Qwen3.6-35B-A3B"] == 70e9
     shown = sleuth(*arguments).stdout
     assert f"price: {planned['price']:,.2f}, for {planned['price'] / 2.5:,.1f} card hours at 2.50" in shown
@@ -136,7 +136,7 @@ def test_servers_start_once_and_saves_take_their_bytes() -> None:
     assert saves == pytest.approx(5 * 14 * weights / 1e9)  # after 10, 20, .. 50: bf16 weights, masters, two moments
     assert plan.seconds is not None
     assert plan.seconds == pytest.approx(plan.start + sum(stage.seconds or 0 for stage in plan.stages))
-    assert plan.cards == 4 + 4 + 2
+    assert plan.cards == 4 + 2 + 2  # ranks, the policy's servers, and the judge's
 
 
 def test_a_sweep_counts_once_what_its_arms_share() -> None:

@@ -362,28 +362,28 @@ def test_suites_are_paired_set_by_set_and_their_mean_is_that_of_their_file(tmp_p
 
 def test_two_runs_of_suites_are_compared_with_their_curves_and_json_has_all_of_it(tmp_path: Path) -> None:
     plain = write_suites(tmp_path / "plain", SKILLS)
-    weighed = write_suites(tmp_path / "weighed", {name: 0.9 for name in SKILLS}, seed=2)
-    found = compared(plain, weighed)
+    weighted = write_suites(tmp_path / "weighted", {name: 0.9 for name in SKILLS}, seed=2)
+    found = compared(plain, weighted)
     told = json.loads(json.dumps(found.as_json(), allow_nan=False))
     assert set(told["sets"]) == set(SKILLS)
     assert told["sets"]["nq"]["questions"] == 12
-    assert told["sets"]["nq"]["em"]["differences"]["plain -> weighed"]["test"] == "mcnemar"
-    assert told["figures"]["em"]["differences"]["plain -> weighed"]["n"] == 36
+    assert told["sets"]["nq"]["em"]["differences"]["plain -> weighted"]["test"] == "mcnemar"
+    assert told["figures"]["em"]["differences"]["plain -> weighted"]["n"] == 36
     reward = told["curves"]["grpo"]["Reward"]
-    assert (len(reward["steps"]), list(reward["arms"])) == (60, ["plain", "weighed"])
-    files = compared(plain / "eval/trained.json", weighed / "eval/trained.json")
+    assert (len(reward["steps"]), list(reward["arms"])) == (60, ["plain", "weighted"])
+    files = compared(plain / "eval/trained.json", weighted / "eval/trained.json")
     assert [[*one.levels.values()] for one in files.figures.values()] == [
         [*one.levels.values()] for one in found.figures.values()
     ]
-    assert [*compared(plain / "eval/trained@nq.json", weighed / "eval/trained.json").compared["em"]] == ["nq", ""]
+    assert [*compared(plain / "eval/trained@nq.json", weighted / "eval/trained.json").compared["em"]] == ["nq", ""]
 
 
 def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
     runs = [
         write_suites(tmp_path / str(seed), {name: 0.3 + 0.2 * (seed > 1) for name in SKILLS}, seed) for seed in range(4)
     ]
-    found = compared(f"plain={runs[0]},{runs[1]}", f"weighed={runs[2]},{runs[3]}")
-    em = found.figures["em"].differences["plain", "weighed"]
+    found = compared(f"plain={runs[0]},{runs[1]}", f"weighted={runs[2]},{runs[3]}")
+    em = found.figures["em"].differences["plain", "weighted"]
     assert em is not None
     assert (em.test, em.measured.n, [*found.compared["em"]]) == ("student", 36, [*SKILLS, ""])
 
@@ -438,20 +438,20 @@ def test_evaluations_of_a_run_that_ask_no_questions_are_left_out(tmp_path: Path)
 
 def test_a_sweep_of_suites_has_the_same_means_and_differences(tmp_path: Path) -> None:
     table = {"evaluation": "trained", "figures": ["em", "f1"], "against": "plain"}
-    arms = [{"name": name, "stages": ["a.toml:base"]} for name in ("plain", "weighed")]
+    arms = [{"name": name, "stages": ["a.toml:base"]} for name in ("plain", "weighted")]
     sweep = SweepRecipe.model_validate({"name": "sweep", "seeds": [0, 1], "table": table, "arm": arms})
     runs = {
         (seed, name): write_suites(arm_folder(tmp_path, seed, name), dict.fromkeys(SKILLS, skill), seed=10 * seed + at)
         for seed in (0, 1)
-        for at, (name, skill) in enumerate((("plain", 0.3), ("weighed", 0.8)))
+        for at, (name, skill) in enumerate((("plain", 0.3), ("weighted", 0.8)))
     }
-    plain, weighed = arm_table(sweep, tmp_path)
-    both = compared(*(f"{name}={runs[0, name]},{runs[1, name]}" for name in ("plain", "weighed")))
+    plain, weighted = arm_table(sweep, tmp_path)
+    both = compared(*(f"{name}={runs[0, name]},{runs[1, name]}" for name in ("plain", "weighted")))
     assert plain.figures["em"] == both.figures["em"].levels["plain"]
-    assert weighed.over is not None
-    apart = both.figures["em"].differences["plain", "weighed"]
+    assert weighted.over is not None
+    apart = both.figures["em"].differences["plain", "weighted"]
     assert apart is not None
-    assert weighed.over.measured.value == pytest.approx(apart.measured.value)  # paired by seed as well
-    assert weighed.over.measured.n == 36
+    assert weighted.over.measured.value == pytest.approx(apart.measured.value)  # paired by seed as well
+    assert weighted.over.measured.n == 36
     [_, alone] = arm_table(sweep.model_copy(update={"seeds": (0,)}), tmp_path)
-    assert alone.over == compared(runs[0, "plain"], runs[0, "weighed"]).figures["em"].differences["plain", "weighed"]
+    assert alone.over == compared(runs[0, "plain"], runs[0, "weighted"]).figures["em"].differences["plain", "weighted"]

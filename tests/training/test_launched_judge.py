@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,16 +12,23 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from chat_server import MODEL
+from continuations import BASE
+from real_vllm import VLLM
 from run_files import rows
 from test_judged_stage import SHORT
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from sleuth.engines.launch import Launch
 from sleuth.judges.factory import LAUNCHER
 from sleuth.recipe import GrpoRecipe, load_recipe
+from sleuth.render import load_tokenizer
 from sleuth.training.servers import cards_of, require_launchable, served_launch
 from sleuth.types import SleuthError
 
+ANSWERED = 'POST /v1/chat/completions HTTP/1.1" 200'
+"""In vLLM's log."""
 JUDGE = """#!{python}
 import json, os, sys, time
 sys.path.insert(0, {tests!r})
@@ -115,3 +123,31 @@ def test_a_judge_on_two_cards_splits_its_model_and_leaves_the_others_to_the_poli
     engine = recipe.stages_of(GrpoRecipe)[1].engine
     assert engine is not None
     assert cards_of(engine, 8, 4, recipe.served_cards(8)) == [4, 5]
+
+
+@pytest.mark.servers
+def test_a_real_vllm_judges_for_the_run_that_started_it_and_comes_back(run, recipe_file, tmp_path):
+    """A random model judges, which seldom ends its verdict: what it did not say is missing, and the run stops
+    rather than train on zeros."""
+    config = AutoConfig.from_pretrained(BASE, max_position_embeddings=4096)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path / "judge")
+    load_tokenizer(str(BASE)).save_pretrained(tmp_path / "judge")
+    killing = threading.Thread(target=kill_when_answered, args=(tmp_path / "run" / "servers",))
+    killing.start()
+    with pytest.raises(SleuthError, match=r"scores are missing \(the judge gave no verdict: twice no verdict"):
+        run(recipe_file, tmp_path / "run", *judged_by(VLLM, str(tmp_path / "judge"), "max_tokens=64"), *SHORT)
+    killing.join()
+    [log] = (tmp_path / "run" / "servers").glob("*.log")
+    assert ANSWERED in log.read_text().partition("is started again")[2]
+    left = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.parent.exists()]
+    assert not [line for line in left if str(tmp_path / "judge").encode() in line]
+
+
+def kill_when_answered(folder: Path) -> None:
+    """Kills the judge once it has answered a question."""
+    deadline, said = time.monotonic() + 300, ""
+    while ANSWERED not in said and time.monotonic() < deadline:
+        time.sleep(0.05)
+        said = "".join(log.read_text() for log in folder.glob("*.log"))
+    os.kill(int(re.findall(r"APIServer pid=(\d+)", said)[0]), signal.SIGKILL)

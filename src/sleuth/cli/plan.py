@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +44,7 @@ def plan(
     no_code: CheckNoCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the steps, memory, searches, judge calls, time and price of a recipe, or of a sweep.
+    """Predict the steps, memory, calls, time and price of a run.
 
     Computes the bytes of each phase from the shape of the model, and whether they fit a card; runs nothing and needs no
     data. Stages that arms of a sweep share count once. The report of a run shows its plan beside what it measured.
@@ -137,7 +136,7 @@ COLUMNS = {
     "grads": ("gradients",),
     "activ.": ("activations", "kept activations", "vocabulary"),
     "cache": ("cache",),
-    "other": ("packed weights", "server", "checkpoint", "libraries"),
+    "other": ("packed weights", "server", "judge or teacher", "work", "checkpoint", "libraries"),
 }
 """Heading -> the parts that are added up under it."""
 
@@ -154,8 +153,8 @@ def _sections(plan: CardPlan) -> dict[str, tuple[list[str], list[Phase]]]:
     """Stage -> the stages with the same figures, its own name first, and its phases."""
     sections: dict[str, tuple[list[str], list[Phase]]] = {}
     firsts: dict[str, str] = {}
-    for name, group in groupby(plan.phases, key=lambda phase: phase.stage):
-        phases = list(group)
+    for name in dict.fromkeys(phase.stage for phase in plan.phases):
+        phases = [phase for phase in plan.phases if phase.stage == name]
         figures = str([(phase.name, sorted(phase.bytes.items())) for phase in phases if phase.name != "load"])
         first = firsts.setdefault(figures, name)
         if first == name:

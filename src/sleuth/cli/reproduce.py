@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sleuth.recipe import Recipe
     from sleuth.recipe.published import PublishedRun, PublishedSystem
 
-PAGE, TABLE = "reproduction.html", "reproduction.json"
+PAGE, TABLE, COMPARISON = "reproduction.html", "reproduction.json", "compared.html"
 TWIN = "These runs are the tiny twin, on a generated world: the way is the published one, the numbers are not its own."
 
 
@@ -195,6 +195,9 @@ def _write_table(
     from sleuth.host.atomic import write_text
     from sleuth.report import write_report
     from sleuth.report.arm_table import arm_folder
+    from sleuth.report.arms import read_arms
+    from sleuth.report.comparison import compare
+    from sleuth.report.page import write_comparison
     from sleuth.report.published import published_table, write_published
 
     places, pages = dict[str, Path](), dict[str, str]()
@@ -203,6 +206,10 @@ def _write_table(
             folder = arm_folder(root / one.name, recipe.seed, arm) if arm else root / one.name
             places[one.name] = folder.parent if arm else folder
             pages[f"{one.name} {arm}".strip()] = write_report(folder).relative_to(root).as_posix()
+    alone = [f"{one.name}={root / one.name}" for one in chosen if "" in recipes[one.name]]
+    if len(alone) > 1:
+        write_comparison(compare(read_arms(alone)), root / COMPARISON)
+        pages["beside each other"] = COMPARISON
     rows = published_table(system, places, tiny=tiny)
     notes = [f"Published: {system.source}", *([TWIN] if tiny else []), *([system.note] if system.note else [])]
     write_published(system.title, notes, rows, pages, root / PAGE)

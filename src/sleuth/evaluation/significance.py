@@ -83,8 +83,8 @@ def difference(*sets: Sequence[Runs], is_share: bool) -> Difference | None:
     if len(tables) == 1 and {*np.concatenate(tables[0]).flat} <= {0.0, 1.0}:
         p = mcnemar(int((apart[0] > 0).sum()), int((apart[0] < 0).sum()))
         return Difference(measured=measured, p=p, test="mcnemar")
-    weighed = np.concatenate([table[0] / table.size for table in apart])
-    return Difference(measured=measured, p=sign_flip(list(weighed)), test="sign_flip")
+    weighted = np.concatenate([table[0] / table.size for table in apart])
+    return Difference(measured=measured, p=sign_flip(list(weighted)), test="sign_flip")
 
 
 def _strata(tables: Sequence[np.ndarray]) -> list[Stratum]:

@@ -111,7 +111,7 @@ class CardPlan:
     @property
     def cards(self) -> int:
         """Cards that the run holds while it lasts, with those of judges and teachers."""
-        return self.ranks + self.servers + self.judge_cards
+        return self.ranks + self.servers + self.others + self.judge_cards
 
     @property
     def seconds_by_phase(self) -> dict[str, float]:

@@ -304,7 +304,7 @@ def _asking(call: ModelCalls, planned: StagePlan, card: Card) -> tuple[float, st
     servers, cards = len(asked.urls or ("launched",)), served.cards(card)
     share = {"calls": call.calls / servers, "at_once": asked.at_once / servers}
     seconds = served.seconds(card, read=read, written=written, **share) if call.calls else 0.0
-    return seconds, f"{what} read {read:,.0f} tokens and write {written:,.0f}, on {servers * cards} cards of their own"
+    return seconds, f"{what} read {read:,.0f} tokens and write {written:,.0f}; cards: {servers * cards}"
 
 
 # -- before the first step ---------------------------------------------------------------------------------------------

@@ -20,6 +20,10 @@ STEPS = "metrics"
 """In the place of an evaluation: the highest mean of a figure over consecutive steps."""
 
 
+PLACE = r"^[^/:]+(/[^/:]+){1,2}:[^:]+$"
+"""Of a figure: RUN/STAGE:FIGURE, or RUN/ARM/STAGE:FIGURE."""
+
+
 class PublishedRun(StrictModel):
     """A run of the system: a recipe or a sweep, and its twin for two cores."""
 
@@ -42,10 +46,10 @@ class PublishedRow(StrictModel):
 
     about: str
     """What was measured, of which model."""
-    figure: Annotated[str, Field(pattern=r"^[^/:]+(/[^/:]+){1,2}:[^/:]+$")]
+    figure: Annotated[str, Field(pattern=PLACE)]
     """RUN/STAGE:FIGURE, or RUN/ARM/STAGE:FIGURE of a sweep: `slime/base@nq:em` is in `eval/base@nq.json`. The stage
     "metrics" is the highest mean over 20 consecutive steps."""
-    twin: Annotated[str, Field(pattern=r"^[^/:]+(/[^/:]+){1,2}:[^/:]+$")] | None = None
+    twin: Annotated[str, Field(pattern=PLACE)] | None = None
     """The figure of the twin, where it has another name."""
     published: float | None = None
     """The published value; absent where the description gives none."""

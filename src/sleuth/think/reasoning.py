@@ -239,7 +239,7 @@ def suite_figures(sets: Sequence[Sequence[Record]], k: int) -> dict[str, Measure
     passes = [Stratum(values=[pass_at(k, record["right"]) for record in records]) for records in sets]
     lucky = [Stratum(values=[guessed_pass(k, record["guess"]) for record in records]) for records in sets]
     return {
-        f"mean_at_{k}": mean_of_means(means),
-        f"pass_at_{k}": mean_of_means(passes),
+        f"mean_at_{k}": mean_of_means(means, outcomes=True),
+        f"pass_at_{k}": mean_of_means(passes, outcomes=True),
         "guessed_pass": mean_of_means(lucky),
     }
