@@ -21,6 +21,7 @@ from typer.main import get_command
 from sleuth.cli.app import app
 from sleuth.recipe import Recipe, load_recipe
 from sleuth.recipe.load import JudgeFile, RewardFile, TeacherFile
+from sleuth.recipe.published import PublishedSystem
 from sleuth.recipe.shipped import shipped_recipe
 from sleuth.recipe.strict import models_in
 from sleuth.recipe.sweep import SweepRecipe, is_sweep, load_sweep
@@ -231,7 +232,7 @@ def _toml_problems(text: str) -> Iterator[str]:
         return
     for name in ("extends", "set"):
         table.pop(name, None)
-    yield from _table_problems(table, FILES)
+    yield from _table_problems(table, (*FILES, PublishedSystem))
 
 
 def _table_problems(table: Mapping[str, Any], models: Sequence[type[BaseModel]]) -> list[str]:
