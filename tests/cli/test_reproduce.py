@@ -31,22 +31,29 @@ from sleuth.think.thoughts import thought_documents
 from sleuth.types import SleuthError
 
 ROOT = Path(__file__).parents[2]
-SHORT = [
-    f"--set={key}"
-    for key in (
-        "stage.0.steps=2",
-        "stage.0.warmup_steps=0",
-        "stage.0.save_every=1",
-        "stage.1.data.limit=4",
-        "stage.2.steps=4",
-        "stage.2.warmup_steps=0",
-        "stage.2.prompts_per_step=2",
-        "stage.2.samples_per_prompt=4",
-        "stage.2.probe_prompts=0",
-        "stage.2.save_every=1",
-        "stage.2.red_team_every=0",
-        "stage.3.data.limit=4",
-    )
+ONE_STEP = ("warmup_steps=0", "prompts_per_step=2", "samples_per_prompt=4", "probe_prompts=0", "save_every=1")
+REFINER = [
+    *("stage.0.steps=2", "stage.0.warmup_steps=0", "stage.0.save_every=1", "stage.1.data.limit=4"),
+    *("stage.2.steps=4", *(f"stage.2.{key}" for key in ONE_STEP), "stage.2.red_team_every=0", "stage.3.data.limit=4"),
+]
+SEARCH = [
+    *("stage.0.data.per_set=2", "stage.1.prompts=48", "stage.1.steps=2", "stage.1.warmup_steps=0"),
+    *("stage.1.save_every=1", "stage.2.data.per_set=2", "stage.3.steps=2", *(f"stage.3.{key}" for key in ONE_STEP)),
+    "stage.4.data.per_set=2",
+]
+THINKING = [
+    *(f"{stage}.{key}" for stage in ("pretraining", "continued") for key in ("steps=2", "warmup_steps=0")),
+    *("pretraining.save_every=1", "continued.save_every=1", "thinking.steps=2", "thinking.warmup_steps=0"),
+    *("thinking.save_every=1", "thinking.held_out.limit=4", "online_dpo.steps=1", "online_dpo.warmup_steps=0"),
+    *(
+        "online_dpo.prompts_per_step=2",
+        "against_base.data.limit=4",
+        "gain.steps=1",
+        *(f"gain.{key}" for key in ONE_STEP),
+    ),
+    *(f"{stage}.data.limit=4" for stage in ("gate", "gate_after", "thoughts")),
+    *("gate.max_no_signal_fraction=1.0", "gate.max_missing_fraction=1.0", "thoughts.held_out.limit=4"),
+    "reasoning.sets=[{layout='math_500',problems='runs/world/arithmetic_test.jsonl',limit=2}]",
 ]
 
 
@@ -148,26 +155,68 @@ def test_a_row_has_its_published_interval_and_ours_where_it_was_measured(tmp_pat
     assert row.cells() == ["", "0.500", "60"]  # 10 of the best 20
 
 
-@pytest.mark.sentinel
-def test_a_twin_that_was_killed_three_times_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    at_places = ("checkpoints/step-000001", "eval/taught.json", "checkpoints/step-000004")
-    for place in at_places:
-        _reproduce(one, lambda place=place: (one / "runs/refiner-rubric-tiny/rubric" / place).exists())
-    _reproduce(one)
-    _reproduce(other)
-    names = ["reproduction.html", "reproduction.json", "rubric/checkpoints/step-000006/model.safetensors"]
-    for name in [*names, "rubric/eval/taught.json", "rubric/eval/trained.json"]:
-        mine, theirs = ((folder / "runs/refiner-rubric-tiny" / name).read_bytes() for folder in (one, other))
-        assert mine == theirs, name
-    rows = json.loads((one / "runs/refiner-rubric-tiny/reproduction.json").read_text())["rows"]
-    assert [row["ours"]["n"] > 0 for row in rows] == [True] * 6
+@pytest.mark.parametrize(
+    ("name", "settings", "places", "last"),
+    [
+        pytest.param(
+            "refiner-rubric",
+            REFINER,
+            ("rubric/checkpoints/step-000001", "rubric/eval/taught.json", "rubric/checkpoints/step-000004"),
+            "rubric/checkpoints/step-000006",
+            marks=pytest.mark.sentinel,
+        ),
+        pytest.param(
+            "refiner-balanced",
+            REFINER,
+            (
+                "balanced/checkpoints/step-000002",
+                "balanced/checkpoints/step-000003",
+                "balanced/checkpoints/step-000005",
+            ),
+            "balanced/checkpoints/step-000006",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "search-r1-slime",
+            SEARCH,
+            ("slime/eval/base.json", "slime/checkpoints/step-000001", "slime/checkpoints/step-000003"),
+            "slime/checkpoints/step-000004",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "reason-over-search",
+            SEARCH,
+            ("rules/checkpoints/step-000002", "rules/eval/trained.json", "example/checkpoints/step-000003"),
+            "example/checkpoints/step-000004",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "interleaved-thinking",
+            THINKING,
+            ("arms/seed-0/untouched/eval/thoughts.json", "arms/seed-0/base_shown", "arms/seed-0/improved_shown"),
+            "arms/seed-0/improved_shown_rewarded/checkpoints/step-000006",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_twin_that_was_killed_three_times_ends_in_the_same_bytes(
+    name: str, settings: list[str], places: tuple[str, ...], last: str, tmp_path: Path
+) -> None:
+    one, other = (tmp_path / folder / f"runs/{name}-tiny" for folder in ("one", "other"))
+    for place in places:
+        _reproduce(name, settings, tmp_path / "one", lambda place=place: (one / place).exists())
+    _reproduce(name, settings, tmp_path / "one")
+    _reproduce(name, settings, tmp_path / "other")
+    for file in ("reproduction.html", "reproduction.json", f"{last}/model.safetensors"):
+        assert (one / file).read_bytes() == (other / file).read_bytes(), file
+    assert len(json.loads((one / "reproduction.json").read_text())["rows"]) > 3
 
 
-def _reproduce(folder: Path, until: Callable[[], bool] | None = None) -> None:
+def _reproduce(name: str, settings: list[str], folder: Path, until: Callable[[], bool] | None = None) -> None:
     """Runs the twin in a folder to its end, or kills it once `until` is true."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "sleuth", "reproduce", "refiner-rubric", "--tiny", "--quiet", *SHORT]
+    changed = [f"--set={key}" for key in settings]
+    command = [sys.executable, "-m", "sleuth", "reproduce", name, "--tiny", "--quiet", *changed]
     variables = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.DEVNULL) as process:
         while until is not None and not until():

@@ -97,6 +97,7 @@ def _need(kind: str, one: Any, value: Any, table: StrictModel) -> Need:
         if location is not None:
             what = f"{NOUNS.get(kind, kind)} {location}"
             is_split = kind != "texts" and not Path(location.path).suffix
+            repository_files(location.repository, "dataset")  # answers at once where there is no hub; lists try again
             below = tuple(file.path for file in files_of_split(location)) if is_split else (location.path,)
             fetch = partial(local_file, Path(one)) if kind != "texts" or Path(location.path).suffix else None
             return replace(_of_hub(what, location.repository, "dataset", below or ("?",), fetch), rows=Path(one))

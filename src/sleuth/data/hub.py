@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Self
@@ -134,6 +135,7 @@ def files_below(location: HubLocation) -> list[str]:
     return [file.removeprefix(prefix) for file in files if file.startswith(prefix)]
 
 
+@cache
 def repository_files(repository: str, kind: Repository) -> tuple[dict[str, int], str]:
     """The bytes of each file of a repository, and the licence that its card states. Raises SleuthError where the hub
     does not answer or has no such repository."""
