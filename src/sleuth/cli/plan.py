@@ -168,7 +168,7 @@ def _table(plan: CardPlan) -> object:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"GB of {plan.ranks + plan.servers} x {plan.card}")
+    table.add_column(f"GB of {plan.ranks + plan.servers + plan.others} x {plan.card}", overflow="fold")
     for heading in (*COLUMNS, "total"):
         table.add_column(heading, justify="right", min_width=5, no_wrap=True)
     for names, phases in _sections(plan).values():
