@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from verb import printed_json, refusal, sleuth
+from verb import printed_json, refusal, sleuth, write_rows
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
@@ -59,7 +59,12 @@ THINKING = [
 
 @pytest.mark.parametrize("tiny", [False, True])
 @pytest.mark.parametrize("name", system_names())
-def test_every_row_of_a_table_is_measured_by_a_stage_of_its_run(name: str, tiny: bool) -> None:
+def test_every_row_of_a_table_is_measured_by_a_stage_of_its_run(
+    name: str, tiny: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("nq/test.jsonl", "hotpotqa/dev.jsonl"):  # that `--tiny` writes before it looks
+        write_rows(tmp_path / "runs/world/sets" / place, [])
+    monkeypatch.chdir(tmp_path)
     system = read_system(name)
     recipes = {
         run.name: dict(_recipes_of(run, _settings(run, tiny, None), tiny)) for run in system.run if run.twin or not tiny
