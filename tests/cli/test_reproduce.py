@@ -78,6 +78,18 @@ def test_a_name_that_is_not_there_gets_the_nearest_and_a_list_without_one() -> N
     assert refusal("reproduce", "search-r1-slime", "--arm", "x") == "--arm x: no such run; there are slime, format"
 
 
+def test_a_system_of_ones_own_that_is_wrong_is_a_line_for_each_fault(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    run = '[[run]]\nname = "a"\nrecipe = "tiny/refiner"\ntwin = "tiny/refiner"\n'
+    row = '[[row]]\nabout = "x"\nfigure = "{}"\npublished = 3.0\nof = {}\n'
+    own.write_text(f'title = "t"\nsource = "s"\nnoet = 1\n{run}{row.format("b/trained:em", 7)}')
+    said = sleuth("reproduce", own).stderr.splitlines()
+    assert [line.partition("mine.toml: ")[2].partition(" ")[0] for line in said] == ["noet", "row.0.figure", "row.0.of"]
+    for figure, words in (("a/nope:em", "no stage is named nope"), ("a/careless@nq:em", "careless has no set nq")):
+        own.write_text(f'title = "t"\nsource = "s"\n{run}{row.format(figure, 0)}')
+        assert words in refusal("reproduce", own)
+
+
 def test_all_that_is_missing_is_told_at_once_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(repository: str, kind: str) -> object:
         raise SleuthError(f"{repository}: cannot be downloaded from the hub: no route")

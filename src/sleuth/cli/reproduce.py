@@ -98,7 +98,7 @@ def _chosen(system: PublishedSystem, only: list[str], tiny: bool) -> list[Publis
 
 
 def _settings(run: PublishedRun, tiny: bool, overrides: list[str] | None) -> list[str]:
-    return [*(run.twin_set if tiny else run.set), *(overrides or ())]
+    return [*(run.twin_set if tiny else ()), *(overrides or ())]
 
 
 def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[tuple[str, Recipe]]:
@@ -141,7 +141,7 @@ def _sets_of(stage: Any) -> list[str]:
 
     if hasattr(stage, "sets"):
         return [one.layout for one in stage.sets]
-    suite = stage.data.suite
+    suite = getattr(getattr(stage, "data", None), "suite", None)
     return [] if suite is None else list(SUITES[str(suite)].questions if str(suite) in SUITES else sets_in(suite))
 
 

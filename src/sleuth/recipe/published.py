@@ -31,12 +31,10 @@ class PublishedRun(StrictModel):
     """Its name in the table, and of its folder."""
     recipe: str
     """The recipe or sweep, by its name."""
-    set: Row[str] = ()
-    """What is changed in it, as `--set` takes it."""
     twin: str = ""
     """The recipe or sweep that `--tiny` takes; a run without one is left out there."""
     twin_set: Row[str] = ()
-    """What is changed in the twin."""
+    """What is changed in the twin, as `--set` takes it."""
     optional: bool = False
     """Trained only where `--arm` names it."""
 
@@ -83,6 +81,8 @@ class PublishedSystem(StrictModel):
         for at, row in enumerate(self.row):
             if row.place(tiny=False)[0][0] not in names:
                 yield f"row.{at}.figure is of no run; there are {', '.join(names)}"
+            if row.of and not 0 <= (row.published or 0.0) <= 1:
+                yield f"row.{at}.of is for a share, and published = {row.published} is none; leave one of them out"
             if row.twin and row.place(tiny=True)[0][0] not in twins:
                 yield f"row.{at}.twin is of no run with a twin; there are {', '.join(twins)}"
 
