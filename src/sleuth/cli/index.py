@@ -140,6 +140,8 @@ def _show_plan(corpus: Path, encoder: str | None, as_json: bool) -> None:
     from sleuth.retrieval.costs import index_plan
     from sleuth.retrieval.encoder import Encoder, encoder_card
 
+    if not corpus.exists():
+        raise SleuthError(f"{corpus}: no such file")
     if not (count := _count_rows(corpus)):
         raise SleuthError(f"{corpus}: --plan counts the rows of a file of passages on this machine, and found none")
     width, seconds = 0, None
