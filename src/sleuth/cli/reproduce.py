@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -118,13 +120,21 @@ def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[
 
 def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[str, Recipe]], tiny: bool) -> None:
     """Raises SleuthError with a line for each row of the table that no stage of its run measures."""
+    from sleuth.evaluation.figures import figures
     from sleuth.recipe.published import STEPS
+    from sleuth.runs.metrics import step_figures
 
     problems = []
     for at, row in enumerate(system.row):
-        (run, *arm, place), _ = row.place(tiny=tiny)
+        (run, *arm, place), key = row.place(tiny=tiny)
         stage, _, test_set = place.partition("@")
-        if run not in recipes or stage == STEPS:
+        if run not in recipes:
+            continue
+        known = [one.name for one in (step_figures() if stage == STEPS else figures())]
+        if not any(fnmatchcase(key, pattern) for pattern in known):
+            near = "".join(f"; did you mean {name}?" for name in get_close_matches(key, known, n=1))
+            problems.append(f"{name}: row.{at} ({row.about}): there is no figure {key}{near}")
+        if stage == STEPS:
             continue
         if (recipe := recipes[run].get("".join(arm))) is None:
             problems.append(f"{name}: row.{at} ({row.about}): {run} has no arm {''.join(arm)!r}")
