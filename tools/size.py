@@ -27,7 +27,7 @@ ROOMS = {
     "evaluation": 2_094,
     "family.py": 257,
     "host": 1_682,
-    "judges": 1_805,
+    "judges": 1_830,
     "kernels": 2_486,
     "learn": 3_550,
     "own": 844,

@@ -88,6 +88,8 @@ class Launcher:
 
 
 LAUNCHER = Launcher()
+RESTART_SECONDS = 600.0
+"""How long a question waits for a server that the run starts again."""
 UNSTARTED = "http://127.0.0.1:0"
 """The address of a judge that is opened for its identity, before the run starts its server."""
 
@@ -147,6 +149,7 @@ def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
         budget=recipe.budget,
         extra=recipe.request,
         key=recipe.key,
+        restart=RESTART_SECONDS if recipe.launch is not None else 0.0,
     )
 
 
