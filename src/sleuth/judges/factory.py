@@ -18,7 +18,15 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import JsonClient
 from sleuth.judges.pool import Ledger, base_url
-from sleuth.recipe.judges import ON_SHEETS, UNSEEN, JudgedFields, JudgeFields, ServedModelRecipe, Skill
+from sleuth.recipe.judges import (
+    ON_SHEETS,
+    UNAVAILABLE_SECONDS,
+    UNSEEN,
+    JudgedFields,
+    JudgeFields,
+    ServedModelRecipe,
+    Skill,
+)
 from sleuth.types import PairJudge, SheetJudge, SleuthError
 
 Client = TypeVar("Client", bound=JsonClient)
@@ -88,8 +96,6 @@ class Launcher:
 
 
 LAUNCHER = Launcher()
-RESTART_SECONDS = 600.0
-"""How long a question waits for a server that the run starts again."""
 UNSTARTED = "http://127.0.0.1:0"
 """The address of a judge that is opened for its identity, before the run starts its server."""
 
@@ -149,7 +155,7 @@ def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
         budget=recipe.budget,
         extra=recipe.request,
         key=recipe.key,
-        restart=RESTART_SECONDS if recipe.launch is not None else 0.0,
+        restart=UNAVAILABLE_SECONDS if recipe.launch is not None else 0.0,
     )
 
 

@@ -53,7 +53,7 @@ class ServerPool:
     a question may take, further questions fail at once, except for single trials.
 
     Servers that the run starts again when they die take `restart` seconds at most for that; a question waits for them,
-    and that they are not there is no attempt.
+    and that they are not there is no attempt. Nobody else asks them, so that they need no retry budget.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class ServerPool:
     async def ask(self, body: Mapping[str, Any], deadline: float) -> Reply:
         """One completion. Raises NoAnswerError if there is none by the deadline."""
         tried: list[Replica] = []
-        reason, awaited = "every replica is resting after failures", False
+        reason = "every replica is resting after failures"
         self._retries.record_request()
         while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
-            if tried and not awaited and not self._retries.spend():
+            if tried and not self._restart and not self._retries.spend():
                 reason += "; too many calls fail for another attempt"
                 break
             tried.append(replica)
@@ -99,7 +99,7 @@ class ServerPool:
                 return await self._attempt(replica, body, deadline)
             except _AttemptError as error:
                 reason, pause = f"{replica.url}: {error}", error.pause
-                if awaited := error.gone and time.monotonic() < self._down_since + self._restart:
+                if error.gone and time.monotonic() < self._down_since + self._restart:
                     tried.pop()
                     pause = max(pause, RESTART_PAUSE)
                 await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
