@@ -13,17 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from verb import printed_json, refusal, sleuth, write_rows
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.cite.env import RefineEnv
 from sleuth.cli import needs
 from sleuth.cli.published_rows import write_published_rows
-from sleuth.cli.reproduce import _recipes_of, _require_rows, _settings
+from sleuth.cli.reproduce import _recipes_of, _require_rows, _settings, _train
 from sleuth.data.questions import load_questions, select_tasks
 from sleuth.episodes.library import read_prompt
+from sleuth.host.hardware import read_cards
 from sleuth.recipe.data import PlayedQuestionsRecipe
-from sleuth.recipe.published import PublishedRow, read_system, system_names
+from sleuth.recipe.published import PublishedRow, PublishedRun, read_system, system_names
 from sleuth.report.published import published_table
 from sleuth.runs.metrics import MetricsFile
 from sleuth.think.tables import ThoughtTextRecipe
@@ -57,6 +59,28 @@ THINKING = [
 ]
 
 
+@pytest.mark.ranks
+def test_the_ranks_of_a_run_for_several_cards_train_it_with_the_flags_of_the_command(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/world").symlink_to(world)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(needs, "cards_of", lambda recipe: read_cards("2 x 80 GB"))
+    run = PublishedRun(name="rubric", recipe="tiny/refiner")
+    settings = [*REFINER, "stage.0.optimiser=adamw"]  # for Muon is of one rank
+    recipes = dict(_recipes_of(run, settings, False))
+    _train(run, settings, recipes, tmp_path / "trained", False, ["--quiet", "--no-code"])
+    manifest = json.loads((tmp_path / "trained/manifest.json").read_text())
+    assert len(manifest["costs"]["careless"]["ranks_memory_bytes"]) == 2
+    assert (tmp_path / "trained/checkpoints/step-000006").is_dir()
+    assert "grpo 1/" not in capfd.readouterr().err  # of the bar, which --quiet leaves out
+    own = [*settings, 'stage.2.reward=[{kind="python", function="mine:reward"}]']
+    with pytest.raises(typer.Exit):
+        _train(run, own, recipes, tmp_path / "refused", False, ["--no-code"])
+    assert "--no-code" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("tiny", [False, True])
 @pytest.mark.parametrize("name", system_names())
 def test_every_row_of_a_table_is_measured_by_a_stage_of_its_run(
@@ -85,7 +109,12 @@ def test_a_system_of_ones_own_that_is_wrong_is_a_line_for_each_fault(tmp_path: P
     own.write_text(f'title = "t"\nsource = "s"\nnoet = 1\n{run}{row.format("b/trained:em", 7)}')
     said = sleuth("reproduce", own).stderr.splitlines()
     assert [line.partition("mine.toml: ")[2].partition(" ")[0] for line in said] == ["noet", "row.0.figure", "row.0.of"]
-    for figure, words in (("a/nope:em", "no stage is named nope"), ("a/careless@nq:em", "careless has no set nq")):
+    for figure, words in (
+        ("a/nope:em", "no stage is named nope"),
+        ("a/careless@nq:em", "careless has no set nq"),
+        ("a/trained:citation_f2", "there is no figure citation_f2; did you mean citation_f1?"),
+        ("a/metrics:rewardmean", "there is no figure rewardmean; did you mean reward_mean?"),
+    ):
         own.write_text(f'title = "t"\nsource = "s"\n{run}{row.format(figure, 0)}')
         assert words in refusal("reproduce", own)
 

@@ -236,6 +236,30 @@ def test_a_judge_that_is_down_stays_unasked_and_holds_nobody_up_for_long() -> No
     assert time.monotonic() - started < 5
 
 
+def test_a_judge_that_is_started_again_is_waited_for_longer_than_its_attempts_take(server: ChatServer) -> None:
+    url = closed_url()
+    again = ChatServer(port=int(url.rpartition(":")[2]))
+    started, over = threading.Event(), threading.Event()
+
+    def start_later() -> None:
+        time.sleep(1.2)
+        with again.running():
+            started.set()
+            over.wait(60)
+
+    starting = threading.Thread(target=start_later)
+    starting.start()
+    try:
+        judge = HttpJudge([url], MODEL, timeout=0.2, restart=30)  # four attempts take 0.8 seconds at most
+        assert [verdict.score for verdict in judged(judge, SUPPORTED, *[UNSUPPORTED] * 20)] == [1, *[0] * 20]
+    finally:
+        over.set()
+        starting.join()
+    assert started.is_set()
+    verdict, *_ = judged(HttpJudge([url], MODEL, timeout=0.2, restart=0.3))  # it does not come back
+    assert verdict.score is None
+
+
 def test_no_more_is_asked_than_the_budget(server: ChatServer) -> None:
     judge = HttpJudge([server.url], MODEL, budget=3)
     verdicts = judged(judge, *[SUPPORTED] * 5)

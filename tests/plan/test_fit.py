@@ -340,6 +340,21 @@ def test_a_server_holds_its_share_of_the_sequences_in_the_memory_given(make_reci
     assert "cache" not in phase(plan, "rollout").bytes
 
 
+@pytest.mark.parametrize(
+    ("prompts", "servers", "requests"),
+    [(32, 2, 128), (8, 2, 64), (8, 1, 64), (128, 2, 256), (33, 2, 132)],  # of 8 samples each; from 64 to 256
+)
+def test_a_server_has_its_share_of_a_step_in_flight_unless_its_recipe_says_how_much(
+    make_recipe, prompts: int, servers: int, requests: int
+) -> None:
+    step = (f"stage.1.prompts_per_step={prompts}", "stage.1.samples_per_prompt=8")
+    recipe = make_recipe("Qwen3-0.6B", 'stage.1.engine={ launch = "vllm" }', *step)
+    pool = recipe.engine_at(1)
+    assert recipe.requests_of(pool, servers) == requests
+    told = make_recipe("Qwen3-0.6B", 'stage.1.engine={ launch = "vllm", requests_at_once = 7 }', *step)
+    assert told.requests_of(told.engine_at(1), servers) == 7
+
+
 def test_the_random_weights_that_a_run_makes_are_planned_by_their_shape() -> None:
     recipe = load_recipe(Path(__file__).parents[2] / "recipes" / "tiny" / "base.toml")
     first = recipe.stage[0]

@@ -122,21 +122,43 @@ def test_all_calls_of_judges_and_teachers_are_counted_and_their_cards_are_paid()
     }
     assert planned["judge_calls"] == sum(calls.values())
     assert planned["judge_cards"] == 2  # of the teacher of 35B; the run starts the judge of 4B on its own card
-    assert planned["price"] == pytest.approx((1 + 2) * planned["seconds"] / 3600 * 2.5)
+    [teaching] = [stage["seconds"] for stage in planned["stages"] if stage["name"] == "annotated"]
+    assert 0 < teaching < planned["seconds"] / 2
+    assert planned["price"] == pytest.approx((planned["seconds"] + 2 * teaching) / 3600 * 2.5), (
+        "it teaches in one stage"
+    )
+    judge = 2 * 4_022_468_096 / 1e9  # once for the first two stages, and again for the last four
+    assert planned["seconds_by_phase"]["start of servers"] == pytest.approx(2 * (60 + judge))
     assert planned["downloads"]["Qwen/Qwen3.6-35B-A3B"] == 70e9
     shown = sleuth(*arguments).stdout
     assert f"price: {planned['price']:,.2f}, for {planned['price'] / 2.5:,.1f} card hours at 2.50" in shown
 
 
-def test_servers_start_once_and_saves_take_their_bytes() -> None:
+def test_servers_start_when_a_stage_needs_them_and_saves_take_their_bytes() -> None:
     plan = plan_for_cards(load_recipe(RECIPES / "refiner_4b_rubric.toml"), read_cards("8 x h100-80"))
     weights = 4_022_468_096
-    assert plan.start == pytest.approx(60 + 2 * weights / 1e9)
+    starts = {stage.name: stage.start for stage in plan.stages}
+    assert starts == {
+        "base": pytest.approx(60 + 2 * weights / 1e9 + 60 + 70),  # of the policy, which stays, and of the judge
+        "accepted": 0,  # nobody is asked: the judge's server ends
+        "taught": pytest.approx(60 + 70),
+        "grpo": 0,
+        "trained": 0,
+    }
+    assert plan.start == pytest.approx(sum(starts.values()))
     saves = plan.seconds_by_phase["grpo: saves"]
     assert saves == pytest.approx(5 * 14 * weights / 1e9)  # after 10, 20, .. 50: bf16 weights, masters, two moments
     assert plan.seconds is not None
     assert plan.seconds == pytest.approx(plan.start + sum(stage.seconds or 0 for stage in plan.stages))
-    assert plan.cards == 4 + 2 + 2  # ranks, the policy's servers, and the judge's
+    assert plan.own_cards == 4 + 2 + 2  # ranks, the policy's servers, and the judge's
+
+
+def test_a_judge_that_runs_already_is_paid_from_the_first_stage_that_asks_it_to_the_last() -> None:
+    plan = plan_for_cards(load_recipe(RECIPES / "refiner_4b_audited.toml"), read_cards("8 x h100-80"))
+    assert {stage.name: stage.judge_cards for stage in plan.stages} == dict.fromkeys(
+        ("base", "accepted", "taught", "grpo", "trained"), 1
+    ), "the second judge is asked before and after training"
+    assert plan.card_hours == pytest.approx((9 * (plan.seconds or 0) - plan.start) / 3600)
 
 
 def test_a_sweep_counts_once_what_its_arms_share() -> None:

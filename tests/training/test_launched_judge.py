@@ -29,8 +29,11 @@ from sleuth.types import SleuthError
 
 ANSWERED = 'POST /v1/chat/completions HTTP/1.1" 200'
 """In vLLM's log."""
+SLOW = 3.0
+"""Seconds that its second start takes."""
 JUDGE = """#!{python}
 import json, os, sys, time
+time.sleep({slow} * os.path.exists({pids!r}))
 sys.path.insert(0, {tests!r})
 from chat_server import ChatServer, part, says, scored
 option = lambda name: sys.argv[sys.argv.index(name) + 1]
@@ -49,7 +52,7 @@ def vllm(tmp_path) -> Path:
     """A command `vllm` that serves the scripted judge of `chat_server`."""
     command = tmp_path / "vllm"
     files = {name: str(tmp_path / name) for name in ("pids", "told")}
-    command.write_text(JUDGE.format(python=sys.executable, tests=str(Path(__file__).parents[1]), **files))
+    command.write_text(JUDGE.format(python=sys.executable, tests=str(Path(__file__).parents[1]), slow=SLOW, **files))
     command.chmod(0o755)
     return command
 
@@ -84,7 +87,7 @@ def test_a_run_starts_its_judge_once_and_misses_no_verdict_when_it_dies(run, rec
     folder = tmp_path / "run"
     killing = threading.Thread(target=kill_when_asked, args=(tmp_path,))
     killing.start()
-    run(recipe_file, folder, *judged_by(vllm), *SHORT)
+    run(recipe_file, folder, *judged_by(vllm, MODEL, f"seconds={SLOW / 8}"), *SHORT)  # of which four are half of that
     killing.join()
     steps = rows(folder)
     assert len(steps) == 2

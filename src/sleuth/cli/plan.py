@@ -100,8 +100,9 @@ def _print_sweep(
         plan, stages = plans[name], runs[name].stage
         parts = [(plan.stages[at], 1 if stages[at].makes() else seeds) for at in own]
         rows[name] = {key: sum((getattr(part, key) or 0) * n for part, n in parts) for key in SUMS[:-1]}
-        rows[name]["seconds"] += plan.start * seeds
-        rows[name] |= {"card_hours": plan.cards * rows[name]["seconds"] / 3600, "fits": plan.fits}
+        rows[name]["seconds"] += sum(part.start * n for part, n in parts)
+        others = sum(part.judge_cards * (part.seconds or 0) * n for part, n in parts)
+        rows[name] |= {"card_hours": (plan.own_cards * rows[name]["seconds"] + others) / 3600, "fits": plan.fits}
         rows[name]["unknown"] = [part.name for part, _ in parts if part.seconds is None]
     whole: dict[str, Any] = {key: sum(row[key] for row in rows.values()) for key in SUMS}
     columns = []
@@ -168,7 +169,7 @@ def _table(plan: CardPlan) -> object:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"GB of {plan.ranks + plan.servers + plan.others} x {plan.card}", overflow="fold")
+    table.add_column(f"GB of {plan.own_cards} x {plan.card}", overflow="fold")
     for heading in (*COLUMNS, "total"):
         table.add_column(heading, justify="right", min_width=5, no_wrap=True)
     for names, phases in _sections(plan).values():

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +63,8 @@ def reproduce(
 
     from sleuth.runs.progress import quiet as silence
 
-    with silence(quiet or as_json):
+    silent = quiet or as_json
+    with silence(silent):
         if tiny:
             _write_world()
         recipes = {one.name: dict(_recipes_of(one, _settings(one, tiny, overrides), tiny)) for one in chosen}
@@ -78,7 +81,8 @@ def reproduce(
         for need in needs:
             need.fetch()
         for one in chosen:
-            _train(one, _settings(one, tiny, overrides), recipes[one.name], root / one.name, tiny)
+            settings, flags = _settings(one, tiny, overrides), [*(["--no-code"] * no_code), *(["--quiet"] * silent)]
+            _train(one, settings, recipes[one.name], root / one.name, tiny, flags)
     _write_table(system, chosen, recipes, root, tiny, as_json)
 
 
@@ -116,13 +120,21 @@ def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[
 
 def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[str, Recipe]], tiny: bool) -> None:
     """Raises SleuthError with a line for each row of the table that no stage of its run measures."""
+    from sleuth.evaluation.figures import figures
     from sleuth.recipe.published import STEPS
+    from sleuth.runs.metrics import step_figures
 
     problems = []
     for at, row in enumerate(system.row):
-        (run, *arm, place), _ = row.place(tiny=tiny)
+        (run, *arm, place), key = row.place(tiny=tiny)
         stage, _, test_set = place.partition("@")
-        if run not in recipes or stage == STEPS:
+        if run not in recipes:
+            continue
+        known = [one.name for one in (step_figures() if stage == STEPS else figures())]
+        if not any(fnmatchcase(key, pattern) for pattern in known):
+            near = "".join(f"; did you mean {name}?" for name in get_close_matches(key, known, n=1))
+            problems.append(f"{name}: row.{at} ({row.about}): there is no figure {key}{near}")
+        if stage == STEPS:
             continue
         if (recipe := recipes[run].get("".join(arm))) is None:
             problems.append(f"{name}: row.{at} ({row.about}): {run} has no arm {''.join(arm)!r}")
@@ -155,8 +167,11 @@ def _needs(recipes: dict[str, dict[str, Recipe]], root: Path, tiny: bool) -> lis
     return [*found.values(), *cards.values(), disk_needed(every, list(found.values()), root)]
 
 
-def _train(run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], place: Path, tiny: bool) -> None:
-    """Trains it in its folder, on as many ranks as its cards leave for training. Raises typer.Exit where it fails."""
+def _train(
+    run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], place: Path, tiny: bool, flags: list[str]
+) -> None:
+    """Trains it in its folder, on as many ranks as its cards leave for training, which have the `flags` of this
+    command. Raises typer.Exit where it fails."""
     from sleuth.cli.needs import cards_of
     from sleuth.plan.phases import ranks_and_servers
 
@@ -166,7 +181,7 @@ def _train(run: PublishedRun, settings: list[str], recipes: dict[str, Recipe], p
     ranks = ranks_and_servers(first, cards.count)[0] if cards else 1
     if ranks > 1:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        options = ["--run", str(place), *(part for text in settings for part in ("--set", text))]
+        options = ["--run", str(place), *flags, *(part for text in settings for part in ("--set", text))]
         status = subprocess.run([*launcher, "--", "sleuth", verb, str(file), *options], check=False).returncode
         if status and (verb, status) != ("sweep", PAUSED):
             raise typer.Exit(status)

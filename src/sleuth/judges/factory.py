@@ -18,7 +18,15 @@ from sleuth.host.threads import to_stderr
 from sleuth.judges.cache import CachedJudge, NamedJudge, RetryLimits, VerdictCache
 from sleuth.judges.http import JsonClient
 from sleuth.judges.pool import Ledger, base_url
-from sleuth.recipe.judges import ON_SHEETS, UNSEEN, JudgedFields, JudgeFields, ServedModelRecipe, Skill
+from sleuth.recipe.judges import (
+    ON_SHEETS,
+    UNAVAILABLE_SECONDS,
+    UNSEEN,
+    JudgedFields,
+    JudgeFields,
+    ServedModelRecipe,
+    Skill,
+)
 from sleuth.types import PairJudge, SheetJudge, SleuthError
 
 Client = TypeVar("Client", bound=JsonClient)
@@ -147,6 +155,7 @@ def connect(recipe: ServedModelRecipe, kind: type[Client]) -> Client:
         budget=recipe.budget,
         extra=recipe.request,
         key=recipe.key,
+        restart=UNAVAILABLE_SECONDS if recipe.launch is not None else 0.0,
     )
 
 

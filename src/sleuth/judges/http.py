@@ -42,7 +42,7 @@ class JsonClient:
     A question without an answer within 4 x `timeout` seconds, or beyond a `budget` of calls, has none. At most
     `at_once` calls run concurrently, fewer while many fail. `extra` is added to each request, such as
     `{"chat_template_kwargs": {"enable_thinking": False}}`. `max_tokens` is for one entry; a model that thinks needs
-    more. `ledger` counts all outcomes.
+    more. `ledger` counts all outcomes. `restart`: see `ServerPool`.
     """
 
     def __init__(
@@ -56,10 +56,11 @@ class JsonClient:
         budget: int | None = None,
         extra: Mapping[str, Any] | None = None,
         key: str | None = None,
+        restart: float = 0.0,
     ) -> None:
         self.ledger = Ledger(budget=budget)
         self.settings = {**(extra or {}), "model": model, "temperature": 0.0, "max_tokens": max_tokens}
-        self._pool = ServerPool(urls, timeout=timeout, at_once=at_once, ledger=self.ledger, key=key)
+        self._pool = ServerPool(urls, timeout=timeout, at_once=at_once, ledger=self.ledger, key=key, restart=restart)
         self._takes_schemas: bool | None = None  # None: not known yet
 
     async def ask(self, question: JsonQuestion[Parsed]) -> Parsed:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from sleuth.host.connections import Answer, Replica, Replicas, RequestFailedError, RetryBudget, ask
+from sleuth.host.connections import Answer, Replica, Replicas, RequestFailedError, RetryBudget, UnreachableError, ask
 from sleuth.host.escapes import replace_surrogates
 from sleuth.types import Verdict
 
@@ -21,6 +21,8 @@ ATTEMPTS = 4
 FAILURES_TO_REST = 10
 """Consecutive failures until a replica rests: with many concurrent calls three would mean little."""
 BUSY, TOO_SLOW = 429, 408
+RESTART_PAUSE = 1.0
+"""Seconds until a server that is being started again is asked again."""
 THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
 DATED = r"-\d{4}(-?\d{2}-?\d{2})?"
 """The release date that a provider may append to a model's name."""
@@ -49,10 +51,23 @@ class ServerPool:
     shape or by another model) is retried, if possible at another replica, up to `ATTEMPTS` attempts and within a retry
     budget; a replica that keeps failing rests for a while. Once no replica has answered for as long as all attempts of
     a question may take, further questions fail at once, except for single trials.
+
+    Servers that the run starts again when they die take `restart` seconds at most for that; a question waits for them,
+    and that they are not there is no attempt. Nobody else asks them, so that they need no retry budget.
     """
 
-    def __init__(self, urls: Sequence[str], *, timeout: float, at_once: int, ledger: Ledger, key: str | None) -> None:
-        self.down_timeout = timeout * ATTEMPTS
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        timeout: float,
+        at_once: int,
+        ledger: Ledger,
+        key: str | None,
+        restart: float = 0.0,
+    ) -> None:
+        self.down_timeout = timeout * ATTEMPTS + restart
+        self._restart = restart
         self._timeout = timeout
         self._at_once = at_once
         self._ledger = ledger
@@ -75,7 +90,7 @@ class ServerPool:
         reason = "every replica is resting after failures"
         self._retries.record_request()
         while len(tried) < ATTEMPTS and (replica := await self._next(tried, deadline)) is not None:
-            if tried and not self._retries.spend():
+            if tried and not self._restart and not self._retries.spend():
                 reason += "; too many calls fail for another attempt"
                 break
             tried.append(replica)
@@ -83,8 +98,11 @@ class ServerPool:
                 self._ledger.spend()
                 return await self._attempt(replica, body, deadline)
             except _AttemptError as error:
-                reason = f"{replica.url}: {error}"
-                await asyncio.sleep(min(error.pause, max(0.0, deadline - time.monotonic())))
+                reason, pause = f"{replica.url}: {error}", error.pause
+                if error.gone and time.monotonic() < self._down_since + self._restart:
+                    tried.pop()
+                    pause = max(pause, RESTART_PAUSE)
+                await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         raise NoAnswerError(f"no answer after {len(tried)} attempts: {reason}")
 
     async def _attempt(self, replica: Replica, body: Mapping[str, Any], deadline: float) -> Reply:
@@ -127,13 +145,16 @@ class ServerPool:
         try:
             async with asyncio.timeout(seconds):
                 response = await ask("POST", f"{replica.url}/chat/completions", body=body, headers=self._headers)
-        except (RequestFailedError, TimeoutError) as error:
-            raise _AttemptError(str(error) or f"no answer within {seconds:.3g} seconds") from None
+        except RequestFailedError as error:
+            raise _AttemptError(str(error), gone=isinstance(error, UnreachableError)) from None
+        except TimeoutError:
+            raise _AttemptError(f"no answer within {seconds:.3g} seconds") from None
         status = response.status
         if 400 <= status < 500 and status not in (BUSY, TOO_SLOW):
             raise RefusedError(f"{replica.url}: refused with {status}: {response.detail()}")
         if status != HTTPStatus.OK:
-            raise _AttemptError(f"status {status}: {response.detail()}", _retry_after(response))
+            gone = status == HTTPStatus.SERVICE_UNAVAILABLE  # while it loads its model
+            raise _AttemptError(f"status {status}: {response.detail()}", _retry_after(response), gone=gone)
         try:
             answer = response.json()
             [choice, *_] = answer["choices"]
@@ -154,11 +175,11 @@ class ServerPool:
 
 
 class _AttemptError(Exception):
-    """A failed call that may be retried after `pause` seconds."""
+    """A failed call that may be retried after `pause` seconds. `gone`: the server does not run, or not yet."""
 
-    def __init__(self, message: str, pause: float = 0.0) -> None:
+    def __init__(self, message: str, pause: float = 0.0, *, gone: bool = False) -> None:
         super().__init__(message)
-        self.pause = pause
+        self.pause, self.gone = pause, gone
 
 
 def base_url(url: str) -> str:

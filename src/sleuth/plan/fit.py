@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -32,15 +31,13 @@ from sleuth.plan.speed import (
     ASSUMED,
     MEASURED,
     StageTime,
-    judge_cards,
     missing_bytes,
+    served_bytes,
     stage_time,
-    start_seconds,
     state_bytes,
 )
 from sleuth.recipe import Recipe, TrainingRecipe
 from sleuth.recipe.training import LoraRecipe
-from sleuth.types import SleuthError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +57,7 @@ class CardPlan:
     notes: tuple[str, ...]
     change: Change | None = None
     threads: int = 1
-    start: float = 0.0
-    """Seconds in which the servers that the run starts are ready."""
     downloads: Mapping[str, float | None] = field(default_factory=dict)
-    judge_cards: int = 0
 
     @property
     def fits(self) -> bool:
@@ -109,9 +103,19 @@ class CardPlan:
         return None if None in seconds else self.start + sum(filter(None, seconds))
 
     @property
-    def cards(self) -> int:
-        """Cards that the run holds while it lasts, with those of judges and teachers."""
-        return self.ranks + self.servers + self.others + self.judge_cards
+    def start(self) -> float:
+        """Seconds in which the servers that the run starts are ready."""
+        return sum(stage.start for stage in self.stages)
+
+    @property
+    def own_cards(self) -> int:
+        """Cards that the run has while it lasts."""
+        return self.ranks + self.servers + self.others
+
+    @property
+    def judge_cards(self) -> int:
+        """Cards of judges and teachers that run already, in the stage with most of them."""
+        return max(stage.judge_cards for stage in self.stages)
 
     @property
     def seconds_by_phase(self) -> dict[str, float]:
@@ -121,13 +125,16 @@ class CardPlan:
 
     @property
     def card_hours(self) -> float | None:
-        """Hours of all `cards`; None where the time is unknown."""
-        return None if self.seconds is None else self.cards * self.seconds / 3600
+        """Hours of its own cards, and of others during the stages that need them; None where the time is unknown."""
+        if self.seconds is None:
+            return None
+        others = sum(stage.judge_cards * (stage.seconds or 0) for stage in self.stages)
+        return (self.own_cards * self.seconds + others) / 3600
 
     def line(self) -> str:
         """`fits 8 x h100-80 by the plan: 51.2 of 80.0 GB are needed (grpo: update), 36% are spare`."""
         worst = max(self.phases, key=lambda phase: phase.needed)
-        where = f"{self.ranks + self.servers + self.others} x {self.card}"
+        where = f"{self.own_cards} x {self.card}"
         if self.servers or self.others:
             kinds = {"have a server": self.servers, "a judge or teacher": self.others}
             where = f"{where}, of which {' and '.join(f'{count} {kind}' for kind, count in kinds.items() if count)},"
@@ -228,9 +235,7 @@ def _plan(recipe: Recipe, machine: Machine, name: str, card: Card | None, thread
         notes=(note,) if note else (),
         change=change_that_fits(recipe, shape, machine, problems.keys()) if problems else None,
         threads=threads,
-        start=start_seconds(recipe, weights) if card is not None else 0.0,
         downloads=missing_bytes(recipe, weights),
-        judge_cards=judge_cards(recipe, card) if card is not None else 0,
     )
 
 
@@ -239,24 +244,11 @@ def _served(recipe: Recipe, machine: Machine) -> Iterator[tuple[Phase, int]]:
     count = machine.ranks + machine.servers + machine.others
     for stage in recipe.stage:
         for model in stage.launched():
-            weights = (
-                served_weights(model.model) // (2 if "fp8" in model.arguments else 1) // len(model.on_cards(count))
-            )
+            weights = served_bytes(model) // len(model.on_cards(count))
             phase = Phase(
                 stage=stage.name, name=f"server of {model.model}", bytes={"weights": weights, "work": SERVER}, host={}
             )
             yield phase, parse_share(model.memory or f"{SERVER_SHARE:.0%}", machine.memory)
-
-
-def served_weights(model: str) -> int:
-    """Bytes of a model in bfloat16: by its config, or else by the number in its name, `Qwen3.5-35B-A3B`. Raises
-    SleuthError if neither says how large it is."""
-    try:
-        return SIZES["bfloat16"] * shape_of(model)[0].weights
-    except SleuthError:
-        if (size := re.search(r"(\d+(\.\d+)?)B\b", model)) is None:
-            raise
-        return int(SIZES["bfloat16"] * float(size[1]) * 1e9)
 
 
 def _disk(recipe: Recipe, shape: ModelShape, machine: Machine) -> int:

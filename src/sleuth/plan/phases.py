@@ -216,7 +216,10 @@ class StagePlan:
         """What each server on a card of its own generates of what `ranks` would; None without such servers."""
         if self.played is None or self.pool is None or self.shared or not self.machine.servers:
             return None
-        return played_by_server(self.played, self.pool, ranks, self.machine.servers)
+        servers = self.machine.servers
+        return played_by_server(
+            self.played, self.pool, ranks, servers, requests=self.recipe.requests_of(self.pool, servers)
+        )
 
     def phases(self) -> Iterator[Phase]:
         """In the order in which they run; those of a step of training once."""
@@ -320,12 +323,13 @@ def shares_learner_card(pool: PoolRecipe, machine: Machine) -> bool:
     return machine.servers == 0 if pool.cards is None else min(pool.cards) < machine.ranks
 
 
-def played_by_server(played: Played, pool: PoolRecipe, ranks: int, servers: int) -> Played:
-    """What each of `servers` generates of what `ranks` would generate alone as `played`."""
+def played_by_server(played: Played, pool: PoolRecipe, ranks: int, servers: int, *, requests: int) -> Played:
+    """What each of `servers` generates of what `ranks` would generate alone as `played`, with so many `requests` at
+    once."""
     if played.prompts is None:
-        return replace(played, at_once=pool.requests_at_once, cache_memory=pool.memory)
+        return replace(played, at_once=requests, cache_memory=pool.memory)
     prompts = math.ceil(played.prompts * ranks / servers)
-    at_once = min(pool.requests_at_once, prompts * played.samples)
+    at_once = min(requests, prompts * played.samples)
     return replace(played, prompts=prompts, at_once=at_once, cache_memory=pool.memory)
 
 
@@ -357,7 +361,7 @@ def server_memory(
     size = SIZES[recipe.dtype]
     sequence = shape.bytes_per_token(size) * context
     if card is None:
-        wanted = min(max(LEAST_CPU_CACHE, pool.requests_at_once * sequence), MOST_CPU_CACHE)
+        wanted = min(max(LEAST_CPU_CACHE, recipe.requests_of(pool, 1) * sequence), MOST_CPU_CACHE)
         return _enough(recipe, wanted if given is None else given, sequence, "its KV cache")
     if given is None:
         machine = Machine(device=CUDA, memory=card, ranks=ranks)

@@ -17,13 +17,15 @@ from typing import Any
 
 from sleuth.data.hub import HubLocation
 from sleuth.host.hardware import Card
-from sleuth.plan.memory import LearnerMemory, Passes
+from sleuth.plan.memory import SIZES, LearnerMemory, Passes
 from sleuth.plan.phases import SERVER, SERVER_SHARE, Phase, Played, StagePlan, played_by
-from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
+from sleuth.plan.shapes import shape_of
+from sleuth.recipe import EvaluateRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.judges import ServedModelRecipe
 from sleuth.recipe.rewards import AnswerSize, ModelCalls
 from sleuth.recipe.stage import StageFields
 from sleuth.retrieval.index_card import expected_card, is_index
+from sleuth.types import SleuthError
 
 RAGGED = 1.5
 """Decode steps, over those of sequences that all end together."""
@@ -142,9 +144,12 @@ def served_models(recipe: Recipe) -> list[ServedModelRecipe]:
     return list({(one.urls, one.server): one for one in models}.values())
 
 
-def judge_cards(recipe: Recipe, card: Card) -> int:
-    """Cards of the servers of judges and teachers, as far as their names say how large they are."""
-    sizes = [(len(one.urls or ()), Served.of(one.model)) for one in served_models(recipe)]
+def judge_cards(recipe: Recipe, index: int, card: Card) -> int:
+    """Cards, during a stage, of judges and teachers that run already, as far as their names say how large they are.
+    A server runs from the first stage that asks it to the last."""
+    asked = [[(call.model.urls, call.model.model) for call in stage.model_calls(SIZE)] for stage in recipe.stage]
+    before, later = ({one for stage in part for one in stage} for part in (asked[: index + 1], asked[index:]))
+    sizes = [(len(urls or ()), Served.of(model)) for urls, model in before & later]
     return sum(servers * served.cards(card) for servers, served in sizes if served is not None)
 
 
@@ -158,6 +163,10 @@ class StageTime:
     steps: int
     episodes: int | None
     searches: int | None = None
+    start: float = 0.0
+    """Seconds before it, in which the servers that the run starts for it are ready."""
+    judge_cards: int = 0
+    """Cards of judges and teachers that run already, while it lasts."""
     step_calls: dict[str, int] = field(default_factory=dict)
     """Up to so many calls of served models in one step, or in all of a stage without, by what they are for. Equal cases
     are asked once, so that siblings which say the same need fewer."""
@@ -233,6 +242,8 @@ def _counts(planned: StagePlan, card: Card | None, threads: int) -> StageTime:
         steps=stage.last_step,
         episodes=None if each is None else each * plays,
         searches=None if searches is None else searches * plays,
+        start=start_seconds(planned) if card is not None else 0.0,
+        judge_cards=judge_cards(planned.recipe, planned.index, card) if card is not None else 0,
         step_calls=dict(asked),
         computed=computed,
         purposes=spent,
@@ -310,10 +321,27 @@ def _asking(call: ModelCalls, planned: StagePlan, card: Card) -> tuple[float, st
 # -- before the first step ---------------------------------------------------------------------------------------------
 
 
-def start_seconds(recipe: Recipe, weights: int) -> float:
-    """Seconds in which the servers that the run starts are ready; they start at the same time."""
-    launched = any(stage.engine and stage.engine.launch for stage in recipe.stages_of(GrpoRecipe).values())
-    return START + weights / DISK if launched else 0.0
+def start_seconds(planned: StagePlan) -> float:
+    """Seconds in which the servers that the run starts for a stage are ready. Those of a pool start together, once in a
+    run; that of a judge or a teacher ends with the last of the consecutive stages that ask it."""
+    recipe, index, pool = planned.recipe, planned.index, planned.pool
+    running = {model.server for model in recipe.stage[index - 1].launched()} if index else set[str]()
+    sizes = [served_bytes(model) for model in planned.stage.launched() if model.server not in running]
+    if pool is not None and pool.launch is not None and pool not in map(recipe.engine_at, range(index)):
+        sizes.append(planned.passes.size * planned.shape.weights)
+    return sum(START + size / DISK for size in sizes)
+
+
+def served_bytes(model: ServedModelRecipe) -> int:
+    """Bytes of the weights that the server of a judge or a teacher loads: of bfloat16, by the model's config or else by
+    the number in its name, `Qwen3.5-35B-A3B`. Raises SleuthError if neither says how large it is."""
+    try:
+        size = SIZES["bfloat16"] * shape_of(model.model)[0].weights
+    except SleuthError:
+        if (served := Served.of(model.model)) is None:
+            raise
+        size = int(SIZES["bfloat16"] * served.weights)
+    return size // (2 if "fp8" in model.arguments else 1)
 
 
 def missing_bytes(recipe: Recipe, weights: int) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from sleuth import family
 from sleuth.dialect import Dialect
 from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
-from sleuth.recipe.judges import LaunchFields, MemoryAmount
+from sleuth.recipe.judges import UNAVAILABLE_SECONDS, LaunchFields, MemoryAmount
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
 from sleuth.recipe.rewards import AnswerSize, ModelCalls, RewardTable, clashing_figures, scored_late, unfit_rewards
 from sleuth.recipe.stage import SampledRecipe
@@ -88,11 +88,11 @@ class PoolRecipe(LaunchFields):
     weights: FilePath | None = None
     """Folder for weight updates, which this process and every server must see under this same path. Absent: `weights`
     in the run's folder, which is enough on one machine."""
-    requests_at_once: PositiveInt = 64
-    """Concurrent requests (turns) for each server."""
+    requests_at_once: PositiveInt | None = None
+    """Concurrent requests (turns) for each server. Absent: its share of the episodes of a step, from 64 to 256."""
     seconds: PositiveFloat = 300.0
     """Timeout of a turn in seconds; then it is sent to another server."""
-    unavailable_timeout: PositiveFloat = 600.0
+    unavailable_timeout: PositiveFloat = UNAVAILABLE_SECONDS
     """Seconds that the run waits while no server answers."""
     sleeps: bool = False
     """Servers release their GPU memory while the learner computes; for one GPU that both share."""

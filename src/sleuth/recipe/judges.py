@@ -23,6 +23,8 @@ Skill = str
 to compare two "continuations", or to hold "suffixes" against the true one. It may be good at one and bad at another."""
 UNSEEN, ON_SHEETS = "_without_evidence", "_on_sheets"
 """Endings of a skill: criteria by a judge who does not see the evidence, and several questions in one call."""
+UNAVAILABLE_SECONDS = 600.0
+"""How long a run waits for servers that do not answer: those of a pool, and a judge or a teacher that it starts."""
 
 
 def _require_amount(text: str) -> str:
@@ -81,7 +83,8 @@ class ServedModelRecipe(LaunchFields):
     model: str
     """Name of the model, as the servers list it; with `launch` its folder or hub id."""
     seconds: PositiveFloat = 60.0
-    """Timeout of a call in seconds; a failed call is retried up to four attempts in all."""
+    """Timeout of a call in seconds; a failed call is retried up to four attempts in all. With `launch` calls wait while
+    the server is started again, at most 600 seconds."""
     at_once: PositiveInt = 256
     """Maximum number of concurrent calls; reduced while many fail."""
     max_tokens: PositiveInt = 512

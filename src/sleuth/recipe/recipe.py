@@ -18,6 +18,9 @@ from sleuth.recipe.strict import Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 
 Kind = TypeVar("Kind", bound=StageFields)
+LEAST_REQUESTS, MOST_REQUESTS = 64, 256
+"""Turns in flight at a server: no fewer, for an evaluation has more questions than a small step has episodes, and no
+more, for then its cache is full."""
 
 
 def _nearest(indices: Iterable[int], index: int) -> int:
@@ -135,6 +138,15 @@ class Recipe(StrictModel):
         lengths = {index: stage.context for index, stage in self.stages_of(GrpoRecipe).items()}
         lengths |= {index: self.env_and_context(index)[1] for index in self.stages_of(EvaluateRecipe)}
         return max(length for index, length in lengths.items() if self.engine_at(index) == pool)
+
+    def requests_of(self, pool: PoolRecipe, servers: int) -> int:
+        """How many turns each of so many servers of a pool has in flight: as many as the pool says, or else its share
+        of the largest step."""
+        if pool.requests_at_once is not None:
+            return pool.requests_at_once
+        playing = [stage.player(self, at) for at, stage in self.stages_of(GrpoRecipe).items() if stage.engine == pool]
+        episodes = max(prompts * samples for _, prompts, samples in playing)
+        return min(max(-(-episodes // servers), LEAST_REQUESTS), MOST_REQUESTS)
 
     def question_stages(self) -> dict[int, GrpoRecipe]:
         """The `grpo` stages that ask questions, by their index."""

@@ -57,6 +57,7 @@ def training_engine(
     if pool is None:
         return local_engine(context, model, tokenizer, stage.context), []
     engine, discovered = _open_pool(
+        context.recipe,
         pool,
         model,
         tokenizer,
@@ -111,6 +112,7 @@ def evaluation_pool(
     release_cached_memory()
     work = partial(
         _open_pool,
+        context.recipe,
         pool,
         model,
         tokenizer,
@@ -144,6 +146,7 @@ def retried(work: Callable[[], Result], seconds: float, say: Callable[[str], Non
 
 
 def _open_pool(
+    recipe: Recipe,
     pool: PoolRecipe,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -166,7 +169,7 @@ def _open_pool(
         servers,
         model,
         limits=PoolLimits(
-            requests_at_once=pool.requests_at_once,
+            requests_at_once=recipe.requests_of(pool, len(urls)),
             seconds=pool.seconds,
             unavailable_timeout=pool.unavailable_timeout,
             sleeps=pool.sleeps or (started is not None and started.sleeps),
@@ -229,6 +232,7 @@ def send_weights(recipe: Recipe, index: int) -> float:
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as weights:
         engine, _ = _open_pool(
+            recipe,
             stage.engine,
             model,
             tokenizer,

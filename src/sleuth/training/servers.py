@@ -197,7 +197,7 @@ def launches_of(
                 port=port,
                 context=context,
                 dtype=recipe.dtype,
-                requests=pool.requests_at_once,
+                requests=recipe.requests_of(pool, len(ports)),
                 card=None if card is None else _visible_name(card),
                 memory=_memory_of(pool, total, context, shared=card is None or card < ranks, split=split),
                 card_memory=total or 0,
