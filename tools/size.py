@@ -16,12 +16,12 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
 ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
-    "answers": 1_827,
+    "answers": 1_829,
     "cite": 3_424,
     "cli": 4_554,
     "convert": 1_227,
     "data": 2_335,
-    "dialect.py": 251,
+    "dialect.py": 252,
     "engines": 4_928,
     "episodes": 2_189,
     "evaluation": 2_094,
@@ -34,15 +34,15 @@ ROOMS = {
     "plan": 2_210,
     "ranks.py": 55,
     "read": 1_453,
-    "recipe": 3_677,
+    "recipe": 3_679,
     "render.py": 393,
     "report": 2_623,
     "retrieval": 2_594,
     "rollout.py": 241,
     "runs": 3_425,
-    "search": 2_819,
+    "search": 2_829,
     "serve": 2_566,
-    "terminal": 575,
+    "terminal": 577,
     "think": 5_142,
     "trainers": 667,
     "training": 3_279,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 347
-OTHER_LINES = 2_300
+OTHER_LINES = 2_309
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
