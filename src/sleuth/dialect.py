@@ -71,8 +71,9 @@ class Dialect:
 
     `action` is a regular expression with the groups `kind` and `text`, searched in one policy turn: `kind` is `answer`
     for an answer and anything else for a search; no match is an invalid action, which gets `hint`. `answer_inner`, with
-    a group `text`, finds the answer in the answer element; `answer_form` writes it there. Its group `quoted`, if it has
-    one, is what follows the answer in the result it cites. With a `tool`, the text of a search is a JSON call of it.
+    a group `text`, finds the answer in the answer element; `answer_form` writes it there. Of a result that the answer
+    cites, a group `quoted` is what follows the answer there, a group `sentence` one that says so. With a `tool`, the
+    text of a search is a JSON call of it.
 
     `passage` formats one result from `rank`, `title` and `text`; `between` separates results, `between_queries` those
     of different queries, and `margin` the results from their tags. With `results_key`, all results are the value of
@@ -147,7 +148,7 @@ class Dialect:
     @property
     def cites(self) -> bool:
         """Whether an answer cites a passage, by quoting it."""
-        return "quoted" in re.compile(self.answer_inner or "").groupindex
+        return not {"quoted", "sentence"}.isdisjoint(re.compile(self.answer_inner or "").groupindex)
 
     @property
     def tags(self) -> tuple[str, ...]:

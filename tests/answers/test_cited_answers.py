@@ -273,7 +273,31 @@ def test_dialects_without_citations_have_no_such_parts() -> None:
     right = episode_of(("policy", "<answer>Paris [Paris]</answer>"), golden="Paris [Paris]")
     assert score_of(AnswerReward(DIALECTS["sleuth"]), right).parts == {"em": 1.0, "correct": 1.0}
     assert quotation(right.trajectory, DIALECTS["sleuth"]) == ""
-    assert [name for name, dialect in DIALECTS.items() if dialect.cites] == ["reading"]
+    assert [name for name, dialect in DIALECTS.items() if dialect.cites] == ["quoting", "reading"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("Paris [Its capital is Paris, on the Seine.]", 1.0),
+        ('Paris ["Its capital is Paris, on the Seine."]', 1.0),
+        ("Paris [, on the Seine.]", 0.0),  # the answer does not stand in the quotation
+        ("Paris [Paris is the capital.]", 0.0),  # no result says so
+        ("Paris", 0.0),
+        ("Rome [Rome lies on the Tiber.]", 0.0),
+    ],
+)
+def test_a_model_that_follows_instructions_quotes_a_whole_sentence(answer: str, value: float) -> None:
+    quoting = DIALECTS["quoting"]
+    result = quoting.passage.format(rank=2, title=CITIES[1].title, text=CITIES[1].text)
+    episode = episode_of(
+        ("policy", "<search>capital France</search>"),
+        ("env", f"<information>\n{result}\n</information>"),
+        ("policy", f"<answer>{answer}</answer>"),
+        golden="Paris",
+        actions=(Action(kind="search", text="", passages=CITIES[:2]), Action(kind="answer", text="")),
+    )
+    assert score_of(EpisodeReward("cited_answer", cited_answer, quoting), episode).value == value
 
 
 def record(answer: str, name: str, *gold: str) -> Finished:

@@ -57,9 +57,15 @@ def test_a_table_and_a_folder_of_texts_become_a_run_that_trains_at_once(own: Pat
     done = sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv")
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-2:] == [
-        "mine/recipe.toml: ok: 100 steps on 19 prompts",
+        "mine/recipe.toml: ok: 60 steps on 19 prompts",
         "Next: sleuth train mine/recipe.toml --run runs/mine",
     ]
+    recipe, stage = load_recipe(own / "mine/recipe.toml"), trained(own / "mine/recipe.toml")
+    card = ProtocolCard.read(BASE.parent / "tiny-real")
+    assert card is not None
+    assert Path(str(recipe.model)).name == "tiny-real"  # the others read no real text
+    assert (stage.env.setting(None, []).dialect, stage.learning_rate) == (card.dialect, 1e-4)
+    assert (stage.env.setting(None, []).prompt, stage.context) == (card.prompt_text, card.context)
     passages = lines_of(own / "mine/corpus.jsonl")
     assert [row["id"] for row in passages] == ["firms.md#1", "firms.md#2", "firms.md#3", "sub/towns.txt#1"]
     assert passages[-1]["contents"] == '"towns"\nTamton is a town.'
@@ -176,6 +182,14 @@ def test_the_context_fits_the_positions_of_the_model_and_the_change_that_its_rec
     [suggested] = re.findall(r"--set (\S+)=\d+`", (own / "mine/recipe.toml").read_text())
     for value in (1, 50):
         assert sleuth("check", "recipe", "mine/recipe.toml", "--set", f"{suggested}={value}").exit_code == 0
+
+
+def test_a_recipe_that_would_fail_its_own_check_is_not_written(own: Path) -> None:
+    with_positions(own / "short", 8)
+    found = sleuth("init", "mine", "--corpus", "texts", "--questions", "asked.csv", "--model", "short")
+    assert found.exit_code == 2
+    assert found.stderr.splitlines()[-1].endswith("mine: its recipe would not run, so nothing was written")
+    assert not (own / "mine").exists()
 
 
 def test_columns_of_other_names_are_mapped(own: Path) -> None:

@@ -24,6 +24,7 @@ EXAMPLES = {
 }
 RULES = {
     "search_rules": ("sleuth", "search_r1", "slime"),
+    "quote_rules": ("quoting",),
     "research_rules": ("research",),
     "tool_rules": ("verl", "chat"),
 }

@@ -87,8 +87,7 @@ def _replies(trajectory: Trajectory) -> list[str]:
 
 def cited_passage(trajectory: Trajectory, dialect: Dialect) -> Passage | None:
     """The first result of the last search that contains what the answer quotes, as far as the policy was shown it; None
-    if there is no answer, it quotes no word, or there is no such result. For dialects whose `answer_inner` has a group
-    `quoted`."""
+    if there is no answer, it quotes no word, or there is no such result. For dialects that cite."""
     quoted = quotation(trajectory, dialect)
     if not normalise(quoted):
         return None
@@ -105,10 +104,13 @@ def find_words(quoted: str, text: str) -> re.Match[str] | None:
 
 
 def quotation(trajectory: Trajectory, dialect: Dialect) -> str:
-    """The answer and what follows it, as it quotes a result, found there or not; empty if it quotes nothing."""
+    """What an answer quotes, in the result or not: the answer and what follows it, or a sentence; empty if nothing."""
     answer = extract(_policy_turns(trajectory, dialect), dialect.answer.open, dialect.answer.close).answer
     match = dialect.find_answer(answer) if answer and dialect.cites else None
-    return "" if match is None or match["quoted"] is None else f"{match['text']}{match['quoted']}".strip()
+    groups = {} if match is None else match.groupdict()
+    if (follows := groups.get("quoted")) is not None:
+        return f"{groups['text']}{follows}".strip()
+    return (groups.get("sentence") or "").strip()
 
 
 def cited_passage_holds(answer: str, trajectory: Trajectory, dialect: Dialect) -> bool:

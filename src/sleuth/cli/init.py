@@ -73,20 +73,21 @@ def init(
     """
     from sleuth.host.model_path import require_model
     from sleuth.recipe.shipped import find_model
-    from sleuth.recipe.starter import starter_recipe
+    from sleuth.recipe.starter import READER, TINY, starter_recipe
 
     _require_new(folder)
     _require_data(task, corpus, questions)
     names = _columns(columns or [])
     if model is not None:
         require_model(find_model(model))
+    begins = model or (READER if task == "search" and questions is not None else TINY[task])
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".sleuth-init-", dir=folder.parent) as place:
         work = Path(place) / "whole"
         work.mkdir()
         lines = _write_data(work, task, corpus, questions, names, seed)
-        taught = _taught(task, find_model(model), folder, work) if model is not None else None
-        (work / "recipe.toml").write_text(starter_recipe(task, folder, model, taught), encoding="utf-8")
+        taught = _taught(task, find_model(begins), folder, work)
+        (work / "recipe.toml").write_text(starter_recipe(task, folder, begins, taught), encoding="utf-8")
         os.replace(work, folder)
     for line in lines:
         typer.echo(f"{folder}/{line}")
@@ -260,19 +261,18 @@ def _env_of(card: ProtocolCard, folder: Path, work: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path) -> str:
-    """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. Files stay if that fails."""
+    """Reads all that the recipe needs, as `sleuth check recipe` does; a line about it. If that fails, nothing stays."""
     from sleuth.recipe import load_recipe
     from sleuth.terminal.recipe_inputs import missing_inputs
 
-    file = folder / "recipe.toml"
     try:
-        recipe = load_recipe(file, look=missing_inputs)
+        recipe = load_recipe(folder / "recipe.toml", look=missing_inputs)
         import_heavy()
         from sleuth.cli.pipeline import require_inputs
 
         asked = require_inputs(recipe)
     except SleuthError as error:
-        hint = f"all files are written; change {file}, then run `sleuth check recipe {quote(str(file))}`"
-        raise SleuthError(*error.args, hint) from None
+        shutil.rmtree(folder)
+        raise SleuthError(*error.args, f"{folder}: its recipe would not run, so nothing was written") from None
     trained = next(len(asked[at]) for at, stage in enumerate(recipe.stage) if stage.trains)
     return f"recipe.toml: ok: {recipe.steps} steps on {trained:,} prompts"

@@ -17,6 +17,8 @@ WORLD = Path("runs/world")
 """Where the tiny recipes read the generated world."""
 REFINER_ROWS = Path("refiner")
 """Where the recipes for refiners read their rows."""
+HOME = Path("runs/folder")
+"""The home of a folder of documents in the recipes for one; `sleuth learn` puts that of its folder in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

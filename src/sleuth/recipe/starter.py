@@ -13,7 +13,9 @@ from sleuth.recipe.draft import emit_value
 
 StarterTask = Literal["search", "refine", "think"]
 TINY = {"search": "models/tiny-base", "refine": "models/tiny-reader", "think": "models/tiny-reader"}
-"""The model that each task starts with: it ships, and a step takes seconds on a CPU."""
+"""The model that each task starts with in the generated world: it ships, and a step takes seconds on a CPU."""
+READER = "models/tiny-real"
+"""The one that searches real text. The others read the generated world alone, and learn nothing elsewhere."""
 
 HEAD = """# {about}
 # `sleuth train {file}` runs it; `--set grpo.stop_after=5` ends it after five steps, to try it.
@@ -146,11 +148,11 @@ class Taught:
     scorer: str | None = None
 
 
-def starter_recipe(task: StarterTask, folder: Path, model: str | None, taught: Taught | None = None) -> str:
-    """The text of a recipe that reads `train.jsonl`, `test.jsonl` and, to search, `index` in `folder`. Without a model
-    it starts from the tiny one of the task; a checkpoint is asked as it was `taught`."""
+def starter_recipe(task: StarterTask, folder: Path, model: str, taught: Taught | None = None) -> str:
+    """The text of a recipe that reads `train.jsonl`, `test.jsonl` and, to search, `index` in `folder`. A checkpoint is
+    asked as it was `taught`."""
     taught = taught or Taught()
-    ships = model is None or "tiny-" in Path(model).name
+    ships = "tiny-" in Path(model).name
     tiny = ships or (taught.weights is not None and taught.weights < SMALL_WEIGHTS)
     paths = {name: emit_value((folder / name).as_posix()) for name in ("train.jsonl", "test.jsonl", "index")}
     starts = SMALL if ships or (taught.positions or LONG) < LONG else LARGE
@@ -166,16 +168,16 @@ def starter_recipe(task: StarterTask, folder: Path, model: str | None, taught: T
         "about": ABOUT[task],
         "file": quote((folder / "recipe.toml").as_posix()),
         "name": emit_value(re.sub("[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-._") or "mine"),
-        "model": emit_value(model or TINY[task]),
-        "of_model": "ships with Sleuth and shows that all works; --model Qwen/Qwen3-0.6B is a real one"
+        "model": emit_value(model),
+        "of_model": "ships with Sleuth, for a CPU; --model Qwen/Qwen3-0.6B is a real one"
         if ships
         else "a folder or a hub id",
         "precision": "" if tiny else '\ndtype = "bfloat16" # for computation; the optimiser keeps fp32 master weights',
         "train": paths["train.jsonl"],
         "index": paths["index"],
-        "steps": 100 if tiny else 300,
+        "steps": (60 if taught.env else 100) if tiny else 300,
         "prompts": 8 if tiny else 32,
-        "learning_rate": "3e-4" if tiny else "1e-6",
+        "learning_rate": ("1e-4" if taught.env else "3e-4") if tiny else "1e-6",
         "warmup": 5 if tiny else 20,
         "context": context,
         "micro_batch": 2048 if tiny else 16384,

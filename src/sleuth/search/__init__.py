@@ -11,6 +11,7 @@ FAMILY = Family(
     environments={"tools": "sleuth.search.tables:ToolEnvRecipe", "search": "sleuth.search.tables:SearchEnvRecipe"},
     dialects={
         "sleuth": "sleuth.search.dialects:SLEUTH",
+        "quoting": "sleuth.search.dialects:QUOTING",
         "search_r1": "sleuth.search.dialects:SEARCH_R1",
         "slime": "sleuth.search.dialects:SLIME",
         "verl": "sleuth.search.dialects:VERL",

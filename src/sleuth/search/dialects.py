@@ -39,6 +39,15 @@ SLEUTH = Dialect(
 its closing tag. Each passage has its own token budget, so the closing tag of the results is never cut. One invalid
 action gets a short hint and does not use up a search."""
 
+QUOTING = replace(
+    SLEUTH,
+    name="quoting",
+    answer_inner=r'(?s)\A(?P<text>.*?\S)(?:\s*\["?(?P<sentence>[^\[\]]*?)"?\]\s*\Z|\s*\Z)',
+)
+"""Sleuth's own for models that follow instructions. An answer may go on, in brackets, with a sentence of the results
+that says so, word for word: `<answer>Tarn [Ada Voss was born in Tarn.]</answer>` (arXiv:2203.11147). A sentence that no
+result has cites nothing. In the prompt `quote_rules` an answer that was not found is `not in the documents`."""
+
 SEARCH_R1 = replace(
     SLEUTH,
     name="search_r1",

@@ -19,7 +19,7 @@ from sleuth.own.permission import CODE
 from sleuth.recipe.draft import Key, emit_value
 from sleuth.recipe.envs import EnvFields, ToolTableRecipe
 from sleuth.recipe.problems import looked_for
-from sleuth.recipe.shipped import REFINER_ROWS, WORLD
+from sleuth.recipe.shipped import HOME, REFINER_ROWS, WORLD
 from sleuth.recipe.strict import StrictModel
 from sleuth.retrieval.index_card import read_card
 from sleuth.runs.trackers import require_trackers
@@ -45,6 +45,8 @@ def _how_to_make(value: object) -> str:
     """What writes the files that recipes that ship read: rows of the generated world, rows to refine, and test sets."""
     if not isinstance(value, Path) or not value.suffix:
         return ""
+    if HOME in value.parents:
+        return f"; `sleuth learn FOLDER --run {HOME}` writes it"
     if value.suffix == ".jsonl" and value.parent == REFINER_ROWS:
         return "; the commands of docs/tutorials/refiner.md#from-nothing-to-a-run write it"
     is_world = value.suffix == ".jsonl" and value.parent == WORLD
