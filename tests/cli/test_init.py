@@ -66,6 +66,11 @@ def test_a_table_and_a_folder_of_texts_become_a_run_that_trains_at_once(own: Pat
     assert Path(str(recipe.model)).name == "tiny-real"  # the others read no real text
     assert (stage.env.setting(None, []).dialect, stage.learning_rate) == (card.dialect, 1e-4)
     assert (stage.env.setting(None, []).prompt, stage.context) == (card.prompt_text, card.context)
+    assert [(one.own_kind(), one.weight) for one in stage.reward] == [
+        ("answer", 0.6),
+        ("token_f1", 0.2),
+        ("cited_answer", 0.2),
+    ]
     passages = lines_of(own / "mine/corpus.jsonl")
     assert [row["id"] for row in passages] == ["firms.md#1", "firms.md#2", "firms.md#3", "sub/towns.txt#1"]
     assert passages[-1]["contents"] == '"towns"\nTamton is a town.'

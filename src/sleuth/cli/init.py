@@ -200,7 +200,7 @@ def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
     from sleuth.dialect import DIALECTS
     from sleuth.episodes.protocol import FILE, ProtocolCard
     from sleuth.plan.shapes import max_positions
-    from sleuth.recipe.starter import Taught
+    from sleuth.recipe.starter import PLAIN_REWARDS, Taught
 
     place, files = Path(model), Taught(positions=max_positions(model))
     if not place.is_dir():
@@ -215,7 +215,9 @@ def _taught(task: StarterTask, model: str, folder: Path, work: Path) -> Taught:
         print_notes([f"{place / FILE}: is not of --task {task}; the recipe asks in another protocol"])
         return files
     scorer = card.scorer if task == "search" and card.scorer != STRICT.name else None
-    return replace(files, env=_env_of(card, folder, work), context=card.context, scorer=scorer)
+    paid = {part.kind: part.weight for part in card.reward.parts} if card.reward and task == "search" else {}
+    rewards = paid if "answer" in paid and {"answer", *PLAIN_REWARDS} >= paid.keys() else {}
+    return replace(files, env=_env_of(card, folder, work), context=card.context, scorer=scorer, rewards=rewards)
 
 
 def _chat_template(model: Path) -> str:

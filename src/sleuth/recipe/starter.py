@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -53,8 +53,15 @@ kind = "search"
 index = {index}
 
 [[stage.reward]]
-kind = "answer" # 1 for {of_reward}, else 0{scorer}
+kind = "answer" # 1 for {of_reward}, else 0{scorer}{weight}
+{rewards}"""
+REWARD = """
+[[stage.reward]]
+kind = "{kind}"
+weight = {weight}
 """
+PLAIN_REWARDS = ("token_f1", "cited_answer", "format")
+"""Those that need no other key, and that a checkpoint may have been paid besides answers."""
 REFINE = """
 [stage.data]
 questions = {train}
@@ -146,6 +153,8 @@ class Taught:
     env: Mapping[str, Any] | None = None
     context: int | None = None
     scorer: str | None = None
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """The weights of what it was paid for: `{"answer": 0.8, "cited_answer": 0.2}`."""
 
 
 def starter_recipe(task: StarterTask, folder: Path, model: str, taught: Taught | None = None) -> str:
@@ -188,6 +197,10 @@ def starter_recipe(task: StarterTask, folder: Path, model: str, taught: Taught |
         "env": _lines(env, comments) if taught.env is None else _lines(taught.env, {}),
         "of_reward": "an answer that the scorer of its training accepts" if taught.scorer else "an exact answer",
         "scorer": f"\nscorer = {emit_value(taught.scorer)}" if taught.scorer else "",
+        "weight": f"\nweight = {taught.rewards['answer']}" if taught.rewards else "",
+        "rewards": "".join(
+            REWARD.format(kind=kind, weight=weight) for kind, weight in taught.rewards.items() if kind != "answer"
+        ),
     }
     parts = {"search": SEARCH, "refine": REFINE, "think": THINK}
     text = HEAD + GRPO + parts[task] + ("" if tiny or task != "search" else LOSS)
