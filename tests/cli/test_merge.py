@@ -156,7 +156,7 @@ def test_a_protocol_may_be_named_by_its_parts(
         (("--set", "seed=1"), "--set seed=1: changes the recipe of --like RECIPE; name that too"),
         (("--context", "9"), "--context: a protocol needs --dialect and --prompt too, or --like RECIPE"),
         (("--prompt", "plain", "--scorer", "verl"), "--prompt, --scorer: a protocol needs --dialect too"),
-        (("--dialect", "greek", "--prompt", "plain"), "sleuth, search_r1"),
+        (("--dialect", "greek", "--prompt", "plain"), "sleuth, quoting, search_r1"),
         (("--dialect", "sleuth", "--prompt", "gone"), "--prompt gone: no such file"),
         (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "--scorer best: unknown"),
         (("--dialect", "sleuth", "--prompt", "plain", "--context", "99999999"), "the model holds"),

@@ -37,6 +37,7 @@ QUESTION = f"Where was Ada born? {INJECTION}"
 
 CALLS = {
     "sleuth": "<search> Ada</search>",
+    "quoting": "<search> Ada</search>",
     "reading": "<search> Ada</search>",
     "search_r1": "<search>Ada</search>",
     "slime": "<search>Ada</search>",
@@ -46,6 +47,7 @@ CALLS = {
     "chat": '<tool_call>\n{"name": "search", "arguments": {"query": "Ada"}}\n</tool_call><|im_end|>',
 }
 ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
+    "quoting": "<answer> Tarn [Bo was not.]</answer>",
     "reading": "<answer> Tarn [.]</answer>",
     "research": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
     "research_card": r"<answer>It is \boxed{Tarn}.</answer><|im_end|>",
@@ -54,6 +56,7 @@ ANSWERS = {name: "<answer>Tarn</answer>" for name in CALLS} | {
 }
 SETTINGS = {
     "sleuth": ("sleuth", "raw", None, {}),
+    "quoting": ("quoting", "user", KEEPS, {}),
     "reading": ("reading", "raw", None, {}),
     "search_r1": ("search_r1", "raw", None, {}),
     "slime": ("slime", "user", KEEPS, {}),

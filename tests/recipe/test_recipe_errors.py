@@ -232,10 +232,10 @@ def test_the_reward_of_a_cited_answer_needs_a_dialect_whose_answers_cite(demo: P
     assert load_recipe(demo, [cited, "stage.1.env.dialect=reading", "stage.1.env.prompt=reading"])
     assert message(demo, cited) == (
         f'--set {cited}: stage.1.reward.0.kind = "cited_answer" needs answers that quote a passage, which '
-        'env.dialect = "sleuth" has not; set env.dialect = "reading"'
+        'env.dialect = "sleuth" has not; set env.dialect = "quoting" or "reading"'
     )
     tools = "stage.1.env={ kind = 'tools', tools = ['a:b'], prompt = 'plain' }"
-    searches = 'which env.kind = "tools" has not; set env.kind = "search" and env.dialect = "reading"'
+    searches = 'which env.kind = "tools" has not; set env.kind = "search" and env.dialect = "quoting" or "reading"'
     assert searches in message(demo, cited, tools)
 
 
