@@ -110,10 +110,12 @@ def test_a_system_of_ones_own_that_is_wrong_is_a_line_for_each_fault(tmp_path: P
     said = sleuth("reproduce", own).stderr.splitlines()
     assert [line.partition("mine.toml: ")[2].partition(" ")[0] for line in said] == ["noet", "row.0.figure", "row.0.of"]
     for figure, words in (
-        ("a/nope:em", "no stage is named nope"),
-        ("a/careless@nq:em", "careless has no set nq"),
-        ("a/trained:citation_f2", "there is no figure citation_f2; did you mean citation_f1?"),
-        ("a/metrics:rewardmean", "there is no figure rewardmean; did you mean reward_mean?"),
+        ("a/nope:em", "no stage measures nope; there are taught, trained"),
+        ("a/careless:em", "no stage measures careless"),
+        ("a/taught@nq:citation_f1", "taught has no set nq"),
+        ("a/taught:win_rate", "taught has no figure win_rate"),
+        ("a/trained:citation_f2", "trained has no figure citation_f2; did you mean citation_f1?"),
+        ("a/metrics:rewardmean", "metrics has no figure rewardmean; did you mean reward_mean?"),
     ):
         own.write_text(f'title = "t"\nsource = "s"\n{run}{row.format(figure, 0)}')
         assert words in refusal("reproduce", own)

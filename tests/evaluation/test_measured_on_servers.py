@@ -224,7 +224,7 @@ def test_servers_of_the_run_start_again_where_a_stage_needs_a_longer_context(
     monkeypatch.setattr(servers, "end_all", lambda these: ended.extend(one.launch.context for one in these))
     resolved = load_recipe(recipe, ("grpo.engine={ launch = 'vllm', command = 'true' }",))
     pool = pool_of(resolved)
-    with closing(RunServers(resolved, tmp_path, said.append, ranks=1, split=lambda *_: None)) as run_servers:
+    with closing(RunServers(resolved, tmp_path, said.append, ranks=1, split=default)) as run_servers:
         for context in (300, 400, 600, 500, 400):
             taken = run_servers.of(pool, str(BASE), context)
             assert taken is not None
@@ -232,6 +232,11 @@ def test_servers_of_the_run_start_again_where_a_stage_needs_a_longer_context(
         assert ended == [400]
     assert said == ["the servers take 400 tokens: they are started again to take 600"]
     assert ended == [400, 600]
+
+
+def default(*_: object, **__: object) -> tuple[None, int]:
+    """A server's own memory, and 64 turns in flight."""
+    return None, 64
 
 
 def pool_of(recipe: Recipe) -> Any:

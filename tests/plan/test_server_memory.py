@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.host.hardware import read_cards
+from sleuth.plan.fit import plan_for_cards
 from sleuth.plan.memory import CUDA, SIZES, total
-from sleuth.plan.phases import MARGIN, Machine, learner_of, server_memory
+from sleuth.plan.phases import MARGIN, SERVER, Machine, learner_of, server_memory, server_share
 from sleuth.plan.shapes import shape_of
 from sleuth.recipe import GrpoRecipe, Recipe, load_recipe
 from sleuth.recipe.grpo import PoolRecipe
@@ -55,6 +57,24 @@ def test_a_model_that_leaves_no_room_is_one_line_with_the_remedies(recipe: Recip
         server_memory(recipe, pool_of(recipe), None, 24 * GB, CONTEXT)
     with pytest.raises(SleuthError, match=r"is too large for a server with 5\.0 GB"):
         server_memory(recipe, pool_of(recipe), 5 * GB, 80 * GB, CONTEXT)
+
+
+def test_a_server_has_what_its_memory_holds_in_flight_by_the_same_count_as_the_plan() -> None:
+    weights = SIZES["bfloat16"] * shape_of(load_recipe(SINGLE_GPU).model)[0].weights
+    for memory, expected in ((None, 256), (11 * GB, 62)):  # of the 32 x 8 of a step
+        keys = () if memory is None else (f"grpo.engine.memory={memory // GB}GB",)
+        recipe = load_recipe(SINGLE_GPU, ("grpo.engine={ launch = 'vllm', cards = [1] }", *keys))
+        share = server_share(recipe, pool_of(recipe), 80 * GB, CONTEXT, shared=False, servers=1)
+        assert share == (memory, expected)
+        phases = plan_for_cards(recipe, read_cards("2 x h100-80")).phases
+        [held] = [one for one in phases if (one.stage, one.name) == ("grpo", "servers")]
+        assert (held.asked, held.at_once) == (256, expected)
+        assert held.need is not None
+        if memory is not None:
+            assert expected == round(256 * (memory - SERVER - weights) / held.need.typical)
+    told = load_recipe(SINGLE_GPU, ("grpo.engine={ launch = 'vllm', memory = '11GB', requests_at_once = 100 }",))
+    assert server_share(told, pool_of(told), 80 * GB, CONTEXT, shared=True, servers=1)[1] == 100
+    assert server_share(recipe, pool_of(recipe), None, CONTEXT, shared=True, servers=1)[0] == 11 * GB  # on a CPU
 
 
 def test_a_server_on_the_cpu_gets_a_cache_for_its_requests(recipe: Recipe) -> None:

@@ -25,7 +25,7 @@ from sleuth.learn.adapters import require_targets
 from sleuth.learn.models import pick_device
 from sleuth.own.permission import CODE
 from sleuth.plan.fit import plan_for_cards, plan_for_cpu
-from sleuth.plan.phases import server_memory
+from sleuth.plan.phases import server_share
 from sleuth.ranks import ALONE, Ranks
 from sleuth.recipe import GrpoRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.stage import StageFields
@@ -50,7 +50,7 @@ def run_recipe(recipe: Recipe, folder: RunFolder, ranks: Ranks = ALONE, *, exact
         ranks.broadcast(lambda: _begin(recipe, folder, ranks.world, exact=exact))
         if not ranks.first:
             PROCESS.begin(folder.manifest.read().get("threads"), folder.say)
-        split = partial(server_memory, recipe, ranks=ranks.world)
+        split = partial(server_share, recipe, ranks=ranks.world)
         run_servers = RunServers(recipe, folder.path / "servers", folder.say, ranks=ranks.world, split=split)
         with closing(run_servers) as servers, LAUNCHER.starting(servers.serve):
             last = _run_each(recipe, folder, ranks, servers)

@@ -120,7 +120,6 @@ def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[
 
 def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[str, Recipe]], tiny: bool) -> None:
     """Raises SleuthError with a line for each row of the table that no stage of its run measures."""
-    from sleuth.evaluation.figures import figures
     from sleuth.recipe.published import STEPS
     from sleuth.runs.metrics import step_figures
 
@@ -130,21 +129,33 @@ def _require_rows(name: str, system: PublishedSystem, recipes: dict[str, dict[st
         stage, _, test_set = place.partition("@")
         if run not in recipes:
             continue
-        known = [one.name for one in (step_figures() if stage == STEPS else figures())]
-        if not any(fnmatchcase(key, pattern) for pattern in known):
-            near = "".join(f"; did you mean {name}?" for name in get_close_matches(key, known, n=1))
-            problems.append(f"{name}: row.{at} ({row.about}): there is no figure {key}{near}")
-        if stage == STEPS:
-            continue
+        told = f"{name}: row.{at} ({row.about}):"
         if (recipe := recipes[run].get("".join(arm))) is None:
-            problems.append(f"{name}: row.{at} ({row.about}): {run} has no arm {''.join(arm)!r}")
-        elif (found := next((one for one in recipe.stage if one.name == stage), None)) is None:
-            names = ", ".join(one.name for one in recipe.stage)
-            problems.append(f"{name}: row.{at} ({row.about}): no stage is named {stage}; there are {names}")
-        elif test_set and test_set not in (sets := _sets_of(found)):
-            problems.append(f"{name}: row.{at} ({row.about}): {stage} has no set {test_set}; it has {', '.join(sets)}")
+            problems.append(f"{told} {run} has no arm {''.join(arm)!r}")
+            continue
+        measuring = {one: index for index, each in enumerate(recipe.stage) for one in getattr(each, "evaluations", ())}
+        if stage not in (STEPS, *measuring):
+            problems.append(f"{told} no stage measures {stage}; there are {', '.join(measuring)}")
+            continue
+        known = [one.name for one in step_figures()] if stage == STEPS else _figures_of(recipe, measuring[stage])
+        if not any(fnmatchcase(key, pattern) for pattern in known):
+            near = "".join(f"; did you mean {close}?" for close in get_close_matches(key, known, n=1))
+            problems.append(f"{told} {stage} has no figure {key}{near}")
+        if test_set and test_set not in (sets := _sets_of(recipe.stage[measuring[stage]])):
+            problems.append(f"{told} {stage} has no set {test_set}; it has {', '.join(sets)}")
     if problems:
         raise SleuthError(*problems)
+
+
+def _figures_of(recipe: Recipe, index: int) -> list[str]:
+    """The figures that a stage can write, by their patterns: of one that asks questions those of its dialect."""
+    from sleuth.evaluation.figures import figures
+    from sleuth.recipe import EvaluateRecipe
+
+    if not isinstance(recipe.stage[index], EvaluateRecipe):
+        return [one.name for one in figures()]
+    dialect = recipe.env_and_context(index)[0].plain_dialect()
+    return [one.name for one in figures() if one.used in ("everywhere", "files") and one.dialects(dialect)]
 
 
 def _sets_of(stage: Any) -> list[str]:

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from sleuth.answers.suites import SUITES
 from sleuth.host.disk import shown
-from sleuth.host.memory import FREE_SHARE, parse_share
+from sleuth.host.memory import FREE_SHARE, parse_share, total_host_memory
 from sleuth.kernels.card_pass import PAGE
-from sleuth.plan.memory import CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
+from sleuth.plan.memory import CPU, CUDA, FP32, SIZES, Bytes, Device, LearnerMemory, Passes, total
 from sleuth.plan.shapes import ModelShape, shape_of
 from sleuth.recipe import EvaluateRecipe, GrpoRecipe, Recipe, TrainingRecipe
 from sleuth.recipe.data import Lengths
@@ -82,6 +82,10 @@ class CacheNeed:
             typical=(groups * shared + played.at_once * own) * page,
             least=least * page,
         )
+
+    def fitting(self, at_once: int, cache: int) -> int:
+        """How many of these sequences fit the bytes `cache`, as typical ones."""
+        return max(1, round(at_once * min(1, cache / self.typical)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,15 +288,14 @@ class StagePlan:
         if played is None or self.pool is None:
             return
         parts = {"server": SERVER, "weights": self.passes.size * self.shape.weights}
-        given = SERVER_SHARE * memory if self.pool.memory is None else parse_share(self.pool.memory, memory)
-        yield self._with_cache("servers", parts, {}, played, max(0, round(given) - total(parts)))
+        given = round(SERVER_SHARE * memory) if self.pool.memory is None else parse_share(self.pool.memory, memory)
+        yield self._with_cache("servers", parts, {}, played, max(0, given - total(parts)))
 
     def _with_cache(self, name: str, parts: Bytes, host: Bytes, played: Played, room: int) -> Phase:
         """A phase whose cache takes the bytes `room`, or fewer if all sequences fit in those."""
         need = CacheNeed.of(played, self.passes)
         cache = min(room, need.at_limit)
-        fitting = max(1, round(played.at_once * min(1, cache / need.typical)))
-        more = {"need": need, "asked": played.at_once, "at_once": fitting}
+        more = {"need": need, "asked": played.at_once, "at_once": need.fitting(played.at_once, cache)}
         return self._phase(name, parts | {"cache": cache}, host, **more)
 
     def _phase(self, name: str, parts: Bytes, host: Bytes, **more: Any) -> Phase:
@@ -343,6 +346,29 @@ def _own_cards(pool: PoolRecipe, cards: int) -> int:
 
 def _here(pool: PoolRecipe) -> int:
     return sum(urlsplit(url).hostname in LOOPBACK for url in pool.urls or ())
+
+
+def server_share(
+    recipe: Recipe, pool: PoolRecipe, card: int | None, context: int, *, shared: bool, servers: int, ranks: int = 1
+) -> tuple[int | None, int]:
+    """Bytes of each of the `servers` of a pool (see `server_memory`), None for the server's own default on a card that
+    is not `shared`; and how many turns it has in flight: those that the recipe asks for, as far as they fit."""
+    given = None if pool.memory is None else parse_share(pool.memory, card or total_host_memory())
+    memory = server_memory(recipe, pool, given, card, context, ranks=ranks) if given is not None or shared else None
+    requests = recipe.requests_of(pool, servers)
+    try:
+        shape = shape_of(recipe.model)[0] if recipe.model and pool.requests_at_once is None else None
+    except SleuthError:
+        shape = None
+    if shape is None:
+        return memory, requests
+    passes = Passes(shape=shape, device=CPU if card is None else CUDA, size=SIZES[recipe.dtype])
+    work = 0 if card is None else SERVER + passes.size * shape.weights
+    cache = (round(SERVER_SHARE * (card or 0)) if memory is None else memory) - work
+    stages = [at for at, stage in recipe.stages_of(GrpoRecipe).items() if stage.engine == pool]
+    alone = [played for at in stages if (played := played_by(recipe, at, 1)) is not None]
+    each = [played_by_server(played, pool, 1, servers, requests=requests) for played in alone]
+    return memory, max(CacheNeed.of(played, passes).fitting(played.at_once, cache) for played in each)
 
 
 def server_memory(

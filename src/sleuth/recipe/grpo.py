@@ -89,7 +89,8 @@ class PoolRecipe(LaunchFields):
     """Folder for weight updates, which this process and every server must see under this same path. Absent: `weights`
     in the run's folder, which is enough on one machine."""
     requests_at_once: PositiveInt | None = None
-    """Concurrent requests (turns) for each server. Absent: its share of the episodes of a step, from 64 to 256."""
+    """Concurrent requests (turns) for each server. Absent: its share of the episodes of a step, from 64 to 256; with
+    `launch` as many of them as its memory holds by the plan."""
     seconds: PositiveFloat = 300.0
     """Timeout of a turn in seconds; then it is sent to another server."""
     unavailable_timeout: PositiveFloat = UNAVAILABLE_SECONDS

@@ -20,7 +20,7 @@ from sleuth.recipe.training import InitRecipe, SupervisedRecipe, TrainingRecipe
 Kind = TypeVar("Kind", bound=StageFields)
 LEAST_REQUESTS, MOST_REQUESTS = 64, 256
 """Turns in flight at a server: no fewer, for an evaluation has more questions than a small step has episodes, and no
-more, for then its cache is full."""
+more than vLLM runs at once by default."""
 
 
 def _nearest(indices: Iterable[int], index: int) -> int:

@@ -169,7 +169,7 @@ def _open_pool(
         servers,
         model,
         limits=PoolLimits(
-            requests_at_once=recipe.requests_of(pool, len(urls)),
+            requests_at_once=started.requests if started is not None else recipe.requests_of(pool, len(urls)),
             seconds=pool.seconds,
             unavailable_timeout=pool.unavailable_timeout,
             sleeps=pool.sleeps or (started is not None and started.sleeps),

@@ -39,7 +39,8 @@ class Processes(Ranks):
     """Ranks that are processes of one group. Records and figures are pickled and sent over gloo; that is safe between
     processes of one program started by one user. Weights and gradients use NCCL on GPUs."""
 
-    gloo: Any = None  # a gloo group of all ranks
+    gloo: list[Any]
+    """A gloo group of all ranks; empty when they have parted."""
 
     def broadcast(self, work: Callable[[], Item]) -> Item:
         """Runs `work` on rank 0 only and returns its result, or raises its error, on every rank."""
@@ -50,7 +51,7 @@ class Processes(Ranks):
                 outcome = [work(), None]
             except Exception as error:
                 outcome, raised = [None, _picklable(error)], error
-        dist.broadcast_object_list(outcome, src=0, group=self.gloo)
+        dist.broadcast_object_list(outcome, src=0, group=self.gloo[0])
         if raised is not None:
             raise raised
         if outcome[1] is not None:
@@ -61,19 +62,19 @@ class Processes(Ranks):
     def all_gather(self, mine: Sequence[Item]) -> list[Item]:
         """The items of all ranks in rank order, on every rank."""
         gathered: list[Any] = [None] * self.world
-        dist.all_gather_object(gathered, list(mine), group=self.gloo)
+        dist.all_gather_object(gathered, list(mine), group=self.gloo[0])
         return [item for items in gathered for item in items]
 
     def all_reduce(self, mine: Mapping[str, float]) -> dict[str, float]:
         """The sums over ranks in fp64, by name; every rank passes the same names."""
         names = sorted(mine)
         sums = torch.tensor([float(mine[name]) for name in names], dtype=torch.float64)
-        dist.all_reduce(sums, group=self.gloo)
+        dist.all_reduce(sums, group=self.gloo[0])
         return dict(zip(names, sums.tolist(), strict=True))
 
     def channel(self) -> Ranks:
         """The same ranks for another thread, by a gloo group of its own."""
-        return replace(self, gloo=dist.new_group(backend="gloo", timeout=TIMEOUT))
+        return replace(self, gloo=[dist.new_group(backend="gloo", timeout=TIMEOUT)])
 
 
 @contextmanager
@@ -95,8 +96,9 @@ def join_ranks() -> Iterator[Ranks]:
             )
     if not dist.is_initialized():
         _init_process_group()
+    gloo = [dist.new_group(backend="gloo", timeout=TIMEOUT)]
     try:
-        yield Processes(rank=dist.get_rank(), world=world, gloo=dist.new_group(backend="gloo", timeout=TIMEOUT))
+        yield Processes(rank=dist.get_rank(), world=world, gloo=gloo)
     except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or not any(sign in str(error) for sign in LOST):
             raise
@@ -105,6 +107,7 @@ def join_ranks() -> Iterator[Ranks]:
             f"continues from the last checkpoint ({str(error).splitlines()[0][:120]})"
         ) from None
     dist.destroy_process_group()
+    gloo.clear()  # joins its threads: one that gave a tensor back while Python ends would abort the process
 
 
 def _init_process_group() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -26,9 +27,17 @@ from sleuth.recipe.judges import LaunchFields, ServedModelRecipe
 from sleuth.recipe.stage import StageFields
 from sleuth.types import SleuthError
 
-Split = Callable[[PoolRecipe, int | None, int | None, int], int | None]
-"""The bytes that a server of this pool takes: those that are given, or else what the learner leaves of a card with so
-many bytes (None: on a CPU). The last number is the longest sequence in tokens. None: the server's own default."""
+
+class Split(Protocol):
+    """The bytes that a server of a pool takes, None for its own default, and how many turns it has in flight."""
+
+    def __call__(
+        self, pool: PoolRecipe, card: int | None, context: int, *, shared: bool, servers: int
+    ) -> tuple[int | None, int]:
+        """Of one of `servers` on a `card` of so many bytes (None: on a CPU), `shared` with the learner, for sequences
+        of at most `context` tokens."""
+        ...
+
 
 SLEEP_SECONDS = 120.0
 SERVED_CONTEXT = 16_384
@@ -44,10 +53,12 @@ INSTALL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedServers:
-    """The servers that a run has started for a pool. `sleeps`: they share the learner's card; `asleep`: they have
-    released its memory. `discovered` is what they can do, empty until it was asked: an idle server cannot answer."""
+    """The servers that a run has started for a pool; each takes so many `requests` at once. `sleeps`: they share the
+    learner's card; `asleep`: they have released its memory. `discovered` is what they can do, empty until it was asked:
+    an idle server cannot answer."""
 
     urls: tuple[str, ...]
+    requests: int
     sleeps: bool
     asleep: bool
     discovered: tuple[DiscoveredServer, ...]
@@ -143,7 +154,10 @@ class _Pool:
         """What a stage needs to know of them; it will wake them."""
         urls = tuple(process.launch.url for process in self.processes)
         asleep, self._asleep = self._asleep, False
-        return StartedServers(urls=urls, sleeps=self._sleeps, asleep=asleep, discovered=self.discovered)
+        requests = min(process.launch.requests for process in self.processes)
+        return StartedServers(
+            urls=urls, requests=requests, sleeps=self._sleeps, asleep=asleep, discovered=self.discovered
+        )
 
     def rest(self) -> None:
         if not self._sleeps or self._asleep or not self.discovered:
@@ -189,6 +203,7 @@ def launches_of(
     launches = []
     for card, port in zip(cards or [None], ports, strict=True):
         total = None if card is None else torch.cuda.get_device_properties(card).total_memory
+        memory, requests = split(pool, total, context, shared=card is None or card < ranks, servers=len(ports))
         launches.append(
             Launch(
                 kind=pool.launch,
@@ -197,9 +212,9 @@ def launches_of(
                 port=port,
                 context=context,
                 dtype=recipe.dtype,
-                requests=recipe.requests_of(pool, len(ports)),
+                requests=requests,
                 card=None if card is None else _visible_name(card),
-                memory=_memory_of(pool, total, context, shared=card is None or card < ranks, split=split),
+                memory=memory,
                 card_memory=total or 0,
                 sleeps=shared or pool.sleeps,
                 scaled=temperatures != {1.0},
@@ -288,11 +303,3 @@ def _visible_name(card: int) -> str:
     """What a child's CUDA_VISIBLE_DEVICES calls the card that is number `card` here."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return names[card] if card < len(names) else str(card)
-
-
-def _memory_of(pool: PoolRecipe, total: int | None, context: int, *, shared: bool, split: Split) -> int | None:
-    """The bytes of a server on a card of `total` bytes, or on a CPU (None); None: its default."""
-    if pool.memory is None and not shared:
-        return None
-    given = None if pool.memory is None else parse_share(pool.memory, total or total_host_memory())
-    return split(pool, given, total, context)

@@ -6,11 +6,14 @@ import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 import typer
+from forked import forking
 from processes import on_ranks
 
 from sleuth.cli.train import on_ranks as on_ranks_of_a_verb
@@ -74,6 +77,26 @@ def signalled(ranks: Ranks, number: int, when: tuple[int | None, ...]) -> list[i
 def test_ranks_stop_at_the_same_step_whichever_got_the_signal():
     assert on_ranks(2, signalled, signal.SIGTERM, (0, 1)) == [[signal.SIGTERM] * 3] * 2
     assert on_ranks(2, signalled, signal.SIGINT, (None, 1)) == [[None, signal.SIGINT, signal.SIGINT]] * 2
+
+
+def threads_of_gloo() -> int:
+    names = (task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("pt_gloo") for name in names)
+
+
+def parted(ranks: Ranks, counts: Any) -> None:
+    """Puts the rank, and how many threads of gloo it has before and after the ranks part. Somebody keeps `ranks`."""
+    ranks.broadcast(lambda: "last")
+    before = threads_of_gloo()
+    Finalize(None, lambda: counts.put((ranks.rank, before, threads_of_gloo())), exitpriority=10)
+
+
+def test_ranks_that_have_parted_leave_no_thread_of_gloo_that_would_abort_python_at_its_end():
+    """One that releases the tensors of the last message when Python has ended cannot take its lock, and aborts."""
+    with forking().Manager() as manager:
+        counts = manager.Queue()
+        on_ranks(2, parted, counts)
+        assert sorted(counts.get(timeout=60) for _ in range(2)) == [(0, 4, 0), (1, 4, 0)]  # two of each of two groups
 
 
 def test_a_world_of_one_returns_its_own_values():
