@@ -50,7 +50,8 @@ def test_json_has_the_file_the_page_and_the_sentence(folder: Path) -> None:
     told = printed_json("ask", folder, BORN, "--run", "elsewhere")
     assert (told["question"], told["answer"], told["withheld"]) == (BORN, "Houston", None)
     [cited] = told["citations"]
-    assert (cited["file"], cited["page"], cited["text"]) == ("people/beyonce.md", None, BEYONCE)
+    assert (cited["file"], cited["page"]) == ("people/beyonce.md", None)
+    assert cited["text"].endswith(BEYONCE)
     assert told["certainty"].keys() == {"value", "low", "high", "n"}
     assert Path("elsewhere/index").is_dir()
 
