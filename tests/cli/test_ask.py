@@ -64,6 +64,26 @@ def test_what_is_not_in_the_documents_is_said_instead_of_nonsense(folder: Path) 
     assert told["withheld"]
 
 
+def test_the_index_is_made_once_and_again_when_a_document_changes(folder: Path) -> None:
+    card = Path("runs/docs/index/card.json")
+    assert sleuth("ask", folder, BORN).exit_code == 0
+    first = card.stat().st_mtime_ns
+    assert sleuth("ask", folder, BORN).exit_code == 0
+    assert card.stat().st_mtime_ns == first
+    (folder / "people/beyonce.md").write_text(f"# Beyoncé\n\n{BEYONCE.replace('Houston', 'Dallas')}\n")
+    assert sleuth("ask", folder, BORN).stdout.startswith("Answer    Dallas\n")
+
+
+def test_the_home_of_another_folder_is_refused(folder: Path) -> None:
+    assert sleuth("ask", folder, BORN).exit_code == 0
+    other = folder.parent / "other"
+    other.mkdir()
+    (other / "rhine.txt").write_text(RHINE)
+    line = refusal("ask", other, BORN, "--run", "runs/docs")
+    assert "runs/docs: " in line
+    assert str(folder) in line
+
+
 def test_questions_are_read_from_a_pipe_and_a_bad_one_does_not_end_the_rest(folder: Path) -> None:
     status, out, errors = piped(folder, f"{BORN}\n\n{'why ' * 2000}\n{BORN}", "--json")
     assert [json.loads(line)["answer"] for line in out.splitlines()] == ["Houston", "Houston"]

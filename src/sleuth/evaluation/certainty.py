@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -62,7 +62,7 @@ def _share(words: set[str], others: set[str]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`right` of `n` answers whose weighted signals are from `above` on, up to the next step."""
+    """`right` of `n` answers whose weighted signals are from `above` (or, for the first, any) up to the next step."""
 
     above: float
     right: int
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty:
-    """`Certainty(weights=(3.0, -1.0), threshold=-1.5, steps=(Step(above=-inf, right=9, n=100),))`: a weight for each
+    """`Certainty(weights=(3.0, -1.0), threshold=-1.5, steps=(Step(above=-3.0, right=9, n=100),))`: a weight for each
     signal, and a constant. At most `LOST` of the right answers that it was fitted on are below `threshold`."""
 
     weights: tuple[float, ...]
@@ -83,29 +83,29 @@ class Certainty:
         """Of (signals, whether it is right) of held-out answers. Raises SleuthError if none is right."""
         if not any(is_right for _, is_right in answers):
             raise SleuthError(f"certainty: none of {len(answers):,} answers is right")
-        weights = _logistic(
-            np.array([[*signals, 1.0] for signals, _ in answers]), np.array([one for _, one in answers])
-        )
-        ordered = sorted((_weighted(weights, signals), is_right) for signals, is_right in answers)
+        signals, right = np.array([[*one, 1.0] for one, _ in answers]), np.array([is_right for _, is_right in answers])
+        bare = cls(weights=_logistic(signals, right), threshold=-math.inf, steps=())
+        ordered = sorted((bare.weighted(one), is_right) for one, is_right in answers)
         steps: list[Step] = []
         for begin in range(0, max(1, len(ordered) - STEP + 1), STEP):
             part = ordered[begin : begin + STEP if begin + 2 * STEP <= len(ordered) else None]
-            step = Step(above=part[0][0] if begin else -math.inf, right=sum(one for _, one in part), n=len(part))
+            step = Step(above=part[0][0], right=sum(one for _, one in part), n=len(part))
             while steps and steps[-1].right * step.n >= step.right * steps[-1].n:
-                before = steps.pop()
-                step = Step(above=before.above, right=before.right + step.right, n=before.n + step.n)
+                last = steps.pop()
+                step = Step(above=last.above, right=last.right + step.right, n=last.n + step.n)
             steps.append(step)
-        right = [weighted for weighted, is_right in ordered if is_right]
-        return cls(weights=weights, threshold=right[math.floor(LOST * len(right))], steps=tuple(steps))
-
-    def share_right(self, signals: Signals) -> Measured:
-        """The share of right answers among those with such signals, with its interval."""
-        step = [step for step in self.steps if step.above <= self.weighted(signals)][-1]
-        return wilson(step.right, step.n)
+        threshold = [weighted for weighted, is_right in ordered if is_right][math.floor(LOST * right.sum())]
+        return replace(bare, threshold=threshold, steps=tuple(steps))
 
     def weighted(self, signals: Signals) -> float:
         """The weighted sum of the signals."""
-        return _weighted(self.weights, signals)
+        return math.fsum(weight * one for weight, one in zip(self.weights, (*signals, 1.0), strict=True))
+
+    def share_right(self, signals: Signals) -> Measured:
+        """The share of right answers among those with such signals, with its interval."""
+        weighted = self.weighted(signals)
+        step = next((step for step in reversed(self.steps) if step.above <= weighted), self.steps[0])
+        return wilson(step.right, step.n)
 
     def withholds(self, signals: Signals) -> bool:
         """Whether an answer is below the threshold."""
@@ -113,8 +113,7 @@ class Certainty:
 
     def write(self, model: Path) -> None:
         """Writes it into a model's folder."""
-        steps = [asdict(step) | {"above": None if math.isinf(step.above) else step.above} for step in self.steps]
-        write_text(model / FILE, json.dumps(asdict(self) | {"steps": steps}, indent=1) + "\n")
+        write_text(model / FILE, json.dumps(asdict(self), indent=1) + "\n")
         list_again(model, FILE)
 
     @classmethod
@@ -125,17 +124,12 @@ class Certainty:
             return None
         try:
             found = json.loads(file.read_bytes())
-            first, *others = [Step(**step) for step in found["steps"]]
-            steps = (Step(above=-math.inf, right=first.right, n=first.n), *others)
-            if not all(one.above < other.above for one, other in pairwise(steps)):
+            steps = tuple(Step(**step) for step in found["steps"])
+            if not steps or any(one.above >= other.above for one, other in pairwise(steps)):
                 raise ValueError("its steps do not rise")
             return cls(weights=tuple(map(float, found["weights"])), threshold=float(found["threshold"]), steps=steps)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SleuthError(f"{file}: no certainty of a model can be read there ({error}); write it again") from None
-
-
-def _weighted(weights: Sequence[float], signals: Signals) -> float:
-    return math.fsum(weight * signal for weight, signal in zip(weights, (*signals, 1.0), strict=True))
 
 
 def _logistic(signals: np.ndarray, right: np.ndarray) -> tuple[float, ...]:
