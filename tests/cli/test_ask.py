@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from emulator.served import emulated_server
 from typer.testing import CliRunner
 from verb import printed_json, refusal, sleuth
 
 from sleuth.cli import ask
 from sleuth.cli.app import app
+from sleuth.learn.models import load_model
+from sleuth.recipe.shipped import find_model
 from sleuth.serve.conversation import NOTHING_FOUND
 
 BEYONCE = "Beyoncé Giselle Knowles was born in Houston, Texas, to Celestine Ann Knowles, a hairdresser and salon owner."
@@ -99,6 +102,19 @@ def test_orders_in_a_document_are_text_like_any_other(folder: Path) -> None:
     told = printed_json("ask", folder, BORN)
     assert "42" not in (told["answer"] or "")
     assert len(told["searches"]) == 1
+
+
+def test_a_server_that_has_the_model_answers_and_is_as_sure(folder: Path) -> None:
+    model, tokenizer = load_model(find_model(ask.READER), dtype="float32", device="cpu")
+    with emulated_server("vllm", model, tokenizer, context=1024) as server:
+        there = printed_json("ask", folder, BORN, "--engine", server.url, "--served-as", "tiny")
+    assert there == printed_json("ask", folder, BORN)
+
+
+def test_a_model_without_a_protocol_is_asked_in_its_chat_template(folder: Path) -> None:
+    result = sleuth("ask", folder, "Who?", "--model", find_model("models/tiny-base"))
+    assert (result.exit_code, result.stdout.startswith("Answer    ")) == (0, True)
+    assert "carries no protocol: asked in the dialect 'search_r1'" in result.stderr
 
 
 @pytest.mark.parametrize(
