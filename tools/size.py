@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 251,
     "engines": 4_928,
     "episodes": 2_189,
-    "evaluation": 2_094,
+    "evaluation": 2_132,
     "family.py": 257,
     "host": 1_682,
     "judges": 1_805,
