@@ -18,14 +18,14 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_827,
     "cite": 3_424,
-    "cli": 4_554,
+    "cli": 4_721,
     "convert": 1_227,
     "data": 2_335,
     "dialect.py": 251,
     "engines": 4_928,
     "episodes": 2_189,
-    "evaluation": 2_132,
-    "family.py": 257,
+    "evaluation": 9,
+    "family.py": 258,
     "host": 1_682,
     "judges": 1_805,
     "kernels": 2_486,
@@ -41,7 +41,7 @@ ROOMS = {
     "rollout.py": 241,
     "runs": 3_425,
     "search": 2_819,
-    "serve": 2_566,
+    "serve": 2_606,
     "terminal": 575,
     "think": 5_142,
     "trainers": 667,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 347
-OTHER_LINES = 2_300
+FILES = 349
+OTHER_LINES = 2_318
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

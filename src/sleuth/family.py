@@ -246,6 +246,7 @@ CORE = Family(
             "retriever": "sleuth.cli.serve:retriever",
         },
         "Use a model": {
+            "ask": "sleuth.cli.ask:ask",
             "serve": "sleuth.cli.serve:serve",
             "merge": "sleuth.cli.convert:merge",
             "export": "sleuth.cli.convert:export",

@@ -20,7 +20,8 @@ from forked import program
 from verb import printed_json, refusal, sleuth
 
 from sleuth.cli import demo as real_demo
-from sleuth.cli.demo import CORPUS, INDEX, MODEL, QUESTIONS
+from sleuth.cli.ask import READER
+from sleuth.cli.demo import CORPUS, INDEX, QUESTIONS
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import FILE as PROTOCOL
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
@@ -42,7 +43,7 @@ QUESTION = "Where was Ada Voss the painter born?"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model in the current folder: a stand-in whose engine searches and quotes the passage about Tarn."""
-    folder = tmp_path / MODEL
+    folder = tmp_path / READER
     shutil.copytree(BASE, folder)
     write_protocol(folder, "reading")
     write_corpus(folder / CORPUS)
@@ -87,18 +88,15 @@ def test_a_question_is_answered_in_the_terminal_with_the_sentence_that_is_cited(
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines == [
-        "Searched  painter mill Ada",
-        "          [1] Tarn",
-        "          [2] Ada Voss",
-        "          [3] Lake",
         "Answer    Tarn",
-        "Cited     [1] Tarn",
+        "From      Tarn",
         "          Ada Voss, the painter of the northern lakes and their mills, was born",
         "          there, in Tarn.",
+        "Searched  painter mill Ada: Tarn; Ada Voss; Lake",
     ]
     assert max(map(len, lines)) <= 80
     unread = sleuth("demo", "--real", "--quiet", "--ask", "Who?")
-    assert unread.stdout == "Answer    no idea\nCited     no passage\n"
+    assert unread.stdout == "Answer    no idea\nFrom      no passage\n"
 
 
 def test_the_questions_that_the_pages_ask_are_answered_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +143,11 @@ def test_the_page_is_served_with_examples_until_the_process_is_stopped(folder: P
     command = [*program(), "demo", "--real", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip() for _ in range(5)]
-        assert lines[0].startswith("tiny-real: 0.9 million weights, 3 passages")
+        lines = [process.stdout.readline().rstrip() for _ in range(4)]
+        assert lines[0] == "tiny-real searches 3 passages"
         assert lines[2:] == [
             f"  {QUESTION}",
-            "It is tiny and often wrong: a click on what it cites shows the sentence.",
-            "Stop it with Ctrl-C.",
+            "A click on what an answer cites shows the sentence. Stop it with Ctrl-C.",
         ]
         url = lines[1].split()[1].rstrip("/")
         for _ in range(200):

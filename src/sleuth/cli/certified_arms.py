@@ -14,7 +14,8 @@ from sleuth.cite.claims import abstains
 from sleuth.data.hub import local_file
 from sleuth.data.questions import load_questions, questions_hash
 from sleuth.data.rows import read_rows, texts_of
-from sleuth.evaluation.certificate import UNANSWERABLE, given_answer, is_answerable
+from sleuth.evaluation.certainty import Certainty, likelihood
+from sleuth.evaluation.certificate import UNANSWERABLE, is_answerable
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.evaluation.evaluate import evaluation
 from sleuth.evaluation.figures import Record
@@ -30,14 +31,14 @@ from sleuth.runs.eval_file import read_eval, set_aside_damaged, write_eval
 from sleuth.search.probe import control_arms
 from sleuth.search.setting import SearchSetting
 from sleuth.terminal.tables import print_notes
-from sleuth.types import Case, SleuthError, Task
+from sleuth.types import Case, Episode, SleuthError, Task
 from sleuth.world.wording import UNANSWERED
 
 EQUAL = "The answer says the same as one of these right answers, and nothing that contradicts it: {golden}"
 SURE = 0.5
 """A verdict above it finds two answers equal."""
-HOW_ASKED = ("protocol.json",)
-"""Files of a model's folder, beside its weights, that change its answers."""
+HOW_ASKED = ("protocol.json", "certainty.json")
+"""Files of a model's folder, beside its weights, that decide what it answers."""
 CONTROLS = ("closed book", "nothing found", "others' passages")
 WINDOW = "words beside the question's"
 """The control arm that learns nothing."""
@@ -148,8 +149,12 @@ class CertifiedArms:
         session, tasks = self._session(model), self.answerable if control else self.tasks
         if control:
             session = replace(session, setting=dict(control_arms(cast(SearchSetting, session.setting), tasks))[arm])
-        contents = evaluation(session.ask(tasks, f"certify: {arm}"), session, name=arm, model=model)
-        records = [_certified(record, cites=session.setting.dialect.cites) for record in contents["records"]]
+        answered = session.ask(tasks, f"certify: {arm}")
+        contents, certainty = evaluation(answered, session, name=arm, model=model), Certainty.read(Path(model))
+        records = [
+            _certified(record, cites=session.setting.dialect.cites, withheld=_is_withheld(episode, certainty))
+            for record, (episode, _) in zip(contents["records"], answered, strict=True)
+        ]
         if self.judge is not None and not control:
             asyncio.run(_add_verdicts(records, self.judge))
         write_eval(file, contents | {"asked": asked, "records": records})
@@ -170,18 +175,26 @@ class CertifiedArms:
         return self._open[1]
 
 
-def _certified(record: Record, *, cites: bool) -> dict[str, Any]:
-    """The record with whether it is a refusal, and whether a right answer quotes the passage that answers."""
-    given, quoted = given_answer(record), record.get("cited_holds_answer") or 0.0
-    supported = quoted * record.get("cited_gold", 1.0) if cites and record["em"] is not None else None
-    return {**record, "refused": given is not None and abstains(given), "supported": supported}
+def _is_withheld(episode: Episode, certainty: Certainty | None) -> bool:
+    """Whether the model is too unsure of its answer to show it, as in `sleuth ask`."""
+    likely = likelihood(episode.whole.segments)
+    return certainty is not None and likely is not None and likely < certainty.threshold
+
+
+def _certified(record: Record, *, cites: bool, withheld: bool) -> dict[str, Any]:
+    """The record with what `sleuth.evaluation.certificate` wants to know."""
+    given = record["answer"] if record["note"] in ("correct", "wrong") else None
+    silent = None if record["em"] is None else float(given is None or withheld or abstains(given))
+    quoted = (record.get("cited_holds_answer") or 0.0) * record.get("cited_gold", 1.0)
+    supported = quoted if cites and record["em"] is not None else None
+    return {**record, "given": given, "silent": silent, "supported": supported}
 
 
 async def _add_verdicts(records: Sequence[dict[str, Any]], judge: NamedJudge) -> None:
     """Adds what the judge says of answers that are not exactly right; without an answer that is 0."""
-    asked = [one for one in records if is_answerable(one) and one["em"] == 0 and given_answer(one) is not None]
+    asked = [one for one in records if is_answerable(one) and one["em"] == 0 and one["given"] is not None]
     cases = [
-        Case(question=one["question"], claim=one["answer"], evidence="", criterion=EQUAL.format(golden=golden))
+        Case(question=one["question"], claim=one["given"], evidence="", criterion=EQUAL.format(golden=golden))
         for one in asked
         for golden in ["; ".join(map(repr, one["golden_answers"]))]
     ]

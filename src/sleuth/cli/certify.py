@@ -69,10 +69,11 @@ def certify(
         model=model, base=base, questions=questions, index=index, folder=folder, judge=equal, stored=bool(rated)
     )
     certificate = Certificate(
-        facts=arms.facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings")
+        facts=arms.facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings", {})
     )
-    with naming(f"--ratings {ratings}"):
-        certificate.require_ratings(rated.get("certificate"))
+    if rated:
+        with naming(f"--ratings {ratings}"):
+            certificate.require_ratings(rated["certificate"])
     contents = certificate.as_json()
     write_text(home / "certificate.json", json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
     write_certificate(certificate, page, arms.passages())

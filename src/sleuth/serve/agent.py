@@ -13,6 +13,7 @@ from typing import Any
 from sleuth.cite.dialect import refines
 from sleuth.cite.rows import TOOL_OUTPUT, evidence_of
 from sleuth.dialect import Dialect
+from sleuth.evaluation.certainty import Certainty
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.recipe.data import AskWith
 from sleuth.render import Renderer
@@ -28,7 +29,7 @@ MAX_CHARACTERS_PER_TOKEN = 32
 class Agent:
     """The served model `name`. `make_task` turns a message, and the name of the request's field that holds it, into a
     task, and `env` opens its environment; `dialect` has the tags of thoughts, queries and answers. `facts` are shown to
-    users."""
+    users. With a `certainty` it answers `NOTHING_FOUND` where too few answers like its own are right."""
 
     name: str
     engine: Engine
@@ -38,6 +39,7 @@ class Agent:
     dialect: Dialect
     context: int
     facts: Mapping[str, Any]
+    certainty: Certainty | None = None
 
     @property
     def max_characters(self) -> int:
@@ -45,11 +47,19 @@ class Agent:
         return self.context * MAX_CHARACTERS_PER_TOKEN
 
 
-def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequence[str] = ()) -> Agent:
+def agent_of(
+    session: EvalSession,
+    name: str,
+    index: Path | None,
+    examples: Sequence[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    certainty: Certainty | None = None,
+) -> Agent:
     """The agent of an evaluation session, so that it is served as it is evaluated. `index` is the index it searches,
-    `examples` are questions that the page offers."""
+    `examples` are questions that the page offers, and `facts` more that it shows."""
     setting = session.setting
-    facts: dict[str, Any] = {
+    facts = {
+        **(facts or {}),
         "dialect": setting.dialect.name,
         "context": session.context,
         "protocol": session.protocol().hash,
@@ -66,6 +76,7 @@ def agent_of(session: EvalSession, name: str, index: Path | None, examples: Sequ
         dialect=setting.dialect,
         context=session.context,
         facts=facts,
+        certainty=certainty,
     )
 
 

@@ -86,7 +86,7 @@ async def chat_stream(
                     case Finished():
                         end = require_end(event)
                         cited = list(map(_citation_json, end.citations))
-                        details = {"kind": "end", "stop": end.stop, "citations": cited}
+                        details = {"kind": "end", "stop": end.stop, "citations": cited, **_certainty_json(end)}
                         yield chunk({}, FINISH_REASONS[end.stop], sleuth=details)
                         if with_usage:
                             yield data_line(head | {"choices": [], "usage": _usage(end)})
@@ -101,7 +101,13 @@ def answer_details(end: Finished, searches: Sequence[Searched]) -> Json:
         "stop": end.stop,
         "searches": list(map(asdict, searches)),
         "citations": list(map(_citation_json, end.citations)),
+        **_certainty_json(end),
     }
+
+
+def _certainty_json(end: Finished) -> Json:
+    """Of an agent that knows it: the share of such answers that are right, and an answer that was withheld."""
+    return {} if end.certainty is None else {"certainty": end.certainty.as_json(), "withheld": end.withheld}
 
 
 def data_line(chunk: Json) -> str:

@@ -13,6 +13,8 @@ from sleuth.answers.match import appears_in, normalise
 from sleuth.cite.claims import tagged
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect
+from sleuth.evaluation.certainty import likelihood
+from sleuth.evaluation.intervals import Measured
 from sleuth.read.dialect import QUOTED
 from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
 from sleuth.serve.agent import Agent
@@ -61,16 +63,23 @@ class Misunderstood:
     """The environment found no action in the last turn: its drafts and queries are void."""
 
 
+NOTHING_FOUND = "I found nothing about that in these documents."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """The end. `stop` is that of a `Trajectory`. `citations` are those of the answer. `prompt_tokens` include results,
-    `completion_tokens` are the model's own, of which `thought_tokens` were sampled outside of queries and drafts."""
+    `completion_tokens` are the model's own, of which `thought_tokens` were sampled outside of queries and drafts. Where
+    the agent has a certainty, `certainty` is the share of such answers that are right, and `withheld` the answer that
+    `NOTHING_FOUND` stands for."""
 
     stop: str
     citations: tuple[Citation, ...]
     prompt_tokens: int
     completion_tokens: int
     thought_tokens: int
+    certainty: Measured | None = None
+    withheld: str | None = None
 
 
 Event = Given | TextDelta | Searched | Answered | Misunderstood | Finished
@@ -151,6 +160,8 @@ async def conversation(
     request's `field` that holds the message."""
     parser, segments = StreamParser(agent.dialect), list[Segment]()
     written = thought = 0
+    certainty: Measured | None = None
+    withheld: str | None = None
     task = agent.make_task(message, field)
     parts = play(
         agent.env(task),
@@ -165,12 +176,15 @@ async def conversation(
     def over(ended: TrajectoryEnd) -> Finished:
         trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
         answers = [action.text for action in ended.actions if action.kind == "answer"]
+        shown = answers if withheld is None else []
         return Finished(
             stop=ended.stop,
-            citations=citations_of(task, answers[-1], trajectory, agent.dialect) if answers else (),
+            citations=citations_of(task, answers[-1], trajectory, agent.dialect) if shown else (),
             prompt_tokens=sum(len(segment.tokens) for segment in segments if segment.author != "policy"),
             completion_tokens=written,
             thought_tokens=thought,
+            certainty=certainty,
+            withheld=withheld,
         )
 
     try:
@@ -197,7 +211,11 @@ async def conversation(
                     case Action(kind="search"):
                         yield Searched(query=part.text, passages=part.passages)
                     case Action(kind="answer"):
-                        yield Answered(text=part.text)
+                        likely = likelihood(segments)
+                        if agent.certainty is not None and likely is not None:
+                            certainty = agent.certainty.share_right(likely)
+                            withheld = part.text if likely < agent.certainty.threshold else None
+                        yield Answered(text=part.text if withheld is None else NOTHING_FOUND)
                     case Action():
                         yield Misunderstood()
                     case TrajectoryEnd(stop="rewritten"):
@@ -222,6 +240,11 @@ class Citation:
 
     passage: Passage
     sentence: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The sentence itself."""
+        return None if self.sentence is None else self.passage.text[slice(*self.sentence)]
 
 
 def citations_of(task: Task, answer: str, trajectory: Trajectory, dialect: Dialect) -> tuple[Citation, ...]:

@@ -46,6 +46,14 @@ function marked(text, words, sentence) {
   return [...pieces, text.slice(from)];
 }
 
+let documents = null; // the files that the passages are from, if they are of a folder
+
+/** What people call a passage: its file and page, or its title. */
+function nameOf({ title, id }) {
+  const place = documents && id.match(/^(.+)#(?:p(\d+)\.)?\d+$/);
+  return place ? place[1] + (place[2] ? `, page ${place[2]}` : "") : title || id;
+}
+
 /** A refiner's answer without its tags; what they cite is listed below it. */
 const claims = (answer) => answer.replace(CLAIM_TAGS, "");
 
@@ -92,7 +100,7 @@ class Exchange {
     if (!passages.length) step.list.append(element("li", { class: "nothing" }, "no passages"));
     for (const passage of passages) {
       const text = element("p", {}, passage.text);
-      const place = element("details", {}, element("summary", {}, passage.title || passage.id), text);
+      const place = element("details", {}, element("summary", {}, nameOf(passage)), text);
       step.list.append(element("li", { title: `passage ${passage.id}` }, place));
       if (!this.passages.has(passage.id)) this.passages.set(passage.id, { passage, text, place });
     }
@@ -122,7 +130,7 @@ class Exchange {
     this.answer.replaceChildren(element("p", { class: "words" }, this.words));
   }
 
-  end({ stop, citations }) {
+  end({ stop, citations, certainty, withheld }) {
     this.close();
     if (stop !== "answered") {
       this.answer.replaceChildren();
@@ -130,8 +138,12 @@ class Exchange {
     }
     const chips = citations.map(({ id, sentence }) => this.cite(this.passages.get(id), sentence));
     if (chips.length) this.answer.append(element("p", { class: "cites" }, "from ", ...chips));
-    else this.note("No passage is cited for these words.", "missed");
-    const titles = citations.map(({ title, id }) => title || id);
+    else if (!withheld) this.note("No passage is cited for these words.", "missed");
+    if (certainty && !withheld) {
+      const [value, low, high] = [certainty.value, certainty.low, certainty.high].map((share) => share.toFixed(2));
+      this.answer.append(element("p", { class: "sure" }, `${value} (${low} to ${high}) of such answers are right.`));
+    }
+    const titles = citations.map(nameOf);
     this.answer.append(copyButton([this.words, ...titles.map((title) => `- ${title}`)].join("\n")));
   }
 
@@ -139,7 +151,7 @@ class Exchange {
   cite({ passage, text, place }, sentence) {
     text.replaceChildren(...element("p", {}, ...marked(passage.text, this.words, sentence)).childNodes);
     place.closest("li").classList.add("cited");
-    const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, passage.title || passage.id);
+    const chip = element("button", { type: "button", class: "cite", "aria-describedby": "card" }, nameOf(passage));
     const show = () => card.show(chip, passage, this.words, sentence);
     chip.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && show());
     chip.addEventListener("pointerleave", ({ pointerType }) => pointerType === "mouse" && card.leave());
@@ -225,7 +237,7 @@ const card = {
   show(chip, passage, words, sentence) {
     clearTimeout(this.timer);
     this.node.replaceChildren(
-      element("h3", {}, passage.title || passage.id),
+      element("h3", {}, nameOf(passage)),
       element("p", {}, ...marked(passage.text, words, sentence)),
       element("p", { class: "id" }, `passage ${passage.id}`),
     );
@@ -337,6 +349,10 @@ servedModel().then(({ id, sleuth }) => {
   if (sleuth.passages !== undefined) facts.push(`${sleuth.passages.toLocaleString("en")} passages`);
   byId("model").replaceChildren(element("bdi", {}, id), facts.join(" · "));
   offer(sleuth.examples ?? []);
+  documents = sleuth.documents;
+  byId("documents").hidden = !documents;
+  byId("documents").firstChild.textContent = `${documents?.length} documents`;
+  byId("documents").lastChild.append(...(documents ?? []).map((name) => element("li", {}, name)));
 }, (error) => {
   byId("model").textContent = error.message;
   byId("model").classList.add("problem");
