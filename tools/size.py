@@ -18,14 +18,14 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_827,
     "cite": 3_424,
-    "cli": 4_721,
+    "cli": 5_042,
     "convert": 1_227,
     "data": 2_335,
     "dialect.py": 251,
     "engines": 4_928,
     "episodes": 2_189,
-    "evaluation": 9,
-    "family.py": 258,
+    "evaluation": 2_415,
+    "family.py": 259,
     "host": 1_682,
     "judges": 1_805,
     "kernels": 2_486,
@@ -36,11 +36,11 @@ ROOMS = {
     "read": 1_445,
     "recipe": 3_675,
     "render.py": 393,
-    "report": 2_623,
+    "report": 2_662,
     "retrieval": 2_594,
     "rollout.py": 241,
-    "runs": 3_425,
-    "search": 2_819,
+    "runs": 3_437,
+    "search": 2_837,
     "serve": 2_606,
     "terminal": 575,
     "think": 5_142,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 349
-OTHER_LINES = 2_318
+FILES = 353
+OTHER_LINES = 2_424
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -34,7 +34,7 @@ from sleuth.terminal.tables import print_notes
 from sleuth.types import Case, Episode, SleuthError, Task
 from sleuth.world.wording import UNANSWERED
 
-EQUAL = "The answer says the same as one of these right answers, and nothing that contradicts it: {golden}"
+EQUAL = "The answer says the same as one of these right answers, and nothing that contradicts it: "
 SURE = 0.5
 """A verdict above it finds two answers equal."""
 HOW_ASKED = ("protocol.json", "certainty.json")
@@ -69,16 +69,13 @@ class CertifiedArms:
     @cached_property
     def tasks(self) -> list[Task]:
         """The questions; the gold passages of an unanswerable one are those that are taken out of the index."""
-        rows = read_rows(local_file(self.questions))
-        lost = {
-            str(row.get("id")): texts_of(row.get("taken_out"), "taken_out", where)
-            for where, row in rows
-            if row.get("answerable") is False
-        }
+        tasks, rows = load_questions(self.questions), read_rows(local_file(self.questions))
         searched: dict[str, Any] = {"kind": UNANSWERABLE, "evidence": None, "golden_answers": (UNANSWERED,)}
         return [
-            replace(task, gold_passages=lost[task.id], **searched) if task.id in lost else task
-            for task in load_questions(self.questions)
+            replace(task, gold_passages=texts_of(row.get("taken_out"), "taken_out", where), **searched)
+            if row.get("answerable") is False
+            else task
+            for task, (where, row) in zip(tasks, rows, strict=True)
         ]
 
     @cached_property
@@ -182,21 +179,21 @@ def _is_withheld(episode: Episode, certainty: Certainty | None) -> bool:
 
 
 def _certified(record: Record, *, cites: bool, withheld: bool) -> dict[str, Any]:
-    """The record with what `sleuth.evaluation.certificate` wants to know."""
+    """The record with what `sleuth.evaluation.certificate` wants to know; without a verdict nothing is known."""
     given = record["answer"] if record["note"] in ("correct", "wrong") else None
-    silent = None if record["em"] is None else float(given is None or withheld or abstains(given))
+    shown = given is not None and not withheld and not abstains(given)
     quoted = (record.get("cited_holds_answer") or 0.0) * record.get("cited_gold", 1.0)
-    supported = quoted if cites and record["em"] is not None else None
-    return {**record, "given": given, "silent": silent, "supported": supported}
+    known = {"shown": float(shown), "silent": float(not shown), "supported": quoted if cites else None}
+    return {**record, "given": given, **(known if record["em"] is not None else dict.fromkeys(known))}
 
 
 async def _add_verdicts(records: Sequence[dict[str, Any]], judge: NamedJudge) -> None:
     """Adds what the judge says of answers that are not exactly right; without an answer that is 0."""
     asked = [one for one in records if is_answerable(one) and one["em"] == 0 and one["given"] is not None]
+    golden = ["; ".join(map(repr, one["golden_answers"])) for one in asked]
     cases = [
-        Case(question=one["question"], claim=one["given"], evidence="", criterion=EQUAL.format(golden=golden))
-        for one in asked
-        for golden in ["; ".join(map(repr, one["golden_answers"]))]
+        Case(question=one["question"], claim=one["given"], evidence="", criterion=EQUAL + right)
+        for one, right in zip(asked, golden, strict=True)
     ]
     for one in records:
         one["judged"] = one["em"]

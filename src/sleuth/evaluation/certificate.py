@@ -1,8 +1,8 @@
 """A certificate: what a trained model gained over its base on held-out questions, also by a person's ratings.
 
 Beside what an evaluation file has, a record has the answer `given` (None without a valid one), whether none is shown
-(`silent`: it is withheld too), whether it is right and quoted from the passage that answers (`supported`, None where a
-dialect quotes nothing), and whether a judge finds it right (`judged`), where there is one.
+(`silent`: it may be withheld) or one is (`shown`), whether it is right and quoted from the passage that answers
+(`supported`, None where a dialect quotes nothing), and whether a judge finds it right (`judged`), where there is one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ def is_answerable(record: Record) -> bool:
     return record["kind"] != UNANSWERABLE
 
 
-def _shown(record: Record) -> float | None:
-    return None if record["silent"] is None else 1 - record["silent"]
-
-
 QUOTED = "Share right, with a quotation of the passage that answers that has the answer."
 SILENT = "Share of answerable questions without an answer, or with one that is withheld. Less is better."
 INVENTED = "Share of unanswerable questions that are answered. Less is better."
@@ -43,7 +39,7 @@ FIGURES = (
     Figure("judged", "Right by the judge", "Share that a judge finds equal to a golden answer.", of=is_answerable),
     Figure("supported", "Right, and its source quoted", QUOTED, of=is_answerable),
     Figure("silent", "No answer, though there is one", SILENT, of=is_answerable),
-    Figure("invented", "An answer, though there is none", INVENTED, value=_shown, of=is_kind(UNANSWERABLE)),
+    Figure("shown", "An answer, though there is none", INVENTED, of=is_kind(UNANSWERABLE)),
 )
 
 
@@ -136,13 +132,10 @@ class Certificate:
     def against_controls(self) -> dict[str, dict[str, Measured]]:
         """Exact match of each control arm on the answerable questions, and of the trained model minus it."""
         trained = {one["id"]: one["em"] for one in self.arms[TRAINED]}
-        values = {name: {one["id"]: one["em"] for one in records} for name, records in self.controls.items()}
+        asked = {name: [(trained[one["id"]], one["em"]) for one in records] for name, records in self.controls.items()}
+        levels = {name: FIGURES[0].interval([em for _, em in both]) for name, both in asked.items()}
         return {
-            name: {
-                "em": FIGURES[0].interval([*of.values()]),
-                "difference": _gain([trained[one] for one in of], [*of.values()]),
-            }
-            for name, of in values.items()
+            name: {"em": levels[name], "difference": _gain(*zip(*both, strict=True))} for name, both in asked.items()
         }
 
     def answerable(self) -> dict[str, list[Record]]:
@@ -179,7 +172,7 @@ class Certificate:
         }
         head = {"certificate": self.id, **self.facts, "passes": self.passes, "verdict": self.verdict}
         modes = {arm: mode_counts(records) for arm, records in self.answerable().items()}
-        return {**head, "gain": self.gain.as_json(), **plain, "failures": modes, "rated": dict(self.ratings)}
+        return {**head, "gain": self.gain.as_json(), **plain, "failures": modes, "rated": self.ratings}
 
 
 def _gain(ours: Sequence[float | None], theirs: Sequence[float | None]) -> Measured:
