@@ -231,6 +231,8 @@ def test_a_mistake_is_one_line(home: Path) -> None:
     assert "has no answerable question" in refused()
     (home / "judge.toml").write_text('[judge]\nkind = "lexical"\n')
     assert "judges statements alone" in refused("--judge", home / "judge.toml")
+    on_hub = ["certify", "org/model", *command(home)[2:], "--anyway"]
+    assert "writes on the card of a model's folder" in refusal(*on_hub)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")

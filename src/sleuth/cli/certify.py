@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sleuth.evaluation.certificate import Certificate
     from sleuth.evaluation.intervals import Measured
 
+LARGEST = 1_000_000
+"""Bytes that are read of a file of ratings; those of 100 answers are 3,000."""
+
 
 def certify(
     model: options.Model,
@@ -51,6 +54,8 @@ def certify(
     from sleuth.recipe.shipped import find_model
     from sleuth.terminal.recipe_inputs import missing_inputs
 
+    if anyway and not Path(model).is_dir():
+        raise SleuthError(f"--anyway writes on the card of a model's folder, and {model} is none; download it first")
     base, home = find_model(base), home or index.resolve().parent
     require_inputs([model, base], questions=questions, index=index)
     rated = {} if ratings is None else _read_ratings(ratings)
@@ -91,7 +96,8 @@ def certify(
 def _read_ratings(file: Path) -> dict[str, Any]:
     """`{"certificate": ID, "ratings": {KEY: true}}`. Raises SleuthError for another file."""
     try:
-        found = json.loads(file.read_bytes())
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(LARGEST))
         if isinstance(found["certificate"], str) and {*map(type, found["ratings"].values())} <= {bool}:
             return found
     except FileNotFoundError:

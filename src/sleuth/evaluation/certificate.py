@@ -31,7 +31,7 @@ def is_answerable(record: Record) -> bool:
     return record["kind"] != UNANSWERABLE
 
 
-QUOTED = "Share right, with a quotation of the passage that answers that has the answer."
+QUOTED = "Share of answers that are right and quoted from the passage that answers."
 SILENT = "Share of answerable questions without an answer, or with one that is withheld. Less is better."
 INVENTED = "Share of unanswerable questions that are answered. Less is better."
 FIGURES = (

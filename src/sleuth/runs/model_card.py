@@ -20,7 +20,6 @@ from sleuth.recipe.envs import environment_of
 from sleuth.runs.checkpoints import CARD
 from sleuth.runs.eval_file import COLUMNS, mark_rows
 from sleuth.runs.manifest import flat
-from sleuth.types import SleuthError
 
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"
@@ -109,9 +108,7 @@ def gguf_card(file: Path, *, source: Path, dtype: str, protocol: ProtocolCard | 
 
 
 def note_on_card(model: Path, sentence: str) -> None:
-    """Puts a sentence at the end of a model's card, once. Raises SleuthError for what is no folder."""
-    if not model.is_dir():
-        raise SleuthError(f"--anyway writes on the card of a model's folder, and {model} is none")
+    """Puts a sentence at the end of the card of a model's folder, in place of the last one."""
     card = model / CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else f"# {model.resolve().name}\n"
     write_text(card, f"{text.partition(NOTE)[0].rstrip()}\n\n{NOTE}\n\n{sentence}\n")
