@@ -230,6 +230,7 @@ CORE = Family(
         "Evaluate": {
             "eval": "sleuth.cli.eval:evaluate",
             "eval-suite": "sleuth.cli.eval:evaluate_suite",
+            "certify": "sleuth.cli.certify:certify",
         },
         "Inspect runs": {
             "watch": "sleuth.cli.report:watch",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from sleuth.evaluation.intervals import (
     bounded_mean,
     mean_of_means,
     paired_bootstrap,
+    prediction_powered,
     share,
     wilson,
 )
@@ -169,3 +172,71 @@ def test_outcomes_that_are_all_alike_are_still_uncertain() -> None:
         pytest.approx(0.5 - 0.13875, abs=5e-5),
         pytest.approx(0.63875, abs=5e-5),
     )
+
+
+def test_ratings_and_a_judge_give_the_interval_by_hand() -> None:
+    """Eight pairs with the four that are added: mean y = 1/2 and f = 3/8, cov 1/14, var y = 2/7 and f = 15/56. Of all
+    twelve of the judge five are 1: var 35/132. So l = (1/14) / ((1 + 8/4) 35/132) = 22/245."""
+    weight = 22 / 245
+    half = 1.959963984540054 * math.sqrt((2 / 7 - weight / 7 + weight**2 * 15 / 56) / 8 + weight**2 * (1 / 3) / 4)
+    found = prediction_powered([(1, 1), (1, 0), (0, 0), (0, 0)], [1, 1, 0, 0])
+    assert found.n == 4
+    assert found.value == pytest.approx(1 / 2 - weight / 4 + weight / 2)
+    assert (found.low, found.high) == (
+        pytest.approx(1 / 2 + weight / 8 - half),
+        pytest.approx(1 / 2 + weight / 8 + half),
+    )
+
+
+def test_a_gain_by_ratings_alone_is_that_of_four_more_pairs_by_hand() -> None:
+    """Of 16 pairs 6 gained and 2 lost: mean 4/20 of 20, sum of squares 10, so var (10 - 20/25) / 19."""
+    found = prediction_powered([(1, 0)] * 6 + [(-1, 0)] * 2 + [(0, 0)] * 8, gain=True)
+    half = 1.959963984540054 * math.sqrt((10 - 0.8) / 19 / 20)
+    assert (found.value, found.n) == (0.25, 16)
+    assert (found.low, found.high) == (pytest.approx(0.2 - half), pytest.approx(0.2 + half))
+
+
+@pytest.mark.parametrize("judge", [0.0, 1.0])
+@pytest.mark.parametrize("person", [0.0, 1.0])
+def test_ratings_that_are_all_alike_are_no_certainty(person: float, judge: float) -> None:
+    for found in (
+        prediction_powered([(person, judge)] * 30),
+        prediction_powered([(person, judge)] * 30, [judge] * 300),
+        prediction_powered([(0.0, 0.0)] * 30, [0.0] * 300, gain=True),
+    ):
+        low, value, high = (getattr(found, name) for name in ("low", "value", "high"))
+        assert high - low > 0.05
+        assert low <= value <= high
+    assert prediction_powered([], [1.0, 0.0]) == UNMEASURED
+
+
+def test_rated_intervals_cover_in_a_thousand_folders_where_those_of_a_biased_judge_fail() -> None:
+    """A folder has 150 to 1,000 questions and any share of right answers; its judge passes 0.1 to 0.4 of the wrong ones
+    and fails up to 0.1 of the right ones; its owner rates 30 to 100 and is right. Of the gain the base is rated too."""
+    rng = np.random.default_rng(61)
+    covered = {"rated": 0, "judged": 0, "gain": 0}
+    width = {"rated": 0.0, "alone": 0.0}
+    for _ in range(1_000):
+        n, rated, true = rng.integers(150, 1_001), rng.integers(30, 101), rng.uniform(0.1, 0.9)
+        passed, failed = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.1)
+        gained, lost = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.2)
+        base = rng.random(n) < true
+        trained = rng.random(n) < np.where(base, 1 - lost, gained)
+        by_person = np.stack([base, trained]).astype(float)
+        by_judge = (rng.random((2, n)) < np.where(by_person > 0, 1 - failed, passed)).astype(float)
+        pairs = [(float(y), float(f)) for y, f in zip(by_person[0][:rated], by_judge[0][:rated], strict=True)]
+        apart = np.stack([by_person[1] - by_person[0], by_judge[1] - by_judge[0]])
+        gains = [(float(y), float(f)) for y, f in apart[:, :rated].T]
+        for name, found, truth in (
+            ("rated", prediction_powered(pairs, by_judge[0][rated:]), true),
+            ("judged", share([*map(float, by_judge[0])]), true),
+            ("gain", prediction_powered(gains, apart[1][rated:], gain=True), (1 - true) * gained - true * lost),
+        ):
+            covered[name] += (found.low or 0.0) <= truth <= (found.high or 0.0)
+        for name, others in (("rated", by_judge[0][rated:]), ("alone", ())):
+            found = prediction_powered(pairs, others)
+            width[name] += (found.high or 0.0) - (found.low or 0.0)
+    assert 930 <= covered["rated"] <= 970
+    assert 930 <= covered["gain"] <= 970
+    assert covered["judged"] < 300
+    assert width["rated"] < 0.93 * width["alone"]

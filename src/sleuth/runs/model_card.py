@@ -12,6 +12,7 @@ from sleuth import __version__
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import ProtocolCard
+from sleuth.host.atomic import write_text
 from sleuth.host.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.recipe import Recipe, StageFields
 from sleuth.recipe.draft import emit_value
@@ -22,6 +23,7 @@ from sleuth.runs.manifest import flat
 
 LOOP = "The search loop is not part of it: it writes turns, and whoever calls it runs the searches."
 RIGHTS = "## Licence and citations"
+NOTE = "## Certificate"
 
 Tables = Sequence[Sequence[tuple[str, ...]]]
 """Tables as text: the heading of each and its rows."""
@@ -103,6 +105,13 @@ def gguf_card(file: Path, *, source: Path, dtype: str, protocol: ProtocolCard | 
     if protocol is not None:
         lines += ["", "## Protocol", "", *protocol_section(protocol)]
     return "\n".join([*lines, "", RIGHTS, "", *_rights_beside(source), ""])
+
+
+def note_on_card(model: Path, sentence: str) -> None:
+    """Puts a sentence at the end of the card of a model's folder, in place of the last one."""
+    card = model / CARD
+    text = card.read_text(encoding="utf-8") if card.is_file() else f"# {model.resolve().name}\n"
+    write_text(card, f"{text.partition(NOTE)[0].rstrip()}\n\n{NOTE}\n\n{sentence}\n")
 
 
 def modelfile(file: Path, protocol: ProtocolCard | None, context: int) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -222,3 +222,15 @@ class GoldRetriever:
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return [self.passages[:k] for _ in queries]
+
+
+class WithoutRetriever:
+    """Never finds the passages with the `hidden` ids."""
+
+    def __init__(self, inner: Retriever, hidden: Collection[str]) -> None:
+        self.inner = inner
+        self.hidden = hidden
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        found = await self.inner.search(queries, k + len(self.hidden))
+        return [[one for one in passages if one.id not in self.hidden][:k] for passages in found]

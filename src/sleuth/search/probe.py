@@ -66,7 +66,7 @@ def probe_searches(session: EvalSession, tasks: Sequence[Task], weights: PreTrai
     setting = session.setting
     assert isinstance(setting, SearchSetting)  # it names this function
     require_text_dialect(setting.dialect)
-    arms = dict(_arms(setting, tasks))
+    arms = dict(control_arms(setting, tasks))
     answered = {name: replace(session, setting=arm).ask(tasks, name) for name, arm in arms.items()}
     base = answered[BASE_ARM]
     budget = TokenBudget(BUDGET)
@@ -80,7 +80,8 @@ def probe_searches(session: EvalSession, tasks: Sequence[Task], weights: PreTrai
     )
 
 
-def _arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, SearchSetting]]:
+def control_arms(setting: SearchSetting, tasks: Sequence[Task]) -> Iterator[tuple[str, SearchSetting]]:
+    """The setting itself, and without a search, without results, and with those of other questions."""
     yield BASE_ARM, setting
     yield "closed book", replace(setting, closed_book=True, forced_search=False)
     yield "nothing found", replace(setting, retriever=EmptyRetriever())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -17,7 +17,7 @@ from sleuth.host.connections import CallClock
 from sleuth.host.threads import to_stderr
 from sleuth.retrieval.open_index import open_index
 from sleuth.retrieval.remote import SEARCH_SECONDS, RecordedRetriever, Remote, wait_until_ready
-from sleuth.search.env import EmptyRetriever, GoldRetriever, SearchEnv, ShuffledRetriever
+from sleuth.search.env import EmptyRetriever, GoldRetriever, SearchEnv, ShuffledRetriever, WithoutRetriever
 from sleuth.search.tables import SearchEnvRecipe
 from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverIdentity, SleuthError, Task
 
@@ -25,12 +25,14 @@ from sleuth.types import Env, EpisodeKey, Group, Passage, Retriever, RetrieverId
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSetting(Setting):
     """What the episodes of a searching stage share. `gold` passages, by the ids of tasks, are shown in place of those
-    that the retriever would find. With `asks_servers` the retriever may answer otherwise the next time."""
+    that the retriever would find; the `hidden` ones of a task, by their ids, are not found. With `asks_servers` the
+    retriever may answer otherwise the next time."""
 
     probe: ClassVar[str] = "sleuth.search.probe:probe_searches"
 
     retriever: Retriever
     gold: Mapping[str, Sequence[Passage]] | None = None
+    hidden: Mapping[str, Collection[str]] = field(default_factory=dict)
     asks_servers: bool = False
     clock: CallClock = field(default_factory=CallClock, compare=False)
 
@@ -38,11 +40,14 @@ class SearchSetting(Setting):
         return {"seconds_searches": self.clock.take()}
 
     def env(self, task: Task, key: EpisodeKey = (0, 0)) -> Env:
+        retriever = self.retriever if self.gold is None else GoldRetriever(self.gold[task.id])
+        if hidden := self.hidden.get(task.id):
+            retriever = WithoutRetriever(retriever, hidden)
         return SearchEnv(
             task,
             self.dialect,
             self.asked_prompt(),
-            self.retriever if self.gold is None else GoldRetriever(self.gold[task.id]),
+            retriever,
             forced_search=self.forced_search,
             closed_book=self.closed_book,
             frame=self.frame(),

@@ -1,0 +1,201 @@
+"""The arms of a certificate: both models and the control arms, each stored when it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from sleuth.answers.match import exact_match
+from sleuth.cite.claims import abstains
+from sleuth.data.hub import local_file
+from sleuth.data.questions import load_questions, questions_hash
+from sleuth.data.rows import read_rows, texts_of
+from sleuth.evaluation.certainty import Certainty, likelihood
+from sleuth.evaluation.certificate import UNANSWERABLE, is_answerable
+from sleuth.evaluation.eval_session import EvalSession, open_eval_session
+from sleuth.evaluation.evaluate import evaluation
+from sleuth.evaluation.figures import Record
+from sleuth.evaluation.judge_exam import accurate_judge
+from sleuth.evaluation.paired import BASE, TRAINED
+from sleuth.host.checksums import file_sha256, weights_sha256
+from sleuth.host.threads import PROCESS
+from sleuth.judges.cache import NamedJudge
+from sleuth.read.exam import window_answer
+from sleuth.recipe.judges import JudgeFields
+from sleuth.retrieval.open_index import open_index
+from sleuth.runs.eval_file import read_eval, set_aside_damaged, write_eval
+from sleuth.search.probe import control_arms
+from sleuth.search.setting import SearchSetting
+from sleuth.terminal.tables import print_notes
+from sleuth.types import Case, Episode, SleuthError, Task
+from sleuth.world.wording import UNANSWERED
+
+EQUAL = "The answer says the same as one of these right answers, and nothing that contradicts it: "
+SURE = 0.5
+"""A verdict above it finds two answers equal."""
+HOW_ASKED = ("protocol.json", "certainty.json")
+"""Files of a model's folder, beside its weights, that decide what it answers."""
+CONTROLS = ("closed book", "nothing found", "others' passages")
+WINDOW = "words beside the question's"
+"""The control arm that learns nothing."""
+
+
+def equality_judge(recipe: JudgeFields, file: Path) -> NamedJudge:
+    """The judge of a file, after its exam. Raises SleuthError for one that cannot read a criterion."""
+    opened = accurate_judge(recipe, file, ["criteria"])
+    if opened.pairs is None:
+        raise SleuthError(f"--judge {file}: judges statements alone, and cannot compare answers; name a model")
+    return opened.judge
+
+
+@dataclass(kw_only=True)
+class CertifiedArms:
+    """Answers of `model` and `base` to a file of questions, each arm in a file of `folder`. If they should be `stored`
+    already, because a person rated them, nothing is asked again."""
+
+    model: str
+    base: str
+    questions: Path
+    index: Path
+    folder: Path
+    judge: NamedJudge | None
+    stored: bool
+    _open: tuple[str, EvalSession] | None = None
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        """The questions; the gold passages of an unanswerable one are those that are taken out of the index."""
+        tasks, rows = load_questions(self.questions), read_rows(local_file(self.questions))
+        searched: dict[str, Any] = {"kind": UNANSWERABLE, "evidence": None, "golden_answers": (UNANSWERED,)}
+        return [
+            replace(task, gold_passages=texts_of(row.get("taken_out"), "taken_out", where), **searched)
+            if row.get("answerable") is False
+            else task
+            for task, (where, row) in zip(tasks, rows, strict=True)
+        ]
+
+    @cached_property
+    def answerable(self) -> list[Task]:
+        """The questions by which a gain is measured."""
+        return [task for task in self.tasks if task.kind != UNANSWERABLE]
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What is certified, with digests. Raises SleuthError with a line for each reason why it cannot be."""
+        index, tasks, problems = open_index(self.index), self.tasks, list[str]()
+        ours, theirs = weights_sha256(self.model), weights_sha256(self.base)
+        if self.model == self.base or (ours is not None and ours == theirs):
+            problems.append(f"--base {self.base}: has the weights of {self.model}; name what that was trained from")
+        absent = [one.id for one in tasks if any(index.passage(name) is None for name in one.gold_passages)]
+        if absent:
+            problems.append(
+                f"--questions {self.questions}: {len(absent):,} of {len(tasks):,} are about passages that {self.index} "
+                f"has not, such as {absent[0]!r}; name the index of their documents"
+            )
+        if not self.answerable:
+            problems.append(f"--questions {self.questions}: has no answerable question, by which a gain is measured")
+        if problems:
+            raise SleuthError(*problems)
+        return {
+            **{"model": self.model, "model_sha256": ours, "base": self.base, "base_sha256": theirs},
+            **{"questions": str(self.questions), "questions_sha256": questions_hash(tasks)},
+            **{"index": str(self.index), "corpus_sha256": index.card.corpus_sha256},
+            "judge": None if self.judge is None else self.judge.identity,
+        }
+
+    def both(self) -> dict[str, Sequence[Record]]:
+        """The base and the trained model."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        set_aside_damaged(self.folder, lambda line: print_notes([line]))
+        return {BASE: self._answers(BASE, self.base), TRAINED: self._answers(TRAINED, self.model)}
+
+    def controls(self) -> dict[str, Sequence[Record]]:
+        """The trained model without a search, without results and with those of other questions; and the words beside
+        the question's in the first passage that it finds, which learns nothing (`sleuth.read.exam.window_answer`)."""
+        found = open_index(self.index).find([task.question for task in self.answerable], 1)
+        texts = [first[0].text if first else "" for first in found]
+        window = [
+            {"id": task.id, "em": float(exact_match(window_answer(task.question, text), task.golden_answers))}
+            for task, text in zip(self.answerable, texts, strict=True)
+        ]
+        return {name: self._answers(name, self.model, control=True) for name in CONTROLS} | {WINDOW: window}
+
+    def passages(self) -> dict[str, list[str]]:
+        """What a person reads beside an answer, by question: the passages that answer it."""
+        index = open_index(self.index)
+        found = {task.id: map(index.passage, task.gold_passages) for task in self.answerable}
+        return {name: [f"{one.title} ({one.id})\n{one.text}" for one in of if one] for name, of in found.items()}
+
+    def _answers(self, arm: str, model: str, *, control: bool = False) -> Sequence[Record]:
+        """The records of an arm: those of its file if that is of the same model, questions and index, or else asked."""
+        file = self.folder / f"{arm.replace(' ', '_')}.json"
+        asked = {name: self.facts[name] for name in ("questions_sha256", "corpus_sha256", "judge")}
+        asked |= {one.name: file_sha256(one) for name in HOW_ASKED if (one := Path(model) / name).is_file()}
+        kept = read_eval(file, models={"model": model})
+        if kept is not None and kept.get("asked") == asked:
+            return kept["records"]
+        if self.stored:
+            raise SleuthError(
+                f"{file}: has no answers of {model}, as it is now, to these questions with this index: the ratings are "
+                "of others; certify without --ratings, and rate again"
+            )
+        session, tasks = self._session(model), self.answerable if control else self.tasks
+        if control:
+            session = replace(session, setting=dict(control_arms(cast(SearchSetting, session.setting), tasks))[arm])
+        answered = session.ask(tasks, f"certify: {arm}")
+        contents, certainty = evaluation(answered, session, name=arm, model=model), Certainty.read(Path(model))
+        records = [
+            _certified(record, cites=session.setting.dialect.cites, withheld=_is_withheld(episode, certainty))
+            for record, (episode, _) in zip(contents["records"], answered, strict=True)
+        ]
+        if self.judge is not None and not control:
+            asyncio.run(_add_verdicts(records, self.judge))
+        write_eval(file, contents | {"asked": asked, "records": records})
+        return records
+
+    def _session(self, model: str) -> EvalSession:
+        """The model, asked as it was trained; an unanswerable question does not find its passages. The last one that
+        was opened is kept."""
+        if self._open is None or self._open[0] != model:
+            self._open = None  # its memory is freed first
+            session, notes = open_eval_session(model, self.tasks, index=self.index)
+            if not isinstance(session.setting, SearchSetting):
+                raise SleuthError(f"{model}: does not search, and certify is for models that do")
+            print_notes(notes)
+            PROCESS.announce()
+            hidden = {task.id: task.gold_passages for task in self.tasks if task.kind == UNANSWERABLE}
+            self._open = model, replace(session, setting=replace(session.setting, hidden=hidden))
+        return self._open[1]
+
+
+def _is_withheld(episode: Episode, certainty: Certainty | None) -> bool:
+    """Whether the model is too unsure of its answer to show it, as in `sleuth ask`."""
+    likely = likelihood(episode.whole.segments)
+    return certainty is not None and likely is not None and likely < certainty.threshold
+
+
+def _certified(record: Record, *, cites: bool, withheld: bool) -> dict[str, Any]:
+    """The record with what `sleuth.evaluation.certificate` wants to know; without a verdict nothing is known."""
+    given = record["answer"] if record["note"] in ("correct", "wrong") else None
+    shown = given is not None and not withheld and not abstains(given)
+    quoted = (record.get("cited_holds_answer") or 0.0) * record.get("cited_gold", 1.0)
+    known = {"shown": float(shown), "silent": float(not shown), "supported": quoted if cites else None}
+    return {**record, "given": given, **(known if record["em"] is not None else dict.fromkeys(known))}
+
+
+async def _add_verdicts(records: Sequence[dict[str, Any]], judge: NamedJudge) -> None:
+    """Adds what the judge says of answers that are not exactly right; without an answer that is 0."""
+    asked = [one for one in records if is_answerable(one) and one["em"] == 0 and one["given"] is not None]
+    golden = ["; ".join(map(repr, one["golden_answers"])) for one in asked]
+    cases = [
+        Case(question=one["question"], claim=one["given"], evidence="", criterion=EQUAL + right)
+        for one, right in zip(asked, golden, strict=True)
+    ]
+    for one in records:
+        one["judged"] = one["em"]
+    for one, verdict in zip(asked, await judge.judge(cases) if cases else [], strict=True):
+        one["judged"] = None if verdict.score is None else float(verdict.score > SURE)

@@ -1,0 +1,126 @@
+"""`sleuth certify`: what a model gained over its base on held-out questions, and a page on which a person rates it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from sleuth.cli.app import FAILED
+from sleuth.host.atomic import write_text
+from sleuth.terminal import options
+from sleuth.terminal.inputs import naming, prepare_out_file, require_inputs
+from sleuth.terminal.tables import Column, print_columns, table_cell
+from sleuth.training.heavy import import_heavy
+from sleuth.types import SleuthError
+
+if TYPE_CHECKING:
+    from sleuth.evaluation.certificate import Certificate
+    from sleuth.evaluation.intervals import Measured
+
+LARGEST = 1_000_000
+"""Bytes that are read of a file of ratings; those of 100 answers are 3,000."""
+
+
+def certify(
+    model: options.Model,
+    questions: options.Questions,
+    base: Annotated[str, Option(metavar="MODEL", help="The model that MODEL was trained from.", show_default=False)],
+    index: Annotated[Path, Option(metavar="DIR", help="The index of the documents.", show_default=False)],
+    home: Annotated[
+        Path | None,
+        Option("--run", metavar="DIR", help="Where the certificate goes. [default: the folder that holds the index]"),
+    ] = None,
+    ratings: Annotated[
+        Path | None, Option(metavar="FILE.json", help="What the page saved: a person's ratings of its answers.")
+    ] = None,
+    judge: Annotated[
+        Path | None, Option(metavar="FILE", help="A file with a [judge] table, who also finds answers equal.")
+    ] = None,
+    anyway: Annotated[
+        bool, Option("--anyway", help="Hand over a model without a clear gain; its card says so.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Certify what a model gained over its base, or refuse it.
+
+    Both answer the same held-out questions, and so do control arms. Writes certificate.json, and certificate.html, on
+    which 30 to 100 answers can be rated. Ends with status 1 if the interval of the gain is not above zero.
+    """
+    from sleuth.recipe.load import load_judge
+    from sleuth.recipe.shipped import find_model
+    from sleuth.terminal.recipe_inputs import missing_inputs
+
+    if anyway and not Path(model).is_dir():
+        raise SleuthError(f"--anyway writes on the card of a model's folder, and {model} is none; download it first")
+    base, home = find_model(base), home or index.resolve().parent
+    require_inputs([model, base], questions=questions, index=index)
+    rated = {} if ratings is None else _read_ratings(ratings)
+    judging = None if judge is None else load_judge(judge, missing_inputs)
+    prepare_out_file(home / "certificate.json", option="--run")
+
+    import_heavy()
+    from sleuth.cli.certified_arms import CertifiedArms, equality_judge
+    from sleuth.evaluation.certificate import Certificate
+    from sleuth.report.certificate import write_certificate
+    from sleuth.runs.model_card import note_on_card
+
+    equal = None if judge is None or judging is None else equality_judge(judging, judge)
+    folder, page = home / "certificate", home / "certificate.html"
+    arms = CertifiedArms(
+        model=model, base=base, questions=questions, index=index, folder=folder, judge=equal, stored=bool(rated)
+    )
+    certificate = Certificate(
+        facts=arms.facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings", {})
+    )
+    if rated:
+        with naming(f"--ratings {ratings}"):
+            certificate.require_ratings(rated["certificate"])
+    contents = certificate.as_json()
+    write_text(home / "certificate.json", json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+    write_certificate(certificate, page, arms.passages())
+    if as_json:
+        typer.echo(json.dumps(contents))
+    else:
+        _print(certificate, page)
+    if anyway:
+        note_on_card(Path(model), f"Handed over with `sleuth certify --anyway`: {certificate.verdict}.")
+    elif not certificate.passes:
+        typer.echo(f"{model} is not handed over: {certificate.verdict}; --anyway hands it over", err=True)
+        raise typer.Exit(FAILED)
+
+
+def _read_ratings(file: Path) -> dict[str, Any]:
+    """`{"certificate": ID, "ratings": {KEY: true}}`. Raises SleuthError for another file."""
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(LARGEST))
+        if isinstance(found["certificate"], str) and {*map(type, found["ratings"].values())} <= {bool}:
+            return found
+    except FileNotFoundError:
+        raise SleuthError(f"--ratings {file}: no such file; the page certificate.html saves one") from None
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        pass
+    raise SleuthError(f"--ratings {file}: holds no ratings; expected what the page certificate.html saves")
+
+
+def _print(certificate: Certificate, page: Path) -> None:
+    """The figures in 80 columns."""
+
+    def table(title: str, rows: dict[str, dict[str, Measured]], *columns: str) -> None:
+        cells = {name: [table_cell(row.get(name)) for row in rows.values()] for name in columns}
+        counts = [f"{row[columns[0]].n:,}" for row in rows.values()]
+        shown = [Column(heading=name, cells=of) for name, of in cells.items()]
+        print_columns([*rows], [*shown, Column(heading="n", cells=counts)], title=title)
+
+    arms = ("base", "trained", "difference")
+    table("on the same questions", {row.label: figures for row, figures in certificate.figures()}, *arms)
+    table("by kind of question", certificate.kinds(), *arms)
+    table("control arms: exact match, and trained minus it", certificate.against_controls(), "em", "difference")
+    if certificate.ratings:
+        table("right answers by the ratings", {"right": certificate.by_person()}, *arms)
+    typer.echo(f"{certificate.verdict[:1].upper()}{certificate.verdict[1:]}.")
+    typer.echo(page)

@@ -1,0 +1,262 @@
+"""`sleuth certify`: what both models answer, the gate, a person's ratings on the page, and every mistake in a line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import CHROMIUM, Browser
+from scripted_judge import ScriptedJudge
+from verb import printed_json, refusal, sleuth, write_rows
+
+from sleuth.dialect import DIALECTS
+from sleuth.episodes.protocol import ProtocolCard, text_sha256
+from sleuth.episodes.scripted import ScriptedEngine
+from sleuth.evaluation.certainty import Certainty, Step
+from sleuth.evaluation.eval_session import EvalSession
+from sleuth.retrieval.bm25 import build_index
+from sleuth.types import Engine, Sampling
+
+MODELS = Path(__file__).parents[2] / "models"
+BASE_CONTEXT, TRAINED_CONTEXT = 500, 512
+QUESTIONS, LOST = 60, 6
+"""Questions, of which the last few have lost their passage."""
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def scripted(session: EvalSession) -> Engine:
+    """The trained model copies the town from its passage, and says so where there is none; the base does it for every
+    fourth person, and names `Elsewhere` for the others."""
+
+    def answer(text: str, sampling: Sampling) -> str:
+        name = re.findall(r"was (Person\d+)", text)[-1]
+        if text.endswith("<answer>"):
+            return " Nowhere []</answer>"
+        if "</information>" not in text:
+            return f"<search> {name}</search>"
+        if session.context == BASE_CONTEXT and int(name[6:]) % 4:
+            return "<answer> Elsewhere []</answer>"
+        town = re.search(rf"{name} was born in (\w+)", text)
+        return f"<answer> {town[1]} [.]</answer>" if town else "<answer> It is not mentioned []</answer>"
+
+    return ScriptedEngine(session.tokenizer, answer)
+
+
+class NamedTwin(ScriptedJudge):
+    identity = "scripted"
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with an index, questions, two models and their certificate."""
+    home = tmp_path_factory.mktemp("home")
+    people = range(1, QUESTIONS + 1)
+    texts = [f'"Person{n}"\nIn short, Person{n} was born in Town{n}. {HOSTILE}' for n in people]
+    build_index(write_rows(home / "c", [{"id": f"p{n}", "contents": texts[n - 1]} for n in people]).rename(
+        home / "corpus.jsonl"), home / "index")  # fmt: skip
+    asked = [{"id": f"q{n}", "question": f"Where was Person{n} born?"} for n in people]
+    rows = [
+        {**row, "golden_answers": [f"Town{n}"], "gold_ids": [f"p{n}"], "type": "cloze" if n % 2 else "one_hop"}
+        if n <= QUESTIONS - LOST
+        else {**row, "answerable": False, "taken_out": [f"p{n}"], "tool_output": "<snippet id=a1>No.</snippet>"}
+        for n, row in zip(people, asked, strict=True)
+    ]
+    write_rows(home / "test.jsonl", rows)
+    for name, source, context in (
+        ("base", "tiny-base", BASE_CONTEXT),
+        ("trained", "tiny-reader", TRAINED_CONTEXT),
+    ):
+        shutil.copytree(MODELS / source, home / name)
+        prompt = "<question> {question}"
+        ProtocolCard(
+            dialect=replace(DIALECTS["reading"], top_k=1),
+            prompt="reading",
+            prompt_text=prompt,
+            prompt_sha256=text_sha256(prompt),
+            context=context,
+            scorer="strict",
+            sleuth_version="0",
+        ).write(home / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EvalSession, "open_engine", scripted)
+        result = sleuth(*command(home), COLUMNS="80")
+    assert result.exit_code == 0, result.output
+    (home / "printed.txt").write_text(result.stdout)
+    return home
+
+
+@pytest.fixture
+def home(certified: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy, in which a model may be asked again."""
+    monkeypatch.setattr(EvalSession, "open_engine", scripted)
+    return Path(shutil.copytree(certified, tmp_path / "home"))
+
+
+def command(home: Path, *more: object, model: str = "trained", base: str = "base") -> list[object]:
+    named = ["--base", home / base, "--questions", home / "test.jsonl", "--index", home / "index"]
+    return ["certify", home / model, *named, *more]
+
+
+def page_data(home: Path) -> dict[str, Any]:
+    text = (home / "certificate.html").read_text()
+    return json.loads(text.partition('id="data">')[2].partition("</script>")[0])
+
+
+def write_ratings(home: Path, count: int, **changed: Any) -> Path:
+    """The first answers of the page, right where a town is named."""
+    data = page_data(home)
+    ratings = {one["key"]: one["answer"].startswith("Town") for one in data["to_rate"][:count]}
+    file = home / "ratings.json"
+    file.write_text(json.dumps({"certificate": data["certificate"], "ratings": ratings} | changed))
+    return file
+
+
+def values(figures: dict[str, Any], name: str) -> list[float]:
+    return [round(figures[name][arm]["value"], 3) for arm in ("base", "trained", "difference")]
+
+
+def test_both_models_are_asked_the_same_questions_and_the_control_arms_too(certified: Path) -> None:
+    found = json.loads((certified / "certificate.json").read_text())
+    answerable = QUESTIONS - LOST
+    right = answerable // 4 / answerable
+    gained = [round(right, 3), 1.0, round(1 - right, 3)]
+    figures = found["figures"]
+    assert values(figures, "em") == values(figures, "supported") == gained
+    assert values(figures, "silent") == [0.0, 0.0, 0.0]
+    fourths = sum(n % 4 > 0 for n in range(QUESTIONS - LOST + 1, QUESTIONS + 1)) / LOST
+    assert values(figures, "shown") == [round(fourths, 3), 0.0, round(-fourths, 3)]
+    assert "judged" not in figures
+    controls = {name: one["em"]["value"] for name, one in found["controls"].items()}
+    assert controls.pop("others' passages") < 0.1  # a few find their own
+    assert controls == {"closed book": 0.0, "nothing found": 0.0, "words beside the question's": 1.0}
+    assert {name: one["trained"]["n"] for name, one in found["kinds"].items()} == {
+        **dict.fromkeys(("cloze", "one_hop"), answerable // 2),
+        "unanswerable": LOST,
+    }
+    assert found["passes"] is True
+    assert found["gain"]["n"] == answerable
+    assert found["failures"]["trained"]["right"] == answerable
+    printed = (certified / "printed.txt").read_text()
+    assert max(map(len, printed.splitlines()[:-1])) <= 80
+    assert "Its gain in exact match, +0.759" in printed
+
+
+def test_nothing_is_asked_twice_until_a_file_changes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = json.loads((home / "certificate.json").read_text())["certificate"]
+    monkeypatch.setattr(EvalSession, "ask", None)
+    assert printed_json(*command(home))["certificate"] == before
+    monkeypatch.undo()
+    monkeypatch.setattr(EvalSession, "open_engine", scripted)
+    (home / "certificate" / "closed_book.json").write_text("damaged")
+    assert printed_json(*command(home))["certificate"] == before
+
+
+def test_what_a_model_is_too_unsure_of_to_show_is_no_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.cli.certified_arms.likelihood", lambda segments: -2.0)
+    Certainty(threshold=-1.0, steps=(Step(above=-float("inf"), right=1, n=2),)).write(home / "trained")
+    figures = printed_json(*command(home))["figures"]
+    assert values(figures, "silent") == [0.0, 1.0, 1.0]
+    assert figures["em"]["trained"]["value"] == 1.0
+
+
+def test_a_judge_says_what_is_right_in_other_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = NamedTwin({("Elsewhere", ""): 1.0}, default=None)
+    monkeypatch.setattr("sleuth.cli.certified_arms.equality_judge", lambda recipe, file: judge)
+    (home / "judge.toml").write_text('[judge]\nkind = "lexical"\n')
+    found = printed_json(*command(home, "--judge", home / "judge.toml"))
+    assert values(found["figures"], "judged") == [1.0, 1.0, 0.0]
+    assert found["passes"] is True  # by exact match, as no person has said otherwise
+    [cases] = judge.calls
+    assert len(cases) == QUESTIONS - LOST - (QUESTIONS - LOST) // 4
+    assert cases[0].criterion.endswith(f": 'Town{cases[0].question[len('Where was Person') : -len(' born?')]}'")
+
+
+def test_a_model_without_a_clear_gain_is_not_handed_over(home: Path) -> None:
+    refused = sleuth(*command(home, model="base", base="trained"))
+    assert refused.exit_code == 1
+    [line] = [line for line in refused.stderr.splitlines() if "not handed over" in line]
+    assert line.startswith(f"{home / 'base'} is not handed over: its gain in exact match, -0.759 (")
+    assert line.endswith("is not above zero; --anyway hands it over")
+    for _ in range(2):
+        assert sleuth(*command(home, "--anyway", model="base", base="trained")).exit_code == 0
+    card = (home / "base" / "README.md").read_text()
+    assert card.count("## Certificate") == 1
+    assert "with `sleuth certify --anyway`: its gain in exact match, -0.759" in card
+
+
+def test_ratings_decide_and_their_interval_is_of_all_answers(home: Path) -> None:
+    found = printed_json(*command(home, "--ratings", write_ratings(home, 60)))
+    right = found["ratings"]["right"]
+    assert found["verdict"].startswith("its gain by 60 ratings, +0.7")
+    assert found["gain"] == right["difference"]
+    assert 30 <= right["trained"]["n"] < QUESTIONS - LOST
+    assert right["base"]["low"] < (QUESTIONS - LOST) // 4 / (QUESTIONS - LOST) < right["base"]["high"]
+    assert "By 60 ratings" in (home / "certificate.html").read_text()
+    wrong = dict.fromkeys(json.loads((home / "ratings.json").read_text())["ratings"], False)
+    alike = sleuth(*command(home, "--ratings", write_ratings(home, 60, ratings=wrong)))
+    assert alike.exit_code == 1
+    assert "its gain by 60 ratings, +0.0" in alike.stderr
+
+
+def test_a_mistake_is_one_line(home: Path) -> None:
+    def refused(*more: object, **named: str) -> str:
+        return refusal(*command(home, *more, **named)).replace(str(home), "HOME")
+
+    assert (
+        refused(base="trained")
+        == "--base HOME/trained: has the weights of HOME/trained; name what that was trained from"
+    )
+    rows = (home / "test.jsonl").read_text()
+    assert "holds no ratings" in refused("--ratings", home / "test.jsonl")
+    assert "no such file" in refused("--ratings", home / "nothing.json")
+    assert "of the certificate another, and this one is" in refused(
+        "--ratings", write_ratings(home, 40, certificate="another")
+    )
+    assert "29 answers are rated, and 30 are needed; rate more" in refused("--ratings", write_ratings(home, 29))
+    strange = {str(n): True for n in range(30)}
+    assert "30 of 30 ratings are of no answer" in refused("--ratings", write_ratings(home, 30, ratings=strange))
+    chosen = {one["key"]: True for one in page_data(home)["to_rate"][5:40]}
+    assert "rate them in the order of the page" in refused("--ratings", write_ratings(home, 40, ratings=chosen))
+    ratings = write_ratings(home, 40)
+    (home / "test.jsonl").write_text(rows.replace("Where was Person3 ", "In which town was Person3 "))
+    assert "certify without --ratings, and rate again" in refused("--ratings", ratings)
+    (home / "test.jsonl").write_text(rows.replace('"p7"', '"p70"'))
+    assert "1 of 60 are about passages that HOME/index has not, such as 'q7'" in refused()
+    (home / "test.jsonl").write_text("".join(rows.splitlines(keepends=True)[-LOST:]))
+    assert "has no answerable question" in refused()
+    (home / "judge.toml").write_text('[judge]\nkind = "lexical"\n')
+    assert "judges statements alone" in refused("--judge", home / "judge.toml")
+    on_hub = ["certify", "org/model", *command(home)[2:], "--anyway"]
+    assert "writes on the card of a model's folder" in refusal(*on_hub)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_a_person_rates_with_one_key_each_and_the_browser_keeps_and_saves_them(home: Path) -> None:
+    data = page_data(home)
+    counted = "document.querySelector('#rating .controls').firstChild.textContent"
+    with Browser(home / "profile") as browser:
+        browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(home))
+        browser.open((home / "certificate.html").as_uri())
+        shown = browser.value("document.querySelector('#rating .verdict').textContent")
+        assert shown == data["to_rate"][0]["answer"]
+        assert HOSTILE in browser.value("document.querySelector('#rating pre').textContent")
+        browser.press("n", 78)
+        browser.press("u", 85)
+        for one in data["to_rate"][:30]:
+            assert browser.value("document.querySelectorAll('#rating button')[3].disabled")
+            browser.press(*("y", 89) if one["answer"].startswith("Town") else ("n", 78))
+        browser.open((home / "certificate.html").as_uri())
+        assert browser.value(counted) == f"30 of {len(data['to_rate'])} rated "
+        browser.value("document.querySelectorAll('#rating button')[3].click()")
+        browser.wait("new Promise((done) => setTimeout(() => done(true), 300))")
+        browser.resize(390, 900)
+        assert browser.value("document.documentElement.scrollWidth") <= 390
+        assert (browser.requests, browser.complaints) == ([], [])
+    saved = json.loads((home / "ratings.json").read_text())
+    assert saved == json.loads(write_ratings(home, 30).read_text())
+    assert sleuth(*command(home, "--ratings", home / "ratings.json")).exit_code == 0
