@@ -46,7 +46,7 @@ JUDGES = (
     "gate_after.reward.0",
     "thoughts",
 )
-PLACES = ("prefix_tokens=64", "suffix_tokens=16", "least_before=8", "least_behind=8")
+PLACES = ("least_before=8", "least_behind=1")
 GATES = ("gate", "gate_after")
 THINKING = [
     *(f"{stage}.{key}" for stage in ("self-improving", "rlmt") for key in STEPS if not key.startswith("probe")),
