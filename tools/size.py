@@ -34,7 +34,7 @@ ROOMS = {
     "plan": 2_210,
     "ranks.py": 55,
     "read": 1_445,
-    "recipe": 3_684,
+    "recipe": 3_688,
     "render.py": 393,
     "report": 2_623,
     "retrieval": 2_594,
