@@ -15,6 +15,7 @@ from verb import sleuth, write_rows
 from sleuth.cli.published_rows import write_published_rows
 from sleuth.data.rows import read_rows
 from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.metrics import MetricsFile
 
 STEPS = ("steps=2", "stop_after=2", "warmup_steps=0", "prompts_per_step=2", "samples_per_prompt=2", "probe_prompts=0")
 SETS = '{suite="runs/world/sets", per_set=3}'
@@ -127,14 +128,16 @@ def test_a_full_size_recipe_runs_to_its_table_on_the_servers_that_it_launches(
     rows = json.loads(Path("run/reproduction.json").read_text())["rows"]
     assert rows
     assert all(row["ours"] is not None for row in rows), rows
+    steps = [step for file in Path("run").rglob("metrics.jsonl") for step in MetricsFile(file).rows()]
+    assert not any(step.get(f"judge_{fault}") for step in steps for fault in ("missing", "invalid"))
     if program == VLLM:
-        logs = [log.read_text() for log in Path("run").rglob("vllm-judge.log")]
-        asked = sum(log.count('/v1/chat/completions HTTP/1.1" 200') for log in logs)
-        assert (asked > 0) == ("JUDGE" in "".join(changes))
+        judged = "JUDGE" in "".join(changes)
+        assert any(step.get("judge_asked") for step in steps) == judged
+        assert (list(Path("run").rglob("vllm-judge.log")) != []) == judged
     else:  # the teacher once for each text, and the judge in each way
-        asked = Counter(Path("asked").read_text().split())
-        assert asked["thoughts"] == 400
-        assert asked.keys() == {"thoughts", "pair", "criterion"}
+        questions = Counter(Path("asked").read_text().split())
+        assert questions["thoughts"] == 400
+        assert questions.keys() == {"thoughts", "pair", "criterion"}
 
 
 def lay_out(world: Path, place: Path) -> None:
