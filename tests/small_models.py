@@ -10,14 +10,26 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 WINDOW = 41
 """Tokens that the judge sees: an entry of a sheet, and nothing of the question."""
+ANSWER = "<answer>So it is.</answer>"
 LIKES = {'"': 4.0, "0": 2.0, "1": 0.01}
 
 
 def random_policy(folder: Path, *, positions: int = 16_384) -> Path:
-    """A random Qwen3 of two layers, saved with a tokenizer and its chat template."""
+    """A random Qwen3 that is likely to write `ANSWER` when its turn begins, saved with a tokenizer and its template."""
     torch.manual_seed(0)
     tokenizer = chat_tokenizer(EMPTY_THOUGHT)
-    return _saved(Qwen3ForCausalLM(_config(tokenizer, positions)), tokenizer, folder)
+    model = Qwen3ForCausalLM(_config(tokenizer, positions))
+    opened = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "?"}], add_generation_prompt=True, tokenize=False
+    )
+    written = tokenizer.encode(opened, add_special_tokens=False)[-1:] + tokenizer.encode(
+        ANSWER, add_special_tokens=False
+    )
+    with torch.no_grad():
+        for at, (token, following) in enumerate(zip(written, [*written[1:], tokenizer.eos_token_id], strict=True)):
+            model.model.embed_tokens.weight[token, at] += 1.0
+            model.lm_head.weight[following, at] += 1.0
+    return _saved(model, tokenizer, folder)
 
 
 def counting_judge(folder: Path, *, positions: int = 16_384) -> Path:

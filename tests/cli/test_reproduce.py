@@ -90,10 +90,19 @@ def test_every_row_of_a_table_is_measured_by_a_stage_of_its_run(
         write_rows(tmp_path / "runs/world/sets" / place, [])
     monkeypatch.chdir(tmp_path)
     system = read_system(name)
-    recipes = {
-        run.name: dict(_recipes_of(run, _settings(run, tiny, None), tiny)) for run in system.run if run.twin or not tiny
-    }
+    runs = [run for run in system.run if run.twin or not tiny]
+    settings = _settings(runs, tiny, [])
+    recipes = {run.name: dict(_recipes_of(run, settings[run.name], tiny)) for run in runs}
     _require_rows(name, system, recipes, tiny)
+
+
+def test_a_key_of_a_stage_that_some_runs_have_changes_these_and_one_of_none_is_refused() -> None:
+    runs = [run for run in read_system("reason-over-search").run if run.name in ("rules", "released-rules")]
+    changes = ["grpo.steps=2", "released.context=64", "seed=3"]
+    settings = _settings(runs, False, changes)
+    assert settings == {"rules": ["grpo.steps=2", "seed=3"], "released-rules": changes[1:]}
+    said = sleuth("reproduce", "reason-over-search", "--check", "--set", "grop.steps=2").stderr
+    assert "no stage is named grop" in said
 
 
 def test_a_name_that_is_not_there_gets_the_nearest_and_a_list_without_one() -> None:

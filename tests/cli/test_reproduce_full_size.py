@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,15 @@ from verb import sleuth, write_rows
 from sleuth.cli.published_rows import write_published_rows
 from sleuth.data.rows import read_rows
 from sleuth.retrieval.bm25 import build_index
+from sleuth.runs.metrics import MetricsFile
 
 STEPS = ("steps=2", "stop_after=2", "warmup_steps=0", "prompts_per_step=2", "samples_per_prompt=2", "probe_prompts=0")
 SETS = '{suite="runs/world/sets", per_set=3}'
 SEARCH = [
     *(f"grpo.{key}" for key in STEPS),
-    *(f"{stage}.data={{}}" for stage in ("base", "trained")),
     *(f"{stage}.data={SETS}" for stage in ("base", "trained")),
     'grpo.data.questions="runs/world/nq_hotpotqa_train/train.parquet"',
     'grpo.env.index="runs/world/index"',
-    "grpo.env.required_retriever={}",
     'grpo.env.required_retriever={kind="bm25"}',
 ]
 ROWS = 'questions="runs/world/refiner_rl/train.jsonl", ask_with="prompt"'
@@ -33,7 +34,6 @@ REFINER = [
     "grpo.env.turn_tokens=24",
     "grpo.engine={}",
     'grpo.engine={launch="vllm", command="VLLM", memory="1GB"}',
-    *(f"grpo.reward.{at}.judge={{}}" for at in (0, 1)),
     *(f"grpo.reward.{at}.judge=JUDGE" for at in (0, 1)),
 ]
 TEXTS = (("self-improving", "train"), ("against_base", "test"))
@@ -62,16 +62,50 @@ THINKING = [
     *(f"{stage}.{key}=1.0" for stage in GATES for key in ("max_missing_fraction", "max_no_signal_fraction")),
     *(f"{stage}.samples=2" for stage in (*GATES, "thoughts")),
     "thoughts.held_out.limit=3",
-    *(f"{at}.judge={{}}" for at in JUDGES),
     *(f"{at}.judge=JUDGE" for at in JUDGES),
 ]
+TAUGHT, MADE = ("self-improving", "thinking", "rlmt", "pretraining"), ("self-improving", "pretraining", "against_base")
+ARMS = [
+    *(f"{stage}.{key}" for stage in TAUGHT for key in ("steps=2", "warmup_steps=0")),
+    *("self-improving.prompts_per_step=2", "self-improving.samples_per_prompt=4"),
+    *(f"{stage}.rows_per_step=4" for stage in ("thinking", "pretraining")),
+    *(f'{at}.texts="runs/world/text_train.jsonl"' for at in (*(f"{stage}.data" for stage in MADE), "annotated")),
+    *(f"{stage}.data.{key}" for stage in MADE for key in ("least_tokens=48", "prefix_tokens=32", "suffix_tokens=16")),
+    *("annotated.tokens=64", "annotated.limit=400"),
+    'annotated.teacher={launch="vllm", command="VLLM", model="judge"}',
+    *(f"{stage}.data.{key}" for stage in (*GATES, "rlmt", "thoughts") for key in ("least_before=4", "least_behind=4")),
+    *(f"{stage}.data.limit=4" for stage in ("against_base", *GATES, "thoughts")),
+    *(f"{stage}.{key}=1.0" for stage in GATES for key in ("max_missing_fraction", "max_no_signal_fraction")),
+    *("thoughts.held_out.limit=4", "reasoning.max_tokens=64"),
+    'reasoning.sets=[{layout="math_500", problems="runs/world/arithmetic_test.jsonl", limit=2}]',
+    *(f"{at}.judge=JUDGE" for at in JUDGES),
+]
+RELEASED = [f"released.data={SETS}", *(change.replace("grpo.", "released.") for change in SEARCH if ".env." in change)]
+RULES = [f"{stage}.env.prompt=research_rules" for stage in ("grpo", "released")]
 SYSTEMS = {
-    "search-r1-slime": ([], [*SEARCH, "grpo.env.prompt=search_example", 'grpo.env.hint="hint.txt"']),
-    "reason-over-search": (["--arm", "rules"], [*SEARCH, "grpo.env.prompt=research_rules"]),
-    "refiner-rubric": ([], REFINER),
-    "refiner-balanced": ([], REFINER),
-    "interleaved-thinking": (["--arm", "companion"], THINKING),
+    "search-r1-slime": [*SEARCH, "grpo.env.prompt=search_example", 'grpo.env.hint="hint.txt"'],
+    "reason-over-search": [*SEARCH, *RELEASED, *RULES],  # its four runs
+    "refiner-rubric": REFINER,
+    "refiner-balanced": REFINER,
+    "interleaved-thinking --arm companion": THINKING,
+    "interleaved-thinking": ARMS,
 }
+SERVER = """#!{python}
+import json, sys, time
+sys.path.insert(0, {tests!r})
+from chat_server import ChatServer, preferred, says, scored
+def answer(body):
+    asked, even = body["response_format"]["json_schema"]["name"], len(body["messages"][1]["content"]) % 2
+    with open({asked!r}, "a") as log:
+        print(asked, file=log)
+    thoughts = json.dumps({{"thoughts": [{{"place": 1, "thought": "what was said before matters here"}}]}})
+    said = {{"thoughts": thoughts, "pair": preferred(["first", "second"][even])}}.get(asked, scored(2 * even))
+    status, reply = says(said)
+    return status, reply | {{"model": body["model"]}}
+with ChatServer(answer=answer, port=int(sys.argv[sys.argv.index("--port") + 1])).running():
+    time.sleep(3600)
+"""
+"""A `vllm` that starts at once and answers by the length of a question, for the nine arms."""
 
 
 @pytest.mark.servers
@@ -82,17 +116,28 @@ def test_a_full_size_recipe_runs_to_its_table_on_the_servers_that_it_launches(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     lay_out(world, tmp_path)
-    arms, changes = SYSTEMS[name]
-    judge = f'{{kind="http", launch="vllm", command="{VLLM}", model="judge", memory="1GB", seconds=300}}'
-    common = ["model=small", "device=cpu", "dtype=float32"]
-    told = [text.replace("VLLM", str(VLLM)).replace("JUDGE", judge) for text in (*common, *changes)]
-    result = sleuth("reproduce", name, *arms, "--run", "run", *(part for text in told for part in ("--set", text)))
+    program, judge = VLLM, '{kind="http", launch="vllm", command="VLLM", model="judge", memory="1GB", seconds=300}'
+    changes = ["model=small", "device=cpu", "dtype=float32", *SYSTEMS[name]]
+    if changes[3:] == ARMS:
+        program, tests, asked = tmp_path / "vllm", str(Path(__file__).parents[1]), str(tmp_path / "asked")
+        program.write_text(SERVER.format(python=sys.executable, tests=tests, asked=asked))
+        program.chmod(0o755)
+    told = [text.replace("JUDGE", judge).replace("VLLM", str(program)) for text in changes]
+    result = sleuth("reproduce", *name.split(), "--run", "run", *(part for text in told for part in ("--set", text)))
     assert result.exit_code == 0, result.stderr
     rows = json.loads(Path("run/reproduction.json").read_text())["rows"]
     assert rows
     assert all(row["ours"] is not None for row in rows), rows
-    asked = sum(log.read_text().count('/v1/chat/completions HTTP/1.1" 200') for log in Path("run").rglob("*judge*.log"))
-    assert (asked > 0) == ("JUDGE" in "".join(changes))
+    steps = [step for file in Path("run").rglob("metrics.jsonl") for step in MetricsFile(file).rows()]
+    assert not any(step.get(f"judge_{fault}") for step in steps for fault in ("missing", "invalid"))
+    if program == VLLM:
+        judged = "JUDGE" in "".join(changes)
+        assert any(step.get("judge_asked") for step in steps) == judged
+        assert (list(Path("run").rglob("vllm-judge.log")) != []) == judged
+    else:  # the teacher once for each text, and the judge in each way
+        questions = Counter(Path("asked").read_text().split())
+        assert questions["thoughts"] == 400
+        assert questions.keys() == {"thoughts", "pair", "criterion"}
 
 
 def lay_out(world: Path, place: Path) -> None:

@@ -95,6 +95,21 @@ def test_an_empty_table_takes_away_what_a_table_held(demo: Path, write: Write) -
         assert grpo(load_recipe(path, overrides)).lora is not None
 
 
+def test_servers_that_run_take_the_place_of_those_to_start_and_the_other_way_round(demo: Path, write: Write) -> None:
+    engines = (
+        '{ launch = "vllm", cards = [1], requests_at_once = 8 }',
+        '{ urls = ["http://a:1"], requests_at_once = 8 }',
+    )
+    for inherited, changed in (engines, engines[::-1]):
+        parent = write("served.toml", f'extends = "demo.toml"\n[set]\n"grpo.engine" = {inherited}\n')
+        child = write("child.toml", f'extends = "served.toml"\n[set]\n"grpo.engine" = {changed}\n')
+        wanted = grpo(load_recipe(demo, [f"grpo.engine={changed}"])).engine
+        for path, overrides in ((child, []), (parent, [f"grpo.engine={changed}"])):
+            assert grpo(load_recipe(path, overrides)).engine == wanted
+    with pytest.raises(SleuthError, match="exclude each other"):
+        load_recipe(demo, ['grpo.engine={launch="vllm", urls=["http://a:1"]}'])
+
+
 def test_a_child_leaves_out_stages_of_its_parent_and_sets_the_others_by_their_new_numbers(
     demo: Path, write: Write
 ) -> None:

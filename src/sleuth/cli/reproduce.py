@@ -67,7 +67,8 @@ def reproduce(
     with silence(silent):
         if tiny:
             _write_world()
-        recipes = {one.name: dict(_recipes_of(one, _settings(one, tiny, overrides), tiny)) for one in chosen}
+        settings = _settings(chosen, tiny, overrides or [])
+        recipes = {one.name: dict(_recipes_of(one, settings[one.name], tiny)) for one in chosen}
         _require_rows(name, system, recipes, tiny)
         needs = _needs(recipes, root, tiny)
         if check or not as_json:
@@ -81,8 +82,8 @@ def reproduce(
         for need in needs:
             need.fetch()
         for one in chosen:
-            settings, flags = _settings(one, tiny, overrides), [*(["--no-code"] * no_code), *(["--quiet"] * silent)]
-            _train(one, settings, recipes[one.name], root / one.name, tiny, flags)
+            flags = [*(["--no-code"] * no_code), *(["--quiet"] * silent)]
+            _train(one, settings[one.name], recipes[one.name], root / one.name, tiny, flags)
     _write_table(system, chosen, recipes, root, tiny, as_json)
 
 
@@ -101,8 +102,15 @@ def _chosen(system: PublishedSystem, only: list[str], tiny: bool) -> list[Publis
     return [one for one in system.run if one.name in (only or names) and (only or not one.optional)]
 
 
-def _settings(run: PublishedRun, tiny: bool, overrides: list[str] | None) -> list[str]:
-    return [*(run.twin_set if tiny else ()), *(overrides or ())]
+def _settings(chosen: list[PublishedRun], tiny: bool, overrides: list[str]) -> dict[str, list[str]]:
+    """What changes in each run, by its name: a key of a stage that only some of them have changes these."""
+    settings = {one.name: [*one.twin_set] if tiny else [] for one in chosen}
+    found = {one.name: _recipes_of(one, settings[one.name], tiny) for one in chosen if overrides}
+    stages = {name: {f"{stage.name}." for _, recipe in runs for stage in recipe.stage} for name, runs in found.items()}
+    for name, own in stages.items():
+        others = tuple(set[str]().union(*stages.values()) - own)
+        settings[name] += [text for text in overrides if not text.startswith(others) or text.startswith(tuple(own))]
+    return settings
 
 
 def _recipes_of(run: PublishedRun, settings: list[str], tiny: bool) -> Iterator[tuple[str, Recipe]]:

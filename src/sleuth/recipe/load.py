@@ -51,6 +51,10 @@ FUNCTION_KEYS = ("function", "tools", "families")
 """Keys whose values name functions of the user."""
 
 
+INSTEAD = {"launch": ("urls",), "urls": ("launch", "command", "cards", "memory", "port", "arguments")}
+"""What a changed key takes the place of: the servers of a table run already, or the run starts them."""
+
+
 def load_recipe(path: str | os.PathLike[str], overrides: Sequence[str] = (), look: Look | None = None) -> Recipe:
     """Read, resolve and check a recipe; `overrides` are `key=value` texts. With `look`, what it names is looked for.
     Raises a `SleuthError` with a line for each problem."""
@@ -199,7 +203,12 @@ def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) ->
             _lay(draft, f"{key}.{name}", inner, writer, changes)
         if value:
             return
-    draft.set(key.split("."), value, writer)
+    *table, last = key.split(".")
+    at = tuple(int(part) if part.isdigit() else part for part in table)
+    for name in INSTEAD.get(last, ()):  # unless both are of this writer, who is told so
+        if isinstance(beside := draft.get(table), dict) and draft.writer_of((*at, name)) != writer:
+            beside.pop(name, None)
+    draft.set([*table, last], value, writer)
     changes.append(f"{key}={emit_value(value)}")
 
 

@@ -6,6 +6,7 @@ An arm lists its stages as RECIPE:NAME, such as `"careless.toml:pretraining"`, s
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -106,9 +107,12 @@ def load_sweep(
                 problems.setdefault(line.removeprefix(where), line)
     if problems:
         raise SleuthError(*problems.values())
-    names = {stage.name for run in runs.values() for stage in run.stage}
+    names = {stage.name: getattr(stage, "samples", None) for run in runs.values() for stage in run.stage}
     for figure in recipe.table.figures:
-        stage = recipe.table.source_of(figure)[0].partition("@")[0]
+        source, key = recipe.table.source_of(figure)
+        stage, at = source.partition("@")[0], re.fullmatch(r"(?:mean|pass)_at_(\d+)", key)
+        if at and stage in names and names[stage] != int(at[1]):
+            raise SleuthError(f"{path}: table.figures: {figure}: {stage} has samples = {names[stage]}; set {at[1]}")
         if stage not in names:
             known = ", ".join(sorted(names))
             raise SleuthError(f"{path}: table.figures: {figure}: no arm has a stage named {stage}; there are {known}")
