@@ -48,20 +48,6 @@ def test_a_run_ends_with_a_model_that_transformers_loads_and_exact_match_beside_
     assert len(AutoTokenizer.from_pretrained(checkpoint)) == model.config.vocab_size <= 420
 
 
-def test_without_held_out_articles_no_passage_is_read_that_no_question_is_about(folder: Path) -> None:
-    questions, passages = read(folder / "questions.jsonl.gz"), folder / "passages.jsonl"
-    lost = {"id": "lost", "question": "Who sank it?", "golden_answers": [], "gold_ids": ["p1"], "answerable": False}
-    write(folder / "questions.jsonl.gz", [*questions[:4], lost])  # about p0 and p1; others may be those that are tested
-    recipe = (folder / "recipe.toml").read_text().replace('held_out = ["Tarn"]', "")
-    (folder / "recipe.toml").write_text(recipe)
-    texts = read_reading_texts(data_of(folder))
-    assert [passage.id for passage in texts.passages] == ["p0", "p1"]
-    assert [one.question for one in texts.questions] == [row["question"] for row in questions[:4]]
-    assert len(read_passages([passages])) == 24
-    train(folder, "run")
-    assert not [*(folder / "run/eval").glob("*.json")]
-
-
 def test_a_resumed_run_is_the_undisturbed_one(folder: Path) -> None:
     train(folder, "whole")
     train(folder, "parts", "--set", "stage.0.stop_after=2")

@@ -146,7 +146,7 @@ class ReadingTrainer(SFTTrainer):
         batch = collate([self.rows.row(index) for index in range(first, first + self.stage.rows_per_step)])
         figures = self.learn(batch, started)
         self.exam = None
-        if self.texts.held_out and self.stage.saves_at(step):
+        if self.stage.saves_at(step):
             self.exam = self.context.ranks.broadcast(lambda: self._examine(whole=step == self.stage.last_step))
             figures |= {f"{HELD_OUT}{name}": measured.value for name, measured in self.exam.figures().items()}
         return figures

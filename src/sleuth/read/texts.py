@@ -40,11 +40,9 @@ class ReadingRecipe(DataFields):
     "reading": the question, a run of its words as the query, the first three passages found, with the right one in the
     place of another if it was not found, the question again, and the answer with the words that follow it there; half
     of the rows end with the query. Absent: the right passage is given."""
-    held_out: Row[str] = ()
+    held_out: Annotated[Row[str], Field(min_length=1)]
     """Titles of articles that are not trained. Their questions measure exact match, given the gold passage (with
-    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250).
-    Absent: nothing is measured, and clozes are made only from passages that a question is about, so that what others
-    test stays unseen."""
+    `index`, among those found), after the last step, beside the answers of a sliding window (arXiv:1606.05250)."""
     mix: Annotated[dict[str, PositiveFloat], Field(min_length=1)] | None = None
     """Share of each source (`data_source`) among the real questions, as weights relative to one another; absent: every
     question is as likely."""
@@ -89,13 +87,8 @@ def read_reading_texts(data: ReadingRecipe) -> ReadingTexts:
     trained = [question for question in questions if question.passage.title not in titles]
     if not trained:
         raise SleuthError(f"{data.questions}: all questions are about held_out articles, and none is left to train")
-    asked = None if titles else {question.passage.id for question in trained}
     return ReadingTexts(
-        passages=tuple(
-            passage
-            for passage in passages.values()
-            if passage.text and passage.title not in titles and (asked is None or passage.id in asked)
-        ),
+        passages=tuple(passage for passage in passages.values() if passage.title not in titles and passage.text),
         questions=tuple(trained),
         held_out=tuple(question for question in questions if question.passage.title in titles),
     )
@@ -141,8 +134,7 @@ def read_reading_questions(file: Path, passages: Mapping[str, Passage]) -> list[
         try:
             if isinstance(row, SleuthError):
                 raise row
-            if row.get("answerable") is not False:
-                questions.append(_question(row, where, passages))
+            questions.append(_question(row, where, passages))
         except SleuthError as error:
             problems += map(str, error.args)
             if len(problems) >= MAX_PROBLEMS:
