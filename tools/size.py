@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_424,
     "cli": 5_085,
     "convert": 1_227,
-    "data": 2_335,
+    "data": 2_494,
     "dialect.py": 252,
     "engines": 4_928,
     "episodes": 2_189,
@@ -33,7 +33,7 @@ ROOMS = {
     "own": 844,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 1_445,
+    "read": 2_304,
     "recipe": 3_721,
     "render.py": 393,
     "report": 2_662,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 353
-OTHER_LINES = 2_300
+FILES = 358
+OTHER_LINES = 2_460
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

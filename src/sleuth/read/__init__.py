@@ -13,4 +13,5 @@ FAMILY = Family(
     data={
         "reading": "sleuth.read.texts:ReadingRecipe",
     },
+    verbs={"Make data": {"annotate questions": "sleuth.read.verbs:questions"}},
 )

@@ -1,0 +1,202 @@
+"""Who writes questions and answers them: a teacher, or a model of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sleuth.answers.answer import given_answer
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.episodes.chat_template import ChatTemplate, Message
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.evaluation.eval_session import DEFAULT_CONTEXT, EvalSession, open_eval_session
+from sleuth.judges.http import JsonQuestion
+from sleuth.judges.judge_prompts import InvalidAnswerError, closed_object, json_object, prompt_text, tagged_block
+from sleuth.judges.pool import NoAnswerError, reply_of
+from sleuth.learn.models import context_of, load_model
+from sleuth.read.gates import Reader
+from sleuth.render import Renderer
+from sleuth.search.setting import SearchSetting
+from sleuth.types import Passage, Piece, Sampling, SleuthError, Task
+
+Answered = TypeVar("Answered")
+ENTRY = closed_object({"question": {"type": "string"}, "answer": {"type": "string"}})
+LONGEST = 300
+"""Characters of a question or an answer that a teacher may write."""
+TURN = 512
+"""Tokens that a model of this process may write."""
+SLOTS = 8
+
+
+class Asked(Protocol):
+    """What takes a question with a form of its answer: a `JsonClient`, or `ChatModel`."""
+
+    async def ask(self, question: JsonQuestion[Answered]) -> Answered:
+        """The parsed answer. Raises NoAnswerError or InvalidAnswerError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToWrite:
+    """Asks for at most `most` questions with their answers about passages; about two, for questions that need both."""
+
+    passages: Sequence[Passage]
+    most: int
+    entries: int = 1
+    name: str = "questions"
+
+    @property
+    def prompt(self) -> str:
+        """The system message."""
+        return prompt_text("questions" if len(self.passages) == 1 else "two_hop").replace("{most}", str(self.most))
+
+    @property
+    def message(self) -> str:
+        """The user message."""
+        return _shown(self.passages)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of an answer."""
+        return closed_object({"questions": {"type": "array", "items": ENTRY, "maxItems": self.most}})
+
+    def read(self, text: str) -> list[tuple[str, str]]:
+        """(question, answer) of each. Raises InvalidAnswerError for another form."""
+        entries = json_object(text).get("questions")
+        if not isinstance(entries, list):
+            raise InvalidAnswerError("there should be a list of questions")
+        if not all(
+            isinstance(one, dict) and _is_text(one.get("question")) and _is_text(one.get("answer")) for one in entries
+        ):
+            raise InvalidAnswerError("each of the questions should have a question and an answer")
+        return [(" ".join(one["question"].split()), " ".join(one["answer"].split())) for one in entries[: self.most]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToAnswer:
+    """Asks for the answer to a question from passages, or without any."""
+
+    question: str
+    passages: Sequence[Passage]
+    entries: int = 1
+    name: str = "answer"
+
+    @property
+    def prompt(self) -> str:
+        """The system message."""
+        return prompt_text("answer" if self.passages else "answer_unaided")
+
+    @property
+    def message(self) -> str:
+        """The user message."""
+        return _shown(self.passages) + tagged_block("question", self.question)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of an answer."""
+        return closed_object({"answer": {"type": "string"}})
+
+    def read(self, text: str) -> str:
+        """The answer. Raises InvalidAnswerError for another form."""
+        answer = json_object(text).get("answer")
+        if not isinstance(answer, str):
+            raise InvalidAnswerError("there should be an answer, which may be empty")
+        return answer.strip()
+
+
+def _shown(passages: Sequence[Passage]) -> str:
+    return "".join(tagged_block("passage", f"{passage.title}\n{passage.text}".strip()) for passage in passages)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value.strip()) <= LONGEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Writes questions about passages, and is the `Reader` of the gates. `named` is its model."""
+
+    asked: Asked
+    named: str
+
+    def write(self, wanted: Sequence[ToWrite]) -> list[list[tuple[str, str]] | Exception]:
+        """The questions about each, or why there are none."""
+        return _gathered([self.asked.ask(one) for one in wanted])
+
+    def answers(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[str | None]:
+        """See `Reader`."""
+        given = _gathered([self.asked.ask(ToAnswer(question=one, passages=passages)) for one, passages in asked])
+        return [None if isinstance(answer, Exception) else answer for answer in given]
+
+
+def _gathered(calls: Sequence[Coroutine[Any, Any, Answered]]) -> list[Answered | Exception]:
+    async def safely(call: Coroutine[Any, Any, Answered]) -> Answered | Exception:
+        try:
+            return await call
+        except (NoAnswerError, InvalidAnswerError) as error:
+            return error
+
+    async def every() -> list[Answered | Exception]:
+        return await asyncio.gather(*map(safely, calls))
+
+    return asyncio.run(every())
+
+
+class ChatModel:
+    """A checkpoint of this process that is asked as a teacher is, by its chat template, at temperature 0. Raises
+    SleuthError for one without a template."""
+
+    def __init__(self, name: str) -> None:
+        model, tokenizer = load_model(name, dtype=None, device="auto")
+        self._template, self._renderer = ChatTemplate(tokenizer), Renderer(tokenizer)
+        self._engine = LocalEngine(model, tokenizer, slots=SLOTS, context=min(DEFAULT_CONTEXT, context_of(model)))
+        self._asked = 0
+
+    async def ask(self, question: JsonQuestion[Answered]) -> Answered:
+        """See `Asked`."""
+        messages = [
+            Message(role="system", content=(Piece(text=question.prompt),)),
+            Message(role="user", content=(Piece(text=question.message),)),
+        ]
+        prompt = [token for one in self._renderer.render_all(self._template.pieces(messages)) for token in one.tokens]
+        room = self._engine.context - len(prompt)
+        if room < 1:
+            raise NoAnswerError(f"{len(prompt):,} tokens are more than the context of {self._engine.context:,}")
+        self._asked += 1
+        sampling = Sampling(max_tokens=min(room, TURN), temperature=0.0, key=(self._asked,))
+        written = await self._engine.complete(tuple(prompt), sampling)
+        text = self._renderer.tokenizer.decode(list(written.tokens), skip_special_tokens=True)
+        return question.read(reply_of({"message": {"content": text}}).text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchingModel:
+    """A checkpoint that searches, as a `Reader`: each search of an episode finds the passages that it is given."""
+
+    session: EvalSession
+
+    def answers(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[str | None]:
+        """See `Reader`."""
+        setting = self.session.setting
+        assert isinstance(setting, SearchSetting)
+        tasks = [Task(id=str(at), question=question, golden_answers=("?",)) for at, (question, _) in enumerate(asked)]
+        given = {str(at): [*passages] for at, (_, passages) in enumerate(asked)}
+        session = replace(self.session, setting=replace(setting, gold=given))
+        return (
+            [given_answer(episode, setting.dialect)[0] or "" for episode, _ in session.ask(tasks, "gates")]
+            if tasks
+            else []
+        )
+
+
+def model_of(name: str) -> tuple[Writer | None, Reader | None]:
+    """The checkpoint as a writer, or, if it has the protocol of a model that searches, as a reader alone."""
+    if ProtocolCard.read(Path(name)) if Path(name).is_dir() else None:
+        session, _ = open_eval_session(name, [], index=None)
+        if not isinstance(session.setting, SearchSetting):
+            raise SleuthError(f"{name}: does not search, so it cannot answer made questions")
+        return None, SearchingModel(session=session)
+    return Writer(asked=ChatModel(name), named=name), None
