@@ -247,6 +247,7 @@ CORE = Family(
         },
         "Use a model": {
             "ask": "sleuth.cli.ask:ask",
+            "learn": "sleuth.cli.learn:learn",
             "serve": "sleuth.cli.serve:serve",
             "merge": "sleuth.cli.convert:merge",
             "export": "sleuth.cli.convert:export",
