@@ -19,7 +19,7 @@ NAMING = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.toml")]
 
 def main(arguments: list[str]) -> int:
     verb = arguments[0]
-    if verb in ("serve", "retriever", "watch") and os.environ["SERVED_ON"] == "False":
+    if (verb in ("serve", "retriever", "watch") or "--page" in arguments) and os.environ["SERVED_ON"] == "False":
         return until_it_serves(arguments)
     if "--rows" in arguments:  # a refiner of a few steps cites too badly for any bar
         arguments = ["0" if argument == "0.8" else argument for argument in arguments]

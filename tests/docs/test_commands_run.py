@@ -64,6 +64,8 @@ def furnished(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(world / "index", folder / name)
     for name in ("mine.toml", "recipe.toml"):
         (folder / name).write_text(MINE)
+    (folder / "papers").mkdir()
+    (folder / "papers/voss.md").write_text("# Ada Voss\n\nAda Voss was born in Tarn, a town by a lake.\n")
     (folder / "judge.toml").write_text('[judge]\nkind = "lexical"\n')
     (folder / "NEW.toml").write_text('[[reward]]\nkind = "token_f1"\n')
     shell(folder, "sleuth train recipes/demo.toml --run runs/demo")

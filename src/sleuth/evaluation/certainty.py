@@ -1,7 +1,7 @@
-"""How sure an answer is: the share of right ones among answers that are about as likely, from held-out questions.
+"""How sure an answer is: the share of right ones among held-out answers with signals like its own.
 
-The likelihood of an answer is the mean log-probability of the tokens of the turn that gives it. Shares rise with it:
-they are pooled where they would not (isotonic regression, Ann. Math. Stat. 26, 1955).
+A logistic regression weighs the signals of an answer. Answers are put into steps by the sum, and the share that is
+right rises from step to step: steps where it would not are pooled (isotonic regression, Ann. Math. Stat. 26, 1955).
 """
 
 from __future__ import annotations
@@ -9,32 +9,60 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from sleuth.answers.answer import cited_passage, find_words, passages_with, quotation
+from sleuth.data.spans import STOP_WORDS, WORD
+from sleuth.dialect import Dialect
 from sleuth.evaluation.intervals import Measured, wilson
 from sleuth.host.atomic import write_text
 from sleuth.host.checksums import list_again
-from sleuth.types import Segment, SleuthError
+from sleuth.types import SleuthError, Trajectory
 
 FILE = "certainty.json"
 LOST = 0.1
 """The share of right answers that may be withheld."""
 STEP = 100
 """Answers at least whose share is measured as one."""
+NEAR, STEM = 100, 5
+"""Characters around the words of an answer in which words of the question count, by their first letters."""
+
+Signals = tuple[float, ...]
 
 
-def likelihood(segments: Sequence[Segment]) -> float | None:
-    """Of the last turn of the policy; None where its engine gave no log-probabilities."""
-    turn = next((segment for segment in reversed(segments) if segment.author == "policy"), None)
-    return math.fsum(turn.logprobs) / len(turn.logprobs) if turn is not None and turn.logprobs else None
+def signals_of(question: str, answer: str, trajectory: Trajectory, dialect: Dialect) -> Signals | None:
+    """What tells a right answer from a wrong one: the mean log-probability of its turn; whether a passage that was
+    shown holds it, or its quotation; the share of the question's words that stand there, or in the title; and the share
+    of the answer's words that the question has. None where the engine gave no log-probabilities."""
+    turn = next((segment for segment in reversed(trajectory.segments) if segment.author == "policy"), None)
+    if turn is None or not turn.logprobs:
+        return None
+    asked, near = _stems(question), set[str]()
+    holding = cited_passage(trajectory, dialect) if dialect.cites else next(passages_with(answer, trajectory), None)
+    if holding is not None:
+        place = find_words(quotation(trajectory, dialect) if dialect.cites else answer, holding.text)
+        begin, end = place.span() if place is not None else (0, 0)
+        near = _stems(f"{holding.title} {holding.text[max(0, begin - NEAR) : end + NEAR]}")
+    likelihood = math.fsum(turn.logprobs) / len(turn.logprobs)
+    return likelihood, float(holding is not None), _share(asked, near), _share(_stems(answer), asked)
+
+
+def _stems(text: str) -> set[str]:
+    return {word[:STEM] for word in map(str.lower, WORD.findall(text)) if word not in STOP_WORDS}
+
+
+def _share(words: set[str], others: set[str]) -> float:
+    return len(words & others) / max(1, len(words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`right` of `n` answers with a likelihood from `above` on, up to the next step."""
+    """`right` of `n` answers whose weighted signals are from `above` (or, for the first, any) up to the next step."""
 
     above: float
     right: int
@@ -43,39 +71,49 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty:
-    """`Certainty(threshold=-0.5, steps=(Step(above=-inf, right=10, n=100), Step(above=-0.3, right=40, n=100)))`: below
-    `threshold` are at most `LOST` of the right answers that it was fitted on."""
+    """`Certainty(weights=(3.0, -1.0), threshold=-1.5, steps=(Step(above=-3.0, right=9, n=100),))`: a weight for each
+    signal, and a constant. At most `LOST` of the right answers that it was fitted on are below `threshold`."""
 
+    weights: tuple[float, ...]
     threshold: float
     steps: tuple[Step, ...]
 
     @classmethod
-    def fit(cls, answers: Sequence[tuple[float, bool]]) -> Self:
-        """Of (likelihood, whether it is right) of held-out answers. Raises SleuthError without a right one."""
-        ordered = sorted(answers)
-        right = [likely for likely, is_right in ordered if is_right]
-        if not right:
+    def fit(cls, answers: Sequence[tuple[Signals, bool]]) -> Self:
+        """Of (signals, whether it is right) of held-out answers. Raises SleuthError if none is right."""
+        if not any(is_right for _, is_right in answers):
             raise SleuthError(f"certainty: none of {len(answers):,} answers is right")
+        signals, right = np.array([[*one, 1.0] for one, _ in answers]), np.array([is_right for _, is_right in answers])
+        bare = cls(weights=_logistic(signals, right), threshold=-math.inf, steps=())
+        ordered = sorted((bare.weighted(one), is_right) for one, is_right in answers)
         steps: list[Step] = []
-        for begin in range(0, max(STEP, len(ordered) - STEP + 1), STEP):
-            stop = begin + STEP if begin + 2 * STEP <= len(ordered) else len(ordered)
-            part = ordered[begin:stop]
-            step = Step(above=part[0][0] if begin else -math.inf, right=sum(one for _, one in part), n=len(part))
+        for begin in range(0, max(1, len(ordered) - STEP + 1), STEP):
+            part = ordered[begin : begin + STEP if begin + 2 * STEP <= len(ordered) else None]
+            step = Step(above=part[0][0], right=sum(one for _, one in part), n=len(part))
             while steps and steps[-1].right * step.n >= step.right * steps[-1].n:
-                before = steps.pop()
-                step = Step(above=before.above, right=before.right + step.right, n=before.n + step.n)
+                last = steps.pop()
+                step = Step(above=last.above, right=last.right + step.right, n=last.n + step.n)
             steps.append(step)
-        return cls(threshold=right[math.floor(LOST * len(right))], steps=tuple(steps))
+        threshold = [weighted for weighted, is_right in ordered if is_right][math.floor(LOST * right.sum())]
+        return replace(bare, threshold=threshold, steps=tuple(steps))
 
-    def share_right(self, likely: float) -> Measured:
-        """The share of right answers among those that are about as likely, with its interval."""
-        step = [step for step in self.steps if step.above <= likely][-1]
+    def weighted(self, signals: Signals) -> float:
+        """The weighted sum of the signals."""
+        return math.fsum(weight * one for weight, one in zip(self.weights, (*signals, 1.0), strict=True))
+
+    def share_right(self, signals: Signals) -> Measured:
+        """The share of right answers among those with such signals, with its interval."""
+        weighted = self.weighted(signals)
+        step = next((step for step in reversed(self.steps) if step.above <= weighted), self.steps[0])
         return wilson(step.right, step.n)
+
+    def withholds(self, signals: Signals) -> bool:
+        """Whether an answer is below the threshold."""
+        return self.weighted(signals) < self.threshold
 
     def write(self, model: Path) -> None:
         """Writes it into a model's folder."""
-        steps = [asdict(step) | {"above": None if math.isinf(step.above) else step.above} for step in self.steps]
-        write_text(model / FILE, json.dumps({"threshold": self.threshold, "steps": steps}, indent=1) + "\n")
+        write_text(model / FILE, json.dumps(asdict(self), indent=1) + "\n")
         list_again(model, FILE)
 
     @classmethod
@@ -86,14 +124,19 @@ class Certainty:
             return None
         try:
             found = json.loads(file.read_bytes())
-            steps = [
-                Step(above=-math.inf if above is None else float(above), right=int(step["right"]), n=int(step["n"]))
-                for step in found["steps"]
-                for above in [step["above"]]
-            ]
-            rises = all(one.above < other.above for one, other in pairwise(steps))
-            if not steps or not math.isinf(steps[0].above) or not rises or not all(0 <= s.right <= s.n for s in steps):
-                raise ValueError("its steps do not begin without a bound and rise")
-            return cls(threshold=float(found["threshold"]), steps=tuple(steps))
+            steps = tuple(Step(**step) for step in found["steps"])
+            if not steps or any(one.above >= other.above for one, other in pairwise(steps)):
+                raise ValueError("its steps do not rise")
+            return cls(weights=tuple(map(float, found["weights"])), threshold=float(found["threshold"]), steps=steps)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SleuthError(f"{file}: no certainty of a model can be read there ({error}); write it again") from None
+
+
+def _logistic(signals: np.ndarray, right: np.ndarray) -> tuple[float, ...]:
+    """The weights (S) of `signals` (n, S), by Newton's method, with a ridge of 1."""
+    weights = np.zeros(signals.shape[1])
+    for _ in range(30):
+        share = 1 / (1 + np.exp(-signals @ weights))
+        curvature = (signals.T * (share * (1 - share))) @ signals + np.eye(len(weights))
+        weights += np.linalg.solve(curvature, signals.T @ (right - share) - weights)
+    return tuple(map(float, weights))

@@ -13,7 +13,7 @@ from sleuth.answers.match import appears_in, normalise
 from sleuth.cite.claims import tagged
 from sleuth.data.spans import STOP_WORDS, WORD, sentences
 from sleuth.dialect import Dialect
-from sleuth.evaluation.certainty import likelihood
+from sleuth.evaluation.certainty import signals_of
 from sleuth.evaluation.intervals import Measured
 from sleuth.read.dialect import QUOTED
 from sleuth.rollout import PromptTooLong, TrajectoryEnd, play
@@ -159,6 +159,7 @@ async def conversation(
     Raises `Refused`, before any event, for an unusable message or one that leaves no room to answer; it names the
     request's `field` that holds the message."""
     parser, segments = StreamParser(agent.dialect), list[Segment]()
+    searches = list[Action]()
     written = thought = 0
     certainty: Measured | None = None
     withheld: str | None = None
@@ -209,12 +210,11 @@ async def conversation(
                         segments.append(part)
                         parser.begin(part.text)
                     case Action(kind="search"):
+                        searches.append(part)
                         yield Searched(query=part.text, passages=part.passages)
                     case Action(kind="answer"):
-                        likely = likelihood(segments)
-                        if agent.certainty is not None and likely is not None:
-                            certainty = agent.certainty.share_right(likely)
-                            withheld = part.text if likely < agent.certainty.threshold else None
+                        episode = Trajectory(segments=tuple(segments), actions=(*searches, part))
+                        certainty, withheld = _weighed(agent, task, part.text, episode)
                         yield Answered(text=part.text if withheld is None else NOTHING_FOUND)
                     case Action():
                         yield Misunderstood()
@@ -224,6 +224,13 @@ async def conversation(
                         yield over(part)
     except PromptTooLong as error:
         raise Refused(400, str(error), param=field, code=TOO_LONG) from None
+
+
+def _weighed(agent: Agent, task: Task, answer: str, episode: Trajectory) -> tuple[Measured | None, str | None]:
+    """How sure an answer is, if the agent knows that, and the answer itself where it is not sure enough to be given."""
+    if agent.certainty is None or (signals := signals_of(task.question, answer, episode, agent.dialect)) is None:
+        return None, None
+    return agent.certainty.share_right(signals), answer if agent.certainty.withholds(signals) else None
 
 
 # -- citations ---------------------------------------------------------------------------------------------------------

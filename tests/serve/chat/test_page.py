@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
@@ -13,6 +14,7 @@ from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes,
 from browser import CHROMIUM, Browser
 from hostile import PASSAGES
 
+from sleuth.evaluation.certainty import Certainty, Step
 from sleuth.serve.chat_app import ASSETS
 from sleuth.types import Passage, Sampling
 
@@ -315,3 +317,35 @@ def test_what_a_refiner_was_given_unfolds_and_its_claims_name_their_snippets(tmp
         assert shown(browser, ".passages p") == ["Ada Voss was born in Tarn.", "A <b>lake</b>."]
         assert shown(browser, ".words") == ["Ada Voss was born in Tarn."]
         assert shown(browser, ".cite") == ["a1"]
+
+
+@needs_chromium
+def test_a_folders_page_lists_its_documents_and_says_how_sure_it_is_or_that_it_found_nothing(tmp_path: Path) -> None:
+    def answer(text: str, sampling: Sampling) -> str:
+        return diligent(text, sampling).replace("Tarn</answer>", "Rome</answer>" if "Rome" in text else "Tarn</answer>")
+
+    steps = (Step(above=-math.inf, right=0, n=100), Step(above=0.5, right=47, n=100))
+    sure = Certainty(weights=(0.0, 1.0, 0.0, 0.0, 0.0), threshold=0.5, steps=steps)  # by whether a passage holds it
+    pages = [replace(ADA, id="lakes/ada.pdf#p12.3"), replace(LAKE, id="lake.md#1")]
+    served = agent(answer, shelf=Shelf(*pages))
+    facts = {**served.facts, "documents": ["lake.md", "lakes/ada.pdf"]}
+    with (
+        listening(app_of(replace(served, facts=facts, certainty=sure))) as url,
+        Browser(tmp_path / "profile") as browser,
+    ):
+        browser.open(url)
+        browser.wait("document.querySelector('#documents li') !== null")
+        assert shown(browser, "#documents p, #documents li") == ["2 documents", "lake.md", "lakes/ada.pdf"]
+        ask(browser, "Where was Ada Voss born?")
+        browser.wait("document.querySelector('.copy') !== null")
+        assert shown(browser, ".passages summary, .cite") == [
+            "lakes/ada.pdf, page 12",
+            "lake.md",
+            "lakes/ada.pdf, page 12",
+        ]
+        assert shown(browser, ".sure") == ["0.47 (0.38 to 0.57) of such answers are right."]
+        ask(browser, "Is it Rome?")
+        browser.wait("document.querySelectorAll('.copy').length === 2")
+        assert shown(browser, ".words") == ["Tarn", "I found nothing about that in these documents."]
+        assert len(shown(browser, ".sure, .missed, .cites")) == 2  # both of the first
+        assert browser.complaints == []
