@@ -18,14 +18,14 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_829,
     "cite": 3_424,
-    "cli": 5_085,
+    "cli": 5_186,
     "convert": 1_227,
     "data": 2_494,
     "dialect.py": 252,
     "engines": 4_928,
     "episodes": 2_189,
     "evaluation": 2_458,
-    "family.py": 259,
+    "family.py": 260,
     "host": 1_682,
     "judges": 1_836,
     "kernels": 2_486,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 358
-OTHER_LINES = 2_460
+FILES = 359
+OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

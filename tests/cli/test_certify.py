@@ -157,8 +157,8 @@ def test_nothing_is_asked_twice_until_a_file_changes(home: Path, monkeypatch: py
 
 
 def test_what_a_model_is_too_unsure_of_to_show_is_no_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sleuth.cli.certified_arms.likelihood", lambda segments: -2.0)
-    Certainty(threshold=-1.0, steps=(Step(above=-float("inf"), right=1, n=2),)).write(home / "trained")
+    monkeypatch.setattr("sleuth.cli.certified_arms.signals_of", lambda *of: (-2.0,))
+    Certainty(weights=(1.0, 0.0), threshold=-1.0, steps=(Step(above=-3.0, right=1, n=2),)).write(home / "trained")
     figures = printed_json(*command(home))["figures"]
     assert values(figures, "silent") == [0.0, 1.0, 1.0]
     assert figures["em"]["trained"]["value"] == 1.0

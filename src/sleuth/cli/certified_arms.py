@@ -14,7 +14,8 @@ from sleuth.cite.claims import abstains
 from sleuth.data.hub import local_file
 from sleuth.data.questions import load_questions, questions_hash
 from sleuth.data.rows import read_rows, texts_of
-from sleuth.evaluation.certainty import Certainty, likelihood
+from sleuth.dialect import Dialect
+from sleuth.evaluation.certainty import Certainty, signals_of
 from sleuth.evaluation.certificate import UNANSWERABLE, is_answerable
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.evaluation.evaluate import evaluation
@@ -149,7 +150,7 @@ class CertifiedArms:
         answered = session.ask(tasks, f"certify: {arm}")
         contents, certainty = evaluation(answered, session, name=arm, model=model), Certainty.read(Path(model))
         records = [
-            _certified(record, cites=session.setting.dialect.cites, withheld=_is_withheld(episode, certainty))
+            _certified(record, episode, session.setting.dialect, certainty)
             for record, (episode, _) in zip(contents["records"], answered, strict=True)
         ]
         if self.judge is not None and not control:
@@ -172,18 +173,16 @@ class CertifiedArms:
         return self._open[1]
 
 
-def _is_withheld(episode: Episode, certainty: Certainty | None) -> bool:
-    """Whether the model is too unsure of its answer to show it, as in `sleuth ask`."""
-    likely = likelihood(episode.whole.segments)
-    return certainty is not None and likely is not None and likely < certainty.threshold
-
-
-def _certified(record: Record, *, cites: bool, withheld: bool) -> dict[str, Any]:
-    """The record with what `sleuth.evaluation.certificate` wants to know; without a verdict nothing is known."""
+def _certified(record: Record, episode: Episode, dialect: Dialect, certainty: Certainty | None) -> dict[str, Any]:
+    """The record with what `sleuth.evaluation.certificate` wants to know; without a verdict nothing is known. An answer
+    of which the model is too unsure is withheld, as in `sleuth ask`."""
     given = record["answer"] if record["note"] in ("correct", "wrong") else None
-    shown = given is not None and not withheld and not abstains(given)
+    shown = given is not None and not abstains(given)
+    if shown and certainty is not None:
+        signals = signals_of(episode.task.question, given or "", episode.whole, dialect)
+        shown = signals is None or not certainty.withholds(signals)
     quoted = (record.get("cited_holds_answer") or 0.0) * record.get("cited_gold", 1.0)
-    known = {"shown": float(shown), "silent": float(not shown), "supported": quoted if cites else None}
+    known = {"shown": float(shown), "silent": float(not shown), "supported": quoted if dialect.cites else None}
     return {**record, "given": given, **(known if record["em"] is not None else dict.fromkeys(known))}
 
 
