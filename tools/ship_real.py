@@ -3,7 +3,8 @@
 
 RUN is a finished run of recipes/tiny/real.toml, DATA the folder of its texts. The folder gets the last checkpoint in
 bfloat16 with its protocol, `corpus.jsonl.gz` with those passages whose licence is clear, three questions to try, a
-model card with the figures of the run's eval/*.json, and the licence. The same input gives the same bytes.
+model card with the figures of the run's eval/*.json, and the licence. The same input gives the same bytes. Run
+tools/fit_certainty.py afterwards: how sure the former model was is removed with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sleuth.answers.match import exact_match
 from sleuth.cli.demo import CORPUS, QUESTIONS
 from sleuth.data.rows import Row, read_rows
 from sleuth.episodes.protocol import FILE as PROTOCOL
+from sleuth.evaluation.certainty import FILE as CERTAINTY
 from sleuth.host.checksums import write_checksums
 from sleuth.report.run_files import read_evaluation, read_object
 from sleuth.types import SleuthError
@@ -281,6 +283,7 @@ def model_card(run: Path, counts: Mapping[str, int], evaluation: str | None) -> 
         *("", "*: not stated in that repository; as the authors are commonly known to license it."),
         *("", "## What is in this folder", ""),
         f"- `model.safetensors`: the weights, stored in bfloat16. `{PROTOCOL}`: how the model is asked.",
+        f"- `{CERTAINTY}`: how sure it is of an answer, by tools/fit_certainty.py.",
         f"- `{CORPUS}`: {sum(counts.values()):,} passages for the demo, a part of those that it was trained with: "
         + ", ".join(f"{count:,} of `{source}`" for source, count in sorted(counts.items()))
         + ". Sources whose licence does not allow it, or is not clear, were left out.",

@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_829,
     "cite": 3_424,
-    "cli": 5_186,
+    "cli": 5_204,
     "convert": 1_227,
     "data": 2_494,
     "dialect.py": 252,

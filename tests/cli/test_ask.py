@@ -77,6 +77,19 @@ def test_the_index_is_made_once_and_again_when_a_document_changes(folder: Path) 
     assert sleuth("ask", folder, BORN).stdout.startswith("Answer    Dallas\n")
 
 
+def test_a_file_that_cannot_be_read_is_a_line_and_the_rest_is_asked(folder: Path) -> None:
+    (folder / "torn.pdf").write_bytes(b"%PDF-1.4 torn")
+    (folder / "old.txt").write_bytes(b"caf\xe9")
+    (folder / "settings.json").write_text('{"not": "a document"}')
+    result = sleuth("ask", folder, BORN)
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "Answer    Houston")
+    skipped = [line for line in result.stderr.splitlines() if line.startswith("note: skipped ")]
+    assert [line.split(": ")[1].removeprefix("skipped ") for line in skipped] == [
+        str(folder / "old.txt"),
+        str(folder / "torn.pdf"),
+    ]
+
+
 def test_the_home_of_another_folder_is_refused(folder: Path) -> None:
     assert sleuth("ask", folder, BORN).exit_code == 0
     other = folder.parent / "other"

@@ -96,27 +96,44 @@ def ask(
 
 
 def update_documents(folder: Path, home: Path, *, quiet: bool) -> list[str]:
-    """Brings corpus and index of a home up to date with its folder; returns the names of the documents."""
-    from sleuth.data.pages import files_below
+    """Brings corpus and index of a home up to date with its folder, says what it skipped and why, and returns the names
+    of the documents. Raises SleuthError for no folder, one without a text, and a home of another folder."""
+    from sleuth.data.pages import files_below, name_as_text, read_page, split_text
+    from sleuth.host.atomic import replacing_file
     from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.corpus import read_corpus, write_corpus
+    from sleuth.retrieval.corpus import contents_of, read_corpus
+    from sleuth.runs.progress import progress_bar
     from sleuth.runs.progress import quiet as silence
-    from sleuth.runs.progress import row_counter
 
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder")
-    record = home / "documents.json"
+    record, corpus = home / "documents.json", home / "corpus.jsonl"
     known = json.loads(record.read_bytes()) if record.is_file() else {}
     if known and known["source"] != str(folder.resolve()):
         raise SleuthError(f"{home}: is of {known['source']}; name another place with --run DIR")
     files = {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files_below(folder)}
     if known.get("files") != files:
         home.mkdir(parents=True, exist_ok=True)
-        with silence(quiet):
-            write_corpus(folder, home / "corpus.jsonl", {}, row_counter("documents"))
-            build_index(home / "corpus.jsonl", home / "index", row_counter("index"))
+        with (
+            silence(quiet),
+            progress_bar("documents") as progress,
+            replacing_file(corpus) as partial,
+            partial.open("w", encoding="utf-8") as lines,
+        ):
+            for number, file in enumerate(map(Path, files), start=1):
+                name = name_as_text(file.relative_to(folder).as_posix())
+                try:
+                    page = read_page(file)
+                except SleuthError as error:
+                    print_notes([f"skipped {error}"])
+                    continue
+                for at, text in enumerate(split_text(page.text), start=1):
+                    passage = Passage(id=f"{name}#{at}", title=page.title, text=text)
+                    lines.write(json.dumps({"id": passage.id, "contents": contents_of(passage)}) + "\n")
+                progress(number, len(files))
+        build_index(corpus, home / "index")
         record.write_text(json.dumps({"source": str(folder.resolve()), "files": files}))
-    return sorted({place_of(passage.id)[0] for passage in read_corpus(home / "corpus.jsonl")})
+    return sorted({place_of(passage.id)[0] for passage in read_corpus(corpus)})
 
 
 def place_of(name: str) -> tuple[str, int | None]:
@@ -237,7 +254,8 @@ def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     end = require_end(events[-1])
     details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     for cited, citation in zip(details["citations"], end.citations, strict=True):
-        cited |= {"text": citation.text, **dict(zip(("file", "page"), place_of(citation.passage.id), strict=True))}
+        file, page = place_of(citation.passage.id) if "#" in citation.passage.id else (None, None)
+        cited |= {"text": citation.text, "file": file, "page": page}
     answer = answers[-1] if answers and end.withheld is None else None
     return {"question": question, "answer": answer, **details}
 
