@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from chat_server import MODEL, Answer, ChatServer, part, says
-from tiny_models import TINY_BASE
 from typer.testing import Result
 from verb import sleuth
 
+from sleuth.answers.match import appears_in
 from sleuth.data.forms import formed
 from sleuth.data.questions import load_questions
 from sleuth.read.gates import GATES, Candidate, Gates, is_near_copy, needs_both
@@ -106,7 +106,8 @@ def test_questions_without_a_model_are_split_by_document_and_can_be_trained_on(c
         {row["document"] for row in map(json.loads, (out / name).read_text().splitlines())}
         for name in ("train.jsonl", "test.jsonl")
     )
-    assert test and not train & test
+    assert test
+    assert not train & test
     assert [task.kind for task in load_questions(out / "train.jsonl")]
     two = next(row for row in found if row["type"] == "two_hop")
     assert (two["gold_ids"][0][0], two["gold_ids"][1][0]) == ("p", "c")
@@ -115,9 +116,12 @@ def test_questions_without_a_model_are_split_by_document_and_can_be_trained_on(c
     (out / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answerable))
     assert len(read_reading_questions(out / "some.jsonl", read_passages([corpus]))) == len(answerable)
     lost = next(row for row in found if row["type"] == "unanswerable")
-    assert lost["answerable"] is False and lost["lost_answer"] not in lost["tool_output"]
+    assert lost["answerable"] is False
+    assert not appears_in(lost["lost_answer"], lost["tool_output"])
     task = next(task for name in ("train", "test") for task in load_questions(out / f"{name}.jsonl") if task.evidence)
-    assert task.evidence is not None and task.evidence.answerable is False and task.evidence.snippets
+    assert task.evidence is not None
+    assert task.evidence.answerable is False
+    assert task.evidence.snippets
 
 
 def test_a_command_that_was_killed_goes_on_and_ends_with_the_same_files(corpus: Path) -> None:
@@ -187,7 +191,8 @@ def test_a_teacher_that_writes_rubbish_yields_no_rows_and_one_line(corpus: Path,
     result = with_teacher(corpus, rubbish, "--kinds", "one_hop")
     assert result.exit_code == 2
     [line] = [line for line in result.stderr.splitlines() if "questions " not in line[:10]]
-    assert "passed the gates, so nothing is written" in line and gate in line
+    assert "passed the gates, so nothing is written" in line
+    assert gate in line
     assert not (corpus.parent / "out" / "train.jsonl").exists()
 
 
@@ -241,17 +246,22 @@ def test_two_hops_need_both_passages_and_near_copies_share_most_words() -> None:
     ask = {"id": "1", "kind": "two_hop", "part": "", "question": "When was the one that founded the Tarn Museum born?"}
     assert needs_both(Candidate(**ask, answer="1890", passages=(first, second), start=0))
     assert not needs_both(Candidate(**ask, answer="1890", passages=(first, whole), start=0))
-    assert is_near_copy(second.text, "Ada Voss was born in 1891.") and not is_near_copy(first.text, second.text)
+    assert is_near_copy(second.text, "Ada Voss was born in 1891.")
+    assert not is_near_copy(first.text, second.text)
 
 
+@pytest.mark.slow
 def test_the_model_itself_answers_by_its_own_protocol_or_is_asked_by_its_template(corpus: Path) -> None:
     result = made(corpus, "--model", "models/tiny-real", "--kinds", "form", "--limit", "12")
     assert result.exit_code == 0, result.stderr
     card = json.loads((corpus.parent / "out" / "card.json").read_text())
     assert {*card["fell"]} & {"answered", "closed_book"} or card["kept"]
     assert not {*card["fell"]} - {*GATES}
-    chat = sleuth("annotate", "questions", corpus, corpus.parent / "chat", "--model", TINY_BASE, "--limit", "4")
+    chat = sleuth(
+        "annotate", "questions", corpus, corpus.parent / "chat", "--model", "models/tiny-base", "--limit", "4"
+    )
     assert chat.exit_code == 2
+    assert "at unreadable" in chat.stderr  # it was asked, and writes no JSON
 
 
 def test_what_cannot_be_meant_is_told_in_one_line_each(corpus: Path) -> None:
