@@ -61,8 +61,8 @@ def learn(
     card = json.loads((home / QUESTIONS / "card.json").read_bytes())
     if card["rows"]["test"] < LEAST_TEST:
         raise SleuthError(
-            f"{folder}: {card['rows']['test']} questions to test with, and fewer than {LEAST_TEST} certify nothing; add "
-            "documents, or let a --teacher write questions"
+            f"{folder}: {card['rows']['test']} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
+            "add documents, or let a --teacher write questions"
         )
 
     from sleuth.cli.certify import certify
@@ -71,6 +71,7 @@ def learn(
 
     train(recipe, settings, home / TRAINED, quiet=quiet)
     trained = latest_checkpoint(home / TRAINED / "checkpoints")
+    assert trained is not None  # a run that ends has one
     test = home / QUESTIONS / "test.jsonl"
     certify(str(trained), test, base=base, index=home / "index", home=home, anyway=anyway)
     typer.echo(f"Ask it:        sleuth ask {folder} --run {home}")
