@@ -14,12 +14,15 @@ from typer import Argument, Option
 
 from sleuth.cli.ask import update_documents
 from sleuth.terminal.options import Overrides, Quiet
+from sleuth.terminal.tables import print_notes
 from sleuth.types import SleuthError
 
 RECIPE = Path("tiny/folder")
-PLACE = "runs/folder/"
-"""What paths begin with in a recipe for a folder; its home takes that place."""
 QUESTIONS, TRAINED, FILE = Path("questions"), Path("training"), Path("model.gguf")
+BY_RULE = (
+    "no --teacher: questions are made by rule, clozes most of them; what a model gains on such questions says little about "
+    "those that people ask, on which training by rule has made the reader that ships a little worse"
+)
 LEAST_TEST = 20
 """Questions to test with, fewer of which certify nothing."""
 
@@ -57,6 +60,8 @@ def learn(
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
     update_documents(folder, home, quiet=quiet)
+    if teacher is None:
+        print_notes([BY_RULE])
     questions(home, home / QUESTIONS, teacher=teacher)
     card = json.loads((home / QUESTIONS / "card.json").read_bytes())
     if card["rows"]["test"] < LEAST_TEST:
@@ -88,16 +93,17 @@ def learn(
 
 def settings_of(recipe: Path, home: Path) -> list[str]:
     """The overrides that put a home in the place of `runs/folder`."""
-    from sleuth.recipe.shipped import find_recipe
+    from sleuth.recipe.shipped import HOME, find_recipe
 
     with find_recipe(recipe).open("rb") as file:
         table = tomllib.load(file)
-    return [f"{key}={json.dumps(str(home / value.removeprefix(PLACE)))}" for key, value in _places(table, "")]
+    return [f"{key}={json.dumps(str(home / place))}" for key, place in _places(table, "", f"{HOME}/")]
 
 
-def _places(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str) and value.startswith(PLACE):
-        yield key, value
+def _places(value: Any, key: str, begins: str) -> Iterator[tuple[str, str]]:
+    """The keys whose values are in the home of a recipe for a folder, and where there."""
+    if isinstance(value, str) and value.startswith(begins):
+        yield key, value.removeprefix(begins)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
-        yield from _places(inner, f"{key}.{name}".removeprefix("."))
+        yield from _places(inner, f"{key}.{name}".removeprefix("."), begins)

@@ -1,0 +1,81 @@
+"""`sleuth learn`: from a folder of documents to a certificate with one command, which goes on after a stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from verb import refusal, sleuth
+
+from sleuth.cli.learn import settings_of
+
+PEOPLE = (
+    "Ada Voss,Bo Lind,Cleo Marr,Dag Holt,Eva Stern,Finn Roth,Gro Dahl,Hal Brandt,Ida Falk,Jon Berg,Kai Lund,Lea Moss"
+)
+TOWNS = "Tarn,Glodale,Zemville,Morley,Ulfmore,Ludville,Creton,Grostad,Ivoville,Munminster,Averton,Belmar"
+SHORT = [
+    part for text in ("steps=2", "prompts_per_step=2", "samples_per_prompt=4") for part in ("--set", f"grpo.{text}")
+]
+SHORT += ["--set", "grpo.warmup_steps=0", "--set", "grpo.probe_prompts=0"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "papers").mkdir()
+    names, towns = PEOPLE.split(","), TOWNS.split(",")
+    for at, (name, town) in enumerate(zip(names, towns, strict=True)):
+        other, year = names[at - 1], 1851 + 7 * at
+        told = [
+            f"{name} was born in {town} in {year}. {name} worked for {other} as a surveyor in {towns[at - 3]}.",
+            f"In {year + 30}, {name} founded the {town} Museum. The {town} Museum is in {towns[at - 2]}.",
+            f"{name} died in {towns[at - 5]} in {year + 61}. A bridge near {town} is named after {name}.",
+        ]
+        (tmp_path / "papers" / f"{name.split()[1].lower()}.md").write_text(f"# {name}\n\n" + "\n\n".join(told) + "\n")
+    return Path("papers")
+
+
+@pytest.mark.slow
+def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_a_stop(folder: Path) -> None:
+    first = sleuth("learn", folder, *SHORT, "--anyway")
+    assert first.exit_code == 0, first.stderr
+    home = Path("runs/papers")
+    card = json.loads((home / "questions/card.json").read_text())
+    assert card["rows"]["test"] >= 20
+    documents = {
+        part: {json.loads(line)["document"] for line in (home / f"questions/{part}.jsonl").read_text().splitlines()}
+        for part in ("train", "test")
+    }
+    assert documents["train"]
+    assert documents["train"].isdisjoint(documents["test"])
+    certificate = json.loads((home / "certificate.json").read_text())
+    assert "not above zero" in json.dumps(certificate)  # of two steps
+    weights = (home / "training/checkpoints/step-000002/model.safetensors").read_bytes()
+    again = sleuth("learn", folder, *SHORT)
+    assert again.exit_code == 1
+    assert "is not handed over" in again.stderr
+    assert (home / "training/checkpoints/step-000002/model.safetensors").read_bytes() == weights
+    answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
+    assert answer["question"] == "Where was Ada Voss born?"
+
+
+def test_a_recipe_for_a_folder_reads_the_home_that_it_is_given() -> None:
+    home = Path("runs/papers")
+    assert settings_of(Path("tiny/folder"), home) == [
+        'stage.0.data.questions="runs/papers/questions/train.jsonl"',
+        'stage.0.env.index="runs/papers/index"',
+    ]
+    of_card = settings_of(Path("folder_0.6b_single_gpu"), home)
+    assert 'stage.3.data.questions="runs/papers/questions/test.jsonl"' in of_card
+
+
+def test_too_few_documents_and_a_folder_that_is_not_there_are_a_line_each(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "nowhere" in refusal("learn", "nowhere")
+    (tmp_path / "few").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "few" / f"{name}.md").write_text(f"# {name}\n\nMister {name} was born in Tarn in 1890.\n")
+    result = sleuth("learn", "few")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("error: few: 2 questions to test with, and fewer than 20 certify")
