@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_827,
     "cite": 3_424,
-    "cli": 4_739,
+    "cli": 4_745,
     "convert": 1_227,
     "data": 2_335,
     "dialect.py": 251,
