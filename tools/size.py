@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_829,
     "cite": 3_424,
-    "cli": 5_204,
+    "cli": 5_217,
     "convert": 1_227,
     "data": 2_494,
     "dialect.py": 252,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 359
-OTHER_LINES = 2_451
+OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

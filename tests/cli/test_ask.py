@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,22 @@ def test_the_home_of_another_folder_is_refused(folder: Path) -> None:
     line = refusal("ask", other, BORN, "--run", "runs/docs")
     assert "runs/docs: " in line
     assert str(folder) in line
+
+
+def test_the_model_that_was_trained_on_the_folder_is_asked_unless_its_certificate_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ships = find_model(ask.READER)
+    assert ask.find_reader(tmp_path) == ships
+    trained = tmp_path / ask.TRAINED / "step-000040"
+    shutil.copytree(ships, trained)
+    assert ask.find_reader(tmp_path) == str(trained)
+    (tmp_path / "certificate.json").write_text('{"passes": true}')
+    assert ask.find_reader(tmp_path) == str(trained)
+    assert capsys.readouterr().err == ""
+    (tmp_path / "certificate.json").write_text('{"passes": false}')
+    assert ask.find_reader(tmp_path) == ships
+    assert f"{trained} is not asked" in capsys.readouterr().err
 
 
 def test_questions_are_read_from_a_pipe_and_a_bad_one_does_not_end_the_rest(folder: Path) -> None:

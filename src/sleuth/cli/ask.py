@@ -144,11 +144,17 @@ def place_of(name: str) -> tuple[str, int | None]:
 
 
 def find_reader(home: Path) -> str:
-    """The model that was trained on the documents of a home, else the one that ships."""
+    """The model that was trained on the documents of a home, unless its certificate says that it is no better, else the
+    one that ships."""
     from sleuth.recipe.shipped import find_model
+    from sleuth.report.run_files import read_object
     from sleuth.runs.checkpoints import latest_checkpoint
 
-    return str(latest_checkpoint(home / TRAINED) or find_model(READER))
+    trained, certificate = latest_checkpoint(home / TRAINED), home / "certificate.json"
+    if trained is not None and certificate.is_file() and not read_object(certificate).get("passes"):
+        print_notes([f"{trained} is not asked, as {certificate} does not pass it; --model {trained} asks it"])
+        trained = None
+    return str(trained or find_model(READER))
 
 
 def open_agent(
