@@ -20,8 +20,8 @@ from sleuth.types import SleuthError
 RECIPE = Path("tiny/folder")
 QUESTIONS, TRAINED, FILE = Path("questions"), Path("training"), Path("model.gguf")
 BY_RULE = (
-    "no --teacher: questions are made by rule, clozes most of them; what a model gains on such questions says little about "
-    "those that people ask, on which training by rule has made the reader that ships a little worse"
+    "no --teacher: questions are made by rule, clozes most of them; what a model gains on such questions says little "
+    "about those that people ask, on which training by rule has made the reader that ships a little worse"
 )
 LEAST_TEST = 20
 """Questions to test with, fewer of which certify nothing."""
