@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from sleuth.cli.learn import settings_of
 PEOPLE = (
     "Ada Voss,Bo Lind,Cleo Marr,Dag Holt,Eva Stern,Finn Roth,Gro Dahl,Hal Brandt,Ida Falk,Jon Berg,Kai Lund,Lea Moss"
 )
+ENDINGS = ("", "berg", "feld", "mark", "stad", "wick", "dorf", "beck", "hall")
 TOWNS = "Tarn,Glodale,Zemville,Morley,Ulfmore,Ludville,Creton,Grostad,Ivoville,Munminster,Averton,Belmar"
 SHORT = [
     part for text in ("steps=2", "prompts_per_step=2", "samples_per_prompt=4") for part in ("--set", f"grpo.{text}")
@@ -24,15 +26,17 @@ SHORT += ["--set", "grpo.warmup_steps=0", "--set", "grpo.probe_prompts=0"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "papers").mkdir()
-    names, towns = PEOPLE.split(","), TOWNS.split(",")
+    first, last = zip(*(name.split() for name in PEOPLE.split(",")), strict=True)
+    names = [f"{one} {other}" for one, other in product(first, last)][:100]
+    towns = [f"{town}{ending}" for town, ending in product(TOWNS.split(","), ENDINGS)][:100]
     for at, (name, town) in enumerate(zip(names, towns, strict=True)):
-        other, year = names[at - 1], 1851 + 7 * at
+        other, year = names[at - 1], 1751 + 2 * at
         told = [
             f"{name} was born in {town} in {year}. {name} worked for {other} as a surveyor in {towns[at - 3]}.",
             f"In {year + 30}, {name} founded the {town} Museum. The {town} Museum is in {towns[at - 2]}.",
             f"{name} died in {towns[at - 5]} in {year + 61}. A bridge near {town} is named after {name}.",
         ]
-        (tmp_path / "papers" / f"{name.split()[1].lower()}.md").write_text(f"# {name}\n\n" + "\n\n".join(told) + "\n")
+        (tmp_path / "papers" / f"{at}.md").write_text(f"# {name}\n\n" + "\n\n".join(told) + "\n")
     return Path("papers")
 
 
