@@ -169,7 +169,7 @@ $(TRAINERS): pyproject.toml constraints.txt
 $(LLAMA): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-llama
 	.venv-llama/bin/pip install -c constraints.txt torch
-	.venv-llama/bin/pip install -c constraints.txt -e ".[gguf]" llama-cpp-python==$(LLAMA_CPP) pytest
+	.venv-llama/bin/pip install -c constraints.txt -e ".[gguf]" "llama-cpp-python[server]==$(LLAMA_CPP)" pytest
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt
