@@ -22,11 +22,11 @@ ROOMS = {
     "convert": 1_234,
     "data": 2_335,
     "dialect.py": 251,
-    "engines": 4_928,
+    "engines": 5_119,
     "episodes": 2_189,
     "evaluation": 2_094,
     "family.py": 257,
-    "host": 1_682,
+    "host": 1_694,
     "judges": 1_805,
     "kernels": 2_486,
     "learn": 3_550,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 347
+FILES = 348
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
