@@ -103,21 +103,21 @@ class started:  # noqa: N801
 
 
 def test_transcripts_are_those_of_the_engine_in_this_process(engine: str, folder: Path) -> None:
-    """All of them by ids. By text one may differ after tokens that an encoder would not have made of their text."""
+    """One may differ where the model writes tokens that an encoder would not have made of their text."""
     here = json.loads((folder / "here.json").read_text())["records"]
     there = evaluated(folder, "there", "--engine", engine)
     assert sum(record["searches"] for record in here) >= QUESTIONS - 2
     kind = json.loads((folder / "there.json").read_text())["engine"]["kind"]
     tokenizer = Tokenizer.from_file(str(READER / "tokenizer.json"))
     differ = [(one, other) for one, other in zip(here, there, strict=True) if one["segments"] != other["segments"]]
-    for one, other in differ:
-        print(kind, one["segments"], other["segments"])
     unusual = [
         (one, other)
         for one, other in differ
         if any(len(tokenizer.encode(turn["text"]).ids) != turn["tokens"] for turn in one["segments"])
     ]
-    assert differ == (unusual if kind == "llama-cpp-python" else [])
+    assert differ == unusual
+    if kind == "llama.cpp":  # it streams no token that ends within a character, and the rest is the same
+        assert [one["answer"] for one in here] == [one["answer"] for one in there]
     assert len(differ) <= 2
 
 
