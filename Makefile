@@ -87,7 +87,7 @@ trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python envi
 	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/trainers
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
-	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py
+	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py tests/engines/remote/test_real_llama_cpp.py
 
 newest:  ## the newest libraries that pyproject.toml allows, CUDA builds included (6 GB): first commands without a warning
 	$(PYTHON) -m venv $(NEWEST)
@@ -169,7 +169,7 @@ $(TRAINERS): pyproject.toml constraints.txt
 $(LLAMA): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-llama
 	.venv-llama/bin/pip install -c constraints.txt torch
-	.venv-llama/bin/pip install -c constraints.txt -e ".[gguf]" llama-cpp-python==$(LLAMA_CPP) pytest
+	.venv-llama/bin/pip install -c constraints.txt -e ".[gguf]" "llama-cpp-python[server]==$(LLAMA_CPP)" httpx pytest
 	touch $@
 
 $(BENCH): pyproject.toml constraints.txt benchmarks/requirements.txt

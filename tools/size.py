@@ -19,21 +19,21 @@ ROOMS = {
     "answers": 1_829,
     "cite": 3_424,
     "cli": 5_217,
-    "convert": 1_227,
+    "convert": 1_234,
     "data": 2_494,
     "dialect.py": 252,
-    "engines": 4_928,
+    "engines": 5_119,
     "episodes": 2_189,
     "evaluation": 2_458,
     "family.py": 260,
-    "host": 1_682,
+    "host": 1_694,
     "judges": 1_836,
     "kernels": 2_486,
     "learn": 3_550,
     "own": 844,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_304,
+    "read": 2_305,
     "recipe": 3_721,
     "render.py": 393,
     "report": 2_662,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 359
+FILES = 360
 OTHER_LINES = 2_451
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

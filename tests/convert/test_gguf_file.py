@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gzip
 import json
 import math
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,14 @@ import torch
 from gguf_models import ENDS, TEMPLATE, byte_bpe, make_model, save_model
 from safetensors.torch import load_file, save_file
 from small_models import write_companions
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 gguf = pytest.importorskip("gguf")
 
 from sleuth.convert.gguf_file import (  # noqa: E402
     CONTROL,
+    DIGITS_APART,
     NORMAL,
     UNUSED,
     USER_DEFINED,
@@ -28,7 +31,8 @@ from sleuth.learn.models import load_outline  # noqa: E402
 from sleuth.runs.model_card import LOOP  # noqa: E402
 from sleuth.types import SleuthError  # noqa: E402
 
-TINY_BASE = Path(__file__).parents[2] / "models" / "tiny-base"
+MODELS = Path(__file__).parents[2] / "models"
+TINY_BASE, TINY_REAL = MODELS / "tiny-base", MODELS / "tiny-real"
 NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output"}
 
 
@@ -166,6 +170,17 @@ def test_the_tokenizer_is_written_with_its_ids_kinds_and_template(saved: Path, t
     assert fields["tokenizer.chat_template"] == TEMPLATE
 
 
+def test_the_shipped_reader_is_split_as_gpt_2_splits_which_makes_the_same_tokens(tmp_path: Path) -> None:
+    """But for other numbers than 0 to 9 after a space, which llama.cpp may encode with the space: one of 1,000."""
+    assert fields_of(export_gguf(TINY_REAL, tmp_path / "out.gguf").file)["tokenizer.ggml.pre"] == "gpt-2"
+    ours, split = (Tokenizer.from_file(str(TINY_REAL / "tokenizer.json")) for _ in "12")
+    split.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    with gzip.open(TINY_REAL / "corpus.jsonl.gz", "rt") as corpus:
+        texts = [json.loads(line)["contents"] for line in islice(corpus, 1000)]
+    texts.append("a  1840\n\n12,345  b1\t2\r\n3 's 4's")
+    assert [one.ids for one in ours.encode_batch(texts)] == [one.ids for one in split.encode_batch(texts)]
+
+
 def test_scaled_frequencies_of_llama_3_are_written_as_factors(tmp_path: Path) -> None:
     rope = {
         "rope_type": "llama3",
@@ -289,6 +304,15 @@ def _ignored_merges(model: Path) -> None:
     path.write_text(json.dumps(described))
 
 
+def _spaces_that_are_joined(model: Path) -> None:
+    byte_bpe("gpt-2").save_pretrained(model)
+    path = model / "tokenizer.json"
+    described = json.loads(path.read_text())
+    assert ["Ġ", "Ġ"] in described["model"]["merges"]
+    described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [DIGITS_APART[0], described["pre_tokenizer"]]}
+    path.write_text(json.dumps(described))
+
+
 def _greedy_token(model: Path) -> None:
     tokenizer = byte_bpe("qwen2")
     tokenizer.add_tokens([AddedToken("<cite>", lstrip=True)])
@@ -317,6 +341,7 @@ def _many_ends(model: Path) -> None:
         (_own_words, "its tokenizer is WordLevel, which cannot be written to GGUF: only byte-level BPE is"),
         (_split_of_the_tiny_models, "llama.cpp would split texts into other tokens"),
         (_ignored_merges, "llama.cpp would split texts into other tokens"),
+        (_spaces_that_are_joined, "llama.cpp would split texts into other tokens"),
         (_greedy_token, "its added token '<cite>' takes in spaces"),
         (_two_first_tokens, "puts other tokens around a text than its first and last"),
         (_more_tokens_than_rows, "has a token 414, and the embeddings have only 409 rows"),

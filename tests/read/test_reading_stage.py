@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from sleuth.cli.app import app
+from sleuth.convert.gguf_file import tokenizer_calls
 from sleuth.data.spans import sentences
 from sleuth.learn.models import load_model
 from sleuth.read.exam import LONGEST_ANSWER, examine
@@ -116,6 +117,12 @@ def test_a_word_of_a_question_begins_with_the_space_before_it(folder: Path) -> N
     asked = tokens.question_words('In 1912, did "Ed" (b. 18) go and/or?')
     words = [tokens.text(asked.tokens[first:after]) for _, first, after in asked.words]
     assert words == [" In", " 1912", " did", ' "Ed', " (b", " 18", " go", " and", "/or"]
+
+
+def test_a_reader_has_a_tokenizer_that_llama_cpp_knows(folder: Path) -> None:
+    tokenizer = make_reading_tokenizer(read_reading_texts(data_of(folder)), 420)
+    assert ("add_tokenizer_pre", "gpt-2") in tokenizer_calls(tokenizer, 420, [419])
+    assert not [token for token in tokenizer.get_vocab() if "Ġ" in token and any(map(str.isdigit, token))]
 
 
 def test_a_tag_in_a_text_is_text(folder: Path) -> None:

@@ -70,7 +70,7 @@ def serve(
     """Serve a checkpoint: OpenAI's API, and a page to talk to it.
 
     GET / is the page; POST /v1/chat/completions and /v1/responses ask the agent with its searches; GET /v1/models,
-    /health, /metrics. The protocol is the checkpoint's own. With --engine, an SGLang or vLLM server generates.
+    /health, /metrics. The protocol is the checkpoint's own. With --engine, a server generates.
     """
     require_passages(index, "--url", url or [])
     require_engine(engine, served_as, {"--dtype": dtype, "--cache-memory": cache_memory})

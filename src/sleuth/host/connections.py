@@ -83,9 +83,12 @@ async def ask(
     params: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
     connect_seconds: float | None = None,
+    take: Callable[[bytes], bool] | None = None,
 ) -> Answer:
     """The answer to one request, whatever its status; `body` is sent as JSON. Redirects are not followed, and the
-    caller limits the time. Raises RequestFailedError, and ValueError for a URL or a body that cannot be sent.
+    caller limits the time. `take` is given each line of a successful answer as it comes, and closes the request by
+    returning True; the body is then empty. Raises RequestFailedError, and ValueError for a URL or a body that cannot be
+    sent.
 
     The requests of an event loop share its connections: one for each that is in flight. A request that is cancelled
     closes its own."""
@@ -105,7 +108,16 @@ async def ask(
             allow_redirects=False,
         ) as response:
             found = {name.lower(): text for name, text in response.headers.items()}
-            return Answer(response.status, found, await _body(response))
+            if take is None or response.status != HTTPStatus.OK:
+                return Answer(response.status, found, await _body(response))
+            most = ANSWER.bytes
+            async for line in response.content:
+                most -= len(line)
+                if most < 0:
+                    raise RequestFailedError(f"the answer is {ANSWER.exceeded()}")
+                if take(line):
+                    break
+            return Answer(response.status, found, b"")
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise UnreachableError(str(error) or type(error).__name__) from None
     except aiohttp.InvalidURL as error:

@@ -43,8 +43,8 @@ AT_ONCE = 1000
 
 
 def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of `vocabulary` tokens, tags included, from the passages and questions that are trained. Digits
-    are apart from letters."""
+    """A byte-level BPE of `vocabulary` tokens, tags included, from the passages and questions that are trained. No
+    token has both a space and a digit, so that texts may be split as GPT-2 does, which llama.cpp knows."""
     tags = (*SLEUTH.tags, QUESTION, PASSAGE)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -57,6 +57,7 @@ def make_reading_tokenizer(texts: ReadingTexts, vocabulary: int) -> PreTrainedTo
         show_progress=False,
     )
     tokenizer.train_from_iterator(_texts(texts), trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return with_tags(tokenizer, tags)
 
 

@@ -97,7 +97,7 @@ Scorer = Annotated[
 ]
 Engine = Annotated[
     str | None,
-    Option(metavar="URL", help="An SGLang or vLLM server that serves MODEL; its weights are not loaded here."),
+    Option(metavar="URL", help="A server of MODEL, which is not loaded here: SGLang, vLLM, llama.cpp, Ollama."),
 ]
 ServedAs = Annotated[
     str | None, Option(metavar="NAME", help="With --engine: the server's name for MODEL, if it differs.")

@@ -1,1 +1,1 @@
-"""Engines on servers (vLLM, SGLang): requests, discovery, capabilities, weight sync and its check."""
+"""Engines on servers (vLLM, SGLang, llama.cpp, Ollama): requests, discovery, capabilities, weight sync."""

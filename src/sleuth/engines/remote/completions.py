@@ -23,7 +23,8 @@ MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 class RawCompletion:
     """A server's answer: n `tokens` and their `logprobs`, None if they are not those of the sampling policy.
 
-    `finish_reason` is in the server's terms; `weights` is the label of the weights, None if it is not in the answer.
+    `finish_reason` is in the server's terms; `weights` is the label of the weights, None if it is not in the answer;
+    tokens that are `encoded` were made of the server's text.
     `RawCompletion(tokens=(5, 9), logprobs=(-0.1, -1.2), finish_reason="length")`.
     """
 
@@ -31,6 +32,7 @@ class RawCompletion:
     logprobs: tuple[float, ...] | None
     finish_reason: str
     weights: str | None = None
+    encoded: bool = False
 
 
 class Aborted(ValueError):  # noqa: N818
@@ -57,7 +59,7 @@ def sampling_parameters(sampling: Sampling, eos_ids: Collection[int]) -> Body:
 
 def make_raw_completion(
     tokens: Sequence[Any],
-    logprobs: Sequence[Any],
+    logprobs: Sequence[Any] | None,
     sampling: Sampling,
     *,
     scaled: bool,
@@ -69,7 +71,7 @@ def make_raw_completion(
     if not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
         raise ValueError("invalid token ids")
     values = None
-    if scaled or sampling.temperature in (0.0, 1.0):
+    if logprobs is not None and (scaled or sampling.temperature in (0.0, 1.0)):
         values = tuple(map(float, logprobs))
         if len(values) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens with {len(values)} log-probabilities")
@@ -90,6 +92,7 @@ def read_completion(
     """The completion of the sampled ids: text and stop are derived from the ids, ignoring the server's own text and
     stop. Tokens after a stop are dropped (speculative decoding leaves some). Raises ValueError if nothing ends it.
     """
+    limit = len(raw.tokens) if raw.encoded else limit
     tokens = np.array(raw.tokens[:limit], dtype=np.int64)
     logprobs = np.zeros(len(tokens)) if raw.logprobs is None else np.array(raw.logprobs[:limit])
     request = Request(prompt, sampling, limit=limit, tokenizer=tokenizer)

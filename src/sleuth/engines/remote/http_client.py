@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -68,6 +69,16 @@ class HttpClient:
     ) -> Any:
         """The JSON of the answer or None, as for `get`. Raises HttpClientError."""
         return await self._request("POST", path, seconds, body=body, params=params)
+
+    async def stream(self, path: str, body: dict[str, Any], take: Callable[[dict[str, Any]], bool]) -> None:
+        """Gives `take` the JSON of each line of the answer, until it returns True, which closes the request. Raises
+        HttpClientError, and what `take` raises."""
+
+        def take_line(line: bytes) -> bool:
+            text = line.removeprefix(b"data:").strip()  # of server-sent events, among which are empty lines and pings
+            return text.startswith(b"{") and take(json.loads(text))
+
+        await self._request("POST", path, None, body=body, take=take_line)
 
     async def _request(self, method: str, path: str, seconds: float | None, **content: Any) -> Any:
         seconds = seconds or self._seconds

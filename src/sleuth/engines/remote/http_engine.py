@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Sequence
-from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.engines.remote.completions import MALFORMED, RawCompletion, read_completion
 from sleuth.engines.remote.http_client import HttpClient, HttpClientError, TimedOutError, UnavailableError
 from sleuth.engines.remote.server import Server
+from sleuth.engines.remote.streamed import LlamaCppPython, generate
 from sleuth.engines.sampling import max_new_tokens, whole_chunk
 from sleuth.types import Chunk, Completion, Sampling, SleuthError
 
@@ -38,7 +38,7 @@ class HttpEngine:
         self.tokenizer = tokenizer
         self.eos_ids = eos_ids
         self.context = context
-        self._semaphore = asyncio.Semaphore(requests_at_once)
+        self._semaphore = asyncio.Semaphore(1 if isinstance(server.api, LlamaCppPython) else requests_at_once)
         self._weights: str | None = None
         self._client = HttpClient(server.url, seconds=ANSWER_SECONDS)
 
@@ -59,22 +59,20 @@ class HttpEngine:
             raise self._error(str(error)) from None
 
     async def _request(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
-        api = self.server.api
-        answer = await self._post(api.path, api.body(tokens, sampling, limit=limit, eos_ids=self.eos_ids))
-        try:
-            raw = api.read(answer, sampling)
-        except MALFORMED as error:
-            raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
+        raw = await self._generate(tokens, sampling, limit)
         self._weights = self._weights or raw.weights
         if raw.weights != self._weights:
             raise self._error(f"its weights changed from {self._weights!r} to {raw.weights!r} meanwhile; ask again")
         return raw
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+    async def _generate(self, tokens: Sequence[int], sampling: Sampling, limit: int) -> RawCompletion:
         pauses = iter(PAUSES)
+        model = {"tokenizer": self.tokenizer, "eos_ids": self.eos_ids}
         while True:
             try:
-                return await self._client.post(path, body)
+                return await generate(self.server.api, self._client, tokens, sampling, limit=limit, **model)
+            except MALFORMED as error:
+                raise self._error(f"an answer that cannot be used ({type(error).__name__}: {error})") from None
             except UnavailableError as error:
                 pause = next(pauses, None)
                 if pause is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +21,7 @@ from sleuth.engines.remote.http_client import (
     TimedOutError,
 )
 from sleuth.engines.remote.sglang import Sglang
+from sleuth.engines.remote.streamed import LlamaCppPython, LlamaServer, Ollama, Streamed, generate
 from sleuth.engines.remote.vllm import Vllm
 from sleuth.render import encode
 from sleuth.types import Sampling, SleuthError
@@ -34,7 +36,14 @@ MIN_LOGPROB_GAP = 0.02  # nats: below this, log-probabilities before and after t
 
 LEFT = (("/is_sleeping", "asleep", "/wake_up"), ("/is_paused", "paused", "/resume"))
 """Where vLLM tells that it waits, in a word, and what ends that."""
-APIS: dict[str, type[Sglang | Vllm]] = {"SGLang": Sglang, "vLLM": Vllm}
+Kind = Literal["SGLang", "vLLM", "llama.cpp", "llama-cpp-python", "Ollama"]
+APIS: dict[Kind, type[Sglang | Vllm]] = {"SGLang": Sglang, "vLLM": Vllm}
+STREAMED: dict[Kind, type[Streamed]] = {"llama.cpp": LlamaServer, "llama-cpp-python": LlamaCppPython, "Ollama": Ollama}
+"""The APIs by kind of server; weights are loaded only into the first."""
+OWNERS: dict[str, Kind] = {"llamacpp": "llama.cpp", "me": "llama-cpp-python", "vllm": "vLLM"}
+"""Kinds of servers by the `owned_by` of their models."""
+EXPORTED = re.compile(r"(.+?)(-(f32|f16|bf16))?(\.gguf|:latest)?")
+"""A file that `sleuth export` wrote, or a model of Ollama's made of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +56,15 @@ class Server:
     """
 
     url: str
-    kind: Literal["SGLang", "vLLM"]
+    kind: Kind
     version: str | None
     model: str
     context: int | None
 
     @property
-    def api(self) -> Sglang | Vllm:
+    def api(self) -> Sglang | Vllm | Streamed:
         """What is sent to it, and how its answers are read."""
-        return APIS[self.kind](self.model)
+        return (APIS | STREAMED)[self.kind](self.model)
 
     @property
     def name(self) -> str:
@@ -182,8 +191,8 @@ class _Probe:
 
     def __init__(self, url: str, tokenizer: PreTrainedTokenizerFast, eos_ids: Collection[int], option: str) -> None:
         self._client = HttpClient(_base(url), seconds=PROBE_SECONDS)
+        self._model: dict[str, Any] = {"tokenizer": tokenizer, "eos_ids": eos_ids}
         self._prompt = encode(tokenizer, PROBE_TEXT)
-        self._eos_ids = eos_ids
         self._option = option
 
     async def find(self, checkpoint: str | None, served_as: str | None) -> tuple[Server, list[str], RawCompletion]:
@@ -195,10 +204,13 @@ class _Probe:
                 "neither SGLang's /model_info nor vLLM's /v1/models is there; name the URL of such a server"
             )
         card, notes = self._matching_card(cards or [{}], info, checkpoint, served_as)
-        kind = "SGLang" if "model_path" in info else "vLLM"
-        details = await self._get(APIS[kind].details)
-        version = details.get("version")
-        longest = (card.get("max_model_len"), details.get("max_req_input_len"))  # SGLang's: 6 less than its context
+        kind: Kind | None = "SGLang" if "model_path" in info else OWNERS.get(str(card.get("owned_by")))
+        if kind is None:
+            kind = "Ollama" if "version" in await self._get(Ollama.details) else "vLLM"
+        details = await self._get((APIS | STREAMED)[kind].details)
+        version = details.get("version") or details.get("build_info") or (details.get("info") or {}).get("version")
+        card |= card.get("meta") or {}  # llama.cpp's
+        longest = (card.get("max_model_len"), card.get("n_ctx"), details.get("max_req_input_len"))  # SGLang's: 6 less
         server = Server(
             url=self._client.url,
             kind=kind,
@@ -213,6 +225,9 @@ class _Probe:
                     f"with POST {remedy}, or train with it, which does"
                 )
         await self._check_vocabulary(server)
+        if isinstance(server.api, Streamed) and server.api.by_text:
+            note = "takes and returns text, which is split into tokens again: they may be others than were sampled, and"
+            notes.append(f"{kind} {note} the name of a tag in a passage is the tag")
         return server, notes, await self._generate(server.api, temperature=0.0)
 
     async def discover(self) -> DiscoveredServer:
@@ -220,6 +235,8 @@ class _Probe:
         are equal if before temperature, and nearly 0 if after."""
         server, _, greedy = await self.find(None, None)
         api = server.api
+        if isinstance(api, Streamed):
+            raise self._error(f"{server.name} evaluates and serves; it takes no weights: train with SGLang or vLLM")
         cool = await self._generate(replace(api, scaled=True), temperature=LOW_TEMPERATURE)
         plain = tempered = 0.0
         pairs = zip(greedy.tokens, cool.tokens, greedy.logprobs or (), cool.logprobs or (), strict=False)
@@ -258,19 +275,19 @@ class _Probe:
 
     async def _check_vocabulary(self, server: Server) -> None:
         """Compares the server's tokens of a text with the checkpoint's, if it has `/tokenize`."""
-        body = {"model": server.model, "prompt": PROBE_TEXT, "add_special_tokens": False}
-        theirs = (await self._ask(self._client.post("/tokenize", body))).get("tokens")
+        path, key = (isinstance(server.api, Streamed) and server.api.tokenizes) or ("/tokenize", "prompt")
+        body = {"model": server.model, key: PROBE_TEXT, "add_special_tokens": False}
+        theirs = (await self._ask(self._client.post(path, body))).get("tokens")
         if isinstance(theirs, list) and theirs != self._prompt:
             raise self._error(
                 f"its tokenizer is not the checkpoint's: {PROBE_TEXT.strip()!r} is {str(theirs)[:60]} there and "
                 f"{str(self._prompt)[:60]} here; serve the checkpoint with its own tokenizer"
             )
 
-    async def _generate(self, api: Sglang | Vllm, *, temperature: float) -> RawCompletion:
+    async def _generate(self, api: Sglang | Vllm | Streamed, *, temperature: float) -> RawCompletion:
         sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=temperature)
-        body = api.body(self._prompt, sampling, limit=PROBE_TOKENS, eos_ids=self._eos_ids)
         try:
-            return api.read(await self._client.post(api.path, body), sampling)
+            return await generate(api, self._client, self._prompt, sampling, limit=PROBE_TOKENS, **self._model)
         except HttpClientError as error:
             raise self._error(f"{api.path} {error}") from None
         except MALFORMED as error:
@@ -314,7 +331,9 @@ def _names(card: dict[str, Any], info: dict[str, Any]) -> list[str]:
 
 
 def _same_model(name: str, checkpoint: str) -> bool:
-    """Compares local folders as such; folders of another machine and hub ids by the last part of the name."""
-    if Path(name).exists() and Path(checkpoint).exists():
+    """Compares local folders as such; folders of other machines, hub ids and exported files by the last part."""
+    if Path(name).is_dir() and Path(checkpoint).exists():
         return Path(name).samefile(checkpoint)
-    return Path(name).name == Path(checkpoint).name
+    folder, exported = Path(checkpoint).resolve(), EXPORTED.fullmatch(Path(name).name)
+    names = {folder.name, f"{folder.parent.parent.name}-{folder.name}"}
+    return Path(name).name == folder.name or (exported is not None and exported[1] in names)
