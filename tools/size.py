@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_424,
     "cli": 4_554,
     "convert": 1_227,
-    "data": 2_335,
+    "data": 2_491,
     "dialect.py": 251,
     "engines": 4_928,
     "episodes": 2_189,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_675,
     "render.py": 393,
     "report": 2_623,
-    "retrieval": 2_594,
+    "retrieval": 2_783,
     "rollout.py": 241,
     "runs": 3_425,
     "search": 2_819,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 347
+FILES = 348
 OTHER_LINES = 2_300
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
