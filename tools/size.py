@@ -20,7 +20,7 @@ ROOMS = {
     "cite": 3_424,
     "cli": 5_217,
     "convert": 1_234,
-    "data": 2_494,
+    "data": 2_650,
     "dialect.py": 252,
     "engines": 5_119,
     "episodes": 2_189,
@@ -37,7 +37,7 @@ ROOMS = {
     "recipe": 3_721,
     "render.py": 393,
     "report": 2_662,
-    "retrieval": 2_594,
+    "retrieval": 2_783,
     "rollout.py": 241,
     "runs": 3_434,
     "search": 2_847,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 360
+FILES = 361
 OTHER_LINES = 2_451
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

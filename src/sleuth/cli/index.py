@@ -38,7 +38,7 @@ def index(
         Argument(
             metavar="CORPUS",
             help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), BEIR's folder, a folder of texts (.txt, "
-            ".md, .html, .pdf), or hf://OWNER/NAME/FILE.",
+            ".md, .html, .pdf, .docx, .pptx), or hf://OWNER/NAME/FILE.",
         ),
     ],
     folder: Annotated[Path, Argument(metavar="DIR", help="The index; an existing one is replaced.")],

@@ -13,6 +13,7 @@ from sleuth.data.layouts import QUESTIONS, TEXTS, first_column, question_layouts
 from sleuth.data.pages import Page, pages_and_rows
 from sleuth.data.questions import MAX_PROBLEMS, first_problems, normalised_question
 from sleuth.data.rows import checked_text
+from sleuth.host.threads import to_stderr
 from sleuth.types import SleuthError, Task
 
 TEST_SHARE, MOST_TEST_ROWS = 0.1, 500
@@ -45,7 +46,7 @@ def read_texts(path: Path, names: Mapping[str, str]) -> list[dict[str, str]]:
     problems: list[str] = []
     ids: set[str] = set()
     found = 0
-    for where, name, one in pages_and_rows(path, names):
+    for where, name, one in pages_and_rows(path, names, to_stderr):
         found += 1
         try:
             row = _text_row(one, where, name)

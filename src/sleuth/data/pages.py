@@ -1,37 +1,54 @@
-"""Texts of files that people write: plain text, markdown, HTML and PDF, and how they are split into passages.
+"""Texts of files that people write, and how they are split into passages: plain text, markdown, HTML, PDF, Word, slides
+and, in a folder, tables.
 
 Nothing in a file is executed, followed or downloaded: a page is its text. The extra `documents` has the libraries.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
+import resource
+import select
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from sleuth.data.hub import local_file
-from sleuth.data.layouts import renamed
+from sleuth.data.layouts import TEXTS, first_column, renamed
 from sleuth.data.parquet_worker import limit
 from sleuth.data.rows import FORMATS, Row, rows_and_faults
+from sleuth.host.escapes import one_line
 from sleuth.host.variables import ROW
 from sleuth.types import SleuthError
 
-PAGES = (".txt", ".md", ".html", ".htm", ".pdf")
+NUMBERED = (".pdf", ".pptx")
+"""Files that have pages."""
+PAGES = (".txt", ".md", ".html", ".htm", ".docx", *NUMBERED)
 KINDS = (*PAGES, *FORMATS)
+TABLES = (".csv", ".tsv")
 MAX_DEPTH = 16
 """Folders within folders that are read."""
 MAX_PDF_PAGES = 10_000
 MAX_TAGS = 1_000_000
+NEEDS = {".pdf": "pypdf", ".html": "bs4", ".htm": "bs4", ".docx": "docx", ".pptx": "pptx"}
+"""The package that reads a kind of file."""
+OLD_OFFICE = b"\xd0\xcf\x11\xe0"
+"""What a Word file or slides begin with if they have a password, or are older than 2007."""
 FEW = 5_000
 """Tags that any arrangement leaves readable within seconds; pages with more are read by a process with limits."""
 SECONDS, BYTES_PER_SECOND, MEMORY = 20, 100_000, 24
 """What reading a page may take: seconds, and one more for so many bytes; and times the bound of a row."""
+READ_BY_ONE = 200
+"""Files that one process reads, so that none has the memory of thousands."""
 SEARCHED_PARENTS = 32
 """Tags around a text among which its paragraph is looked for, so that no nesting makes reading slow."""
 BLOCKS = ("p", "div", "li", "td", "th", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article", "blockquote", "pre")
@@ -44,36 +61,84 @@ LONG_WORD = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The text of a file: `Page(title="Ada Voss", text="Ada Voss was born in Tarn.")`; without a title of its own, the
-    file's name is its title."""
+    """The text of a file: `Page(title="Ada Voss", parts=("Ada Voss was born in Tarn.",))`; without a title of its own,
+    the file's name is its title. The parts are its pages, empty ones too, if they are `numbered`; else there is one."""
 
     title: str
-    text: str
+    parts: tuple[str, ...]
+    numbered: bool = False
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(part for part in self.parts if part)
 
 
-def files_below(folder: Path) -> list[Path]:
-    """The pages and files of rows of a folder and the folders in it, in the order of their paths. Hidden files and
-    links are left out. Raises SleuthError for a folder without any, and for one that is too deep."""
-    found = sorted(_walk(folder, MAX_DEPTH))
-    if not found:
-        raise SleuthError(f"{folder}: nothing to read in this folder: no file in it ends in {', '.join(KINDS)}")
-    return found
+def files_below(folder: Path, but: Path | None = None, depth: int = MAX_DEPTH) -> Iterator[tuple[Path, str]]:
+    """(file, why it is left out) of a folder and the folders in it, in the order of their paths; "" if it is read.
+    Hidden files and the folder `but` are passed over, and links are not followed."""
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        yield folder, f"cannot be read: {error.strerror or error}"
+        return
+    for entry in entries:
+        path = folder / entry.name
+        if entry.name.startswith(".") or path == but:
+            continue
+        if entry.is_symlink():
+            yield path, "a link, which is not followed"
+        elif entry.is_dir():
+            deep = f"more than {MAX_DEPTH} folders within folders"
+            yield from files_below(path, but, depth - 1) if depth > 1 else [(path, deep)]
+        elif not entry.is_file():
+            yield path, "no ordinary file"
+        else:
+            yield path, "" if entry.name.lower().endswith(KINDS) else "no kind of document that is read"
 
 
-def pages_and_rows(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
+def pages_and_rows(
+    path: Path, names: Mapping[str, str], leave_out: Callable[[str], None] = lambda line: None
+) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
     """(place, name, what is there) for each page and each row of a file, local or on the hub, or of a folder. The name
-    of a page is its path in the folder, and of a row what its id begins with. `names` adds names of columns."""
+    of a page is its path in the folder, and of a row what its id begins with. `names` adds names of columns. A file of
+    a folder that is not read whole is left out, with a line."""
     if not path.is_dir():
         yield from _of_file(local_file(path), name_as_text(path.name), "", names)
         return
-    for file in files_below(path):
+    files = list(files_below(path))
+    if all(reason for _, reason in files):
+        raise SleuthError(f"{path}: nothing to read in this folder: no file in it ends in {', '.join(KINDS)}")
+    for file, reason in files:
         name = name_as_text(file.relative_to(path).as_posix())
-        yield from _of_file(file, name, f"{name}:", names)
+        try:
+            if reason:
+                raise SleuthError(f"{file}: {reason}")
+            whole = [(where, f"{name}:", found) for where, found in document(file, names)]
+        except SleuthError as error:
+            leave_out(f"left out: {error.args[0]}")
+            continue
+        yield from ((where, name if isinstance(found, Page) else prefix, found) for where, prefix, found in whole)
+
+
+def document(file: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Page | Row]]:
+    """(place, what is there) of one file of a folder: its page, or its rows. A row of a table without a column of texts
+    becomes the text `town: Tarn; people: 300`. Raises SleuthError where it cannot be read."""
+    plain = False
+    for at, (where, _, found) in enumerate(_of_file(file, file.name, "", names)):
+        if isinstance(found, SleuthError):
+            raise found
+        if not isinstance(found, Page) and file.name.lower().endswith(TABLES):
+            plain = plain or (at == 0 and first_column(found, TEXTS) is None)
+            cells = (f"{name}: {', '.join(cell) if isinstance(cell, list) else cell}" for name, cell in found.items())
+            found = {"text": "; ".join(cells)} if plain else found
+        yield where, found
 
 
 def name_as_text(name: str) -> str:
-    """The name of a file with its bytes that are no UTF-8 escaped, for ids are text: `caf\\xe9.txt`."""
-    return os.fsencode(name).decode(errors="backslashreplace")
+    """The name of a file with escapes for bytes that are no UTF-8 and for control characters, as ids are shown:
+    `caf\\xe9.txt`."""
+    return one_line(os.fsencode(name).decode(errors="backslashreplace"))
 
 
 def is_of_pages(path: Path) -> bool:
@@ -83,6 +148,7 @@ def is_of_pages(path: Path) -> bool:
 
 def read_page(file: Path) -> Page:
     """The text of one file. Raises SleuthError with the file's name if it cannot be read, or has no text."""
+    kind = file.suffix.lower()
     if not file.is_file():
         raise SleuthError(f"{file}: no such file")
     try:
@@ -91,60 +157,96 @@ def read_page(file: Path) -> Page:
         content = file.read_bytes()
     except OSError as error:
         raise SleuthError(f"{file}: cannot be read: {error.strerror or error}") from None
-    try:
-        is_hard = file.suffix.lower() == ".pdf" or (
-            READERS.get(file.suffix.lower()) is _html and content.count(b"<") > FEW
-        )
-        title, text = (_read_apart if is_hard else _read)(content, file)
-    except ImportError as error:
-        raise SleuthError(f'{file}: needs the package {error.name}: pip install "sleuth[documents]"') from None
-    text = "\n".join(" ".join(line.split()) for line in text.splitlines())
-    text = re.sub(r"\n{3,}", "\n\n", text).strip()
-    if not text:
-        reason = "; a scan has pictures of it, and needs OCR first" if file.suffix.lower() == ".pdf" else ""
-        raise SleuthError(f"{file}: has no text{reason}")
-    if len(text) > ROW.bytes:
+    if kind in NEEDS and find_spec(NEEDS[kind]) is None:
+        raise SleuthError(f'{file}: needs the package {NEEDS[kind]}: pip install "sleuth[documents]"')
+    is_hard = kind in (".docx", *NUMBERED) or (READERS.get(kind) is _html and content.count(b"<") > FEW)
+    title, parts = _APART.read(file, len(content)) if is_hard else _read(content, file)
+    parts = [
+        re.sub(r"\n{3,}", "\n\n", "\n".join(" ".join(x.split()) for x in part.splitlines())).strip() for part in parts
+    ]
+    if not any(parts):
+        raise SleuthError(f"{file}: has no text{': a scan? it needs OCR first' if kind == '.pdf' else ''}")
+    if sum(map(len, parts)) > ROW.bytes:
         raise SleuthError(f"{file}: its text is {ROW.exceeded()}")
-    return Page(title=" ".join(title.split()) or name_as_text(file.stem), text=text)
+    return Page(title=" ".join(title.split()) or name_as_text(file.stem), parts=tuple(parts), numbered=kind in NUMBERED)
 
 
-def _read(content: bytes, file: Path) -> tuple[str, str]:
-    """(title, text), as of each of `READERS`."""
+def _read(content: bytes, file: Path) -> tuple[str, list[str]]:
+    """(title, parts), as of each of `READERS`."""
     return READERS.get(file.suffix.lower(), _plain)(content, file)
 
 
-def _read_apart(content: bytes, file: Path) -> tuple[str, str]:
-    """`_read` by a process with limits: a few kilobytes of PDF or of unclosed tags can take the libraries hours."""
-    seconds = SECONDS + len(content) // BYTES_PER_SECOND
-    if file.suffix.lower() == ".pdf":
-        import pypdf  # noqa: F401  # pyright: ignore[reportMissingImports]
-    else:
-        import bs4  # noqa: F401  # pyright: ignore[reportMissingImports]
-    command = [sys.executable, "-P", "-m", "sleuth.data.pages", str(file), str(seconds)]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * seconds, check=False)
-        answer = json.loads(done.stdout or "null")
-    except (subprocess.TimeoutExpired, ValueError):
-        answer = None
-    if answer is None:
-        bound = f"more than {seconds} s or {MEMORY * ROW.megabytes:,} MB"
-        raise SleuthError(f"{file}: reading its text takes {bound}; split it, or convert it to plain text")
-    if isinstance(answer, str):
-        raise SleuthError(answer)
-    title, text = answer
-    return title, text
+class _Apart:
+    """Reads pages by a process with limits: a few kilobytes of PDF or of unclosed tags can take the libraries hours."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._left = 0
+        atexit.register(self.close)
+
+    def read(self, file: Path, size: int) -> tuple[str, list[str]]:
+        """See `_read`. Raises SleuthError for what is wrong with the file, and if the limits end the process."""
+        seconds = SECONDS + size // BYTES_PER_SECOND
+        answer = self._ask(file, seconds)
+        if answer is None:
+            bound = f"more than {seconds} s or {MEMORY * ROW.megabytes:,} MB"
+            raise SleuthError(f"{file}: reading its text takes {bound}; split it, or convert it to plain text")
+        if isinstance(answer, str):
+            raise SleuthError(answer)
+        return answer[0], answer[1]
+
+    def _ask(self, file: Path, seconds: int) -> Any:
+        """The answer in JSON; None if there is none in time."""
+        if not self._left:
+            self.close()
+        if self._process is None:
+            command = [sys.executable, "-P", "-m", "sleuth.data.pages"]
+            pipe, self._left = subprocess.PIPE, READ_BY_ONE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        self._left -= 1
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps([str(file), seconds]).encode() + b"\n")
+            self._process.stdin.flush()
+            if select.select([self._process.stdout], [], [], 2 * seconds)[0]:
+                return json.loads(self._process.stdout.readline())
+        except (OSError, ValueError):  # it has ended
+            pass
+        except BaseException:  # Ctrl-C: its answer would be taken for the next file's
+            self.close()
+            raise
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+_APART = _Apart()
 
 
 def main() -> None:
-    """Prints the title and the text of the file that the first argument names, in JSON, or what is wrong with it."""
-    file = Path(sys.argv[1])
-    limit(MEMORY * ROW.bytes, int(sys.argv[2]))
-    try:
-        title, text = _read(file.read_bytes(), file)
-        answer = f"{file}: its text is {ROW.exceeded()}" if len(text) > ROW.bytes else [title, text]
-    except SleuthError as error:
-        answer = str(error)
-    print(json.dumps(answer))
+    """Answers a line `[file, seconds]` with the title and the parts of the file, or what is wrong with it, in JSON."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # the libraries may print
+    limit(MEMORY * ROW.bytes, None)
+    for line in sys.stdin:
+        name, seconds = json.loads(line)
+        file, used = Path(name), resource.getrusage(resource.RUSAGE_SELF)
+        most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        try:
+            title, parts = _read(file.read_bytes(), file)
+            answer = f"{file}: its text is {ROW.exceeded()}" if sum(map(len, parts)) > ROW.bytes else [title, parts]
+        except SleuthError as error:
+            answer = str(error)
+        except OSError as error:
+            answer = f"{file}: cannot be read: {error.strerror or error}"
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
@@ -163,20 +265,6 @@ def split_text(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:
         yield " ".join(piece)
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if not depth:
-        raise SleuthError(f"{folder}: more than {MAX_DEPTH} folders within folders; name the one that holds the texts")
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = folder / entry.name
-            if entry.name.startswith(".") or entry.is_symlink():
-                continue
-            if entry.is_dir():
-                yield from _walk(path, depth - 1)
-            elif entry.is_file() and entry.name.lower().endswith(KINDS):
-                yield path
-
-
 def _of_file(
     file: Path, name: str, prefix: str, names: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Page | Row | SleuthError]]:
@@ -191,21 +279,21 @@ def _of_file(
         yield str(file), name, error
 
 
-def _plain(content: bytes, file: Path) -> tuple[str, str]:
+def _plain(content: bytes, file: Path) -> tuple[str, list[str]]:
     try:
-        return "", content.decode("utf-8-sig")
+        return "", [content.decode("utf-8-sig")]
     except UnicodeDecodeError:
         raise SleuthError(f"{file}: not UTF-8 text") from None
 
 
-def _markdown(content: bytes, file: Path) -> tuple[str, str]:
+def _markdown(content: bytes, file: Path) -> tuple[str, list[str]]:
     """The first heading is the title; the marks of markdown stay."""
-    _, text = _plain(content, file)
+    _, [text] = _plain(content, file)
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
-    return (heading[1].strip("# ") if heading else ""), text
+    return (heading[1].strip("# ") if heading else ""), [text]
 
 
-def _html(content: bytes, file: Path) -> tuple[str, str]:
+def _html(content: bytes, file: Path) -> tuple[str, list[str]]:
     """What a reader sees, without scripts and styles, a paragraph for each block."""
     from bs4 import BeautifulSoup  # pyright: ignore[reportMissingImports]
     from bs4.element import NavigableString  # pyright: ignore[reportMissingImports]
@@ -224,34 +312,100 @@ def _html(content: bytes, file: Path) -> tuple[str, str]:
         same = "\n" if getattr(text.previous_element, "name", None) == "br" else ""
         parts += [same if block is before else "\n\n", str(text)]
         before = block
-    return title, "".join(parts)
+    return title, ["".join(parts)]
 
 
-def _pdf(content: bytes, file: Path) -> tuple[str, str]:
+def _pdf(content: bytes, file: Path) -> tuple[str, list[str]]:
     """The text of each page."""
     import logging
-    from io import BytesIO
 
     import pypdf  # pyright: ignore[reportMissingImports]
-    from pypdf.errors import PyPdfError  # pyright: ignore[reportMissingImports]
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it prints a line for each flaw that it mends
-    try:
-        document = pypdf.PdfReader(BytesIO(content))
-        if document.is_encrypted and not document.decrypt(""):
-            raise SleuthError(f"{file}: has a password; save a copy without one")
-        if len(document.pages) > MAX_PDF_PAGES:
-            raise SleuthError(f"{file}: has {len(document.pages):,} pages, more than {MAX_PDF_PAGES:,}; split it")
-        title = document.metadata.title if document.metadata is not None else None
-        return title if isinstance(title, str) else "", "\n\n".join(page.extract_text() for page in document.pages)
-    except SleuthError:
-        raise
-    except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise SleuthError(f"{file}: a damaged PDF, or no PDF ({reason})") from None
+    document = pypdf.PdfReader(BytesIO(content))
+    if document.is_encrypted and not document.decrypt(""):
+        raise SleuthError(f"{file}: has a password; save a copy without one")
+    if len(document.pages) > MAX_PDF_PAGES:
+        raise SleuthError(f"{file}: has {len(document.pages):,} pages, more than {MAX_PDF_PAGES:,}; split it")
+    title = document.metadata.title if document.metadata is not None else None
+    return title if isinstance(title, str) else "", [page.extract_text() for page in document.pages]
 
 
-READERS = {".pdf": _pdf, ".html": _html, ".htm": _html, ".md": _markdown}
+def _docx(content: bytes, file: Path) -> tuple[str, list[str]]:
+    """Paragraphs and tables in their order; the first heading is the title."""
+    import docx  # pyright: ignore[reportMissingImports]
+
+    _require_small(content, file)
+    document: Any = docx.Document(BytesIO(content))
+    title, parts = "", []
+    for block in document.iter_inner_content():
+        if hasattr(block, "rows"):
+            parts += [" | ".join(dict.fromkeys(cell.text for cell in row.cells)) for row in block.rows]
+            continue
+        parts.append(block.text)
+        if not title and str(block.style.name).startswith(("Title", "Heading")):
+            title = block.text
+    return title or document.core_properties.title or "", ["\n\n".join(parts)]
+
+
+def _pptx(content: bytes, file: Path) -> tuple[str, list[str]]:
+    """The texts, tables and notes of each slide; the title is that of the first that has one."""
+    import pptx  # pyright: ignore[reportMissingImports]
+
+    def texts(shapes: Any) -> Iterator[str]:
+        for shape in shapes:
+            if hasattr(shape, "shapes"):  # a group
+                yield from texts(shape.shapes)
+            elif shape.has_text_frame:
+                yield shape.text_frame.text
+            elif shape.has_table:
+                yield from (" | ".join(cell.text for cell in row.cells) for row in shape.table.rows)
+
+    _require_small(content, file)
+    title, parts = "", []
+    for slide in pptx.Presentation(BytesIO(content)).slides:
+        title = title or (slide.shapes.title.text_frame.text if slide.shapes.title is not None else "")
+        notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
+        parts.append("\n\n".join([*texts(slide.shapes), notes.text if notes is not None else ""]))
+    return title, parts
+
+
+def _require_small(content: bytes, file: Path) -> None:
+    """Raises SleuthError for a file that unpacks to much more than text and pictures."""
+    from zipfile import ZipFile
+
+    if content.startswith(OLD_OFFICE):
+        raise SleuthError(f"{file}: has a password, or is of before 2007; save it anew, without a password")
+    with ZipFile(BytesIO(content)) as packed:
+        if sum(one.file_size for one in packed.infolist()) > ROW.bytes + len(content):  # pictures do not shrink
+            raise SleuthError(f"{file}: unpacked it is {ROW.exceeded()}")
+
+
+def _whole(read: Callable[[bytes, Path], tuple[str, list[str]]]) -> Callable[[bytes, Path], tuple[str, list[str]]]:
+    """A reader that raises SleuthError for whatever its library raises: none says what a damaged file may raise."""
+
+    def checked(content: bytes, file: Path) -> tuple[str, list[str]]:
+        try:
+            return read(content, file)
+        except SleuthError:
+            raise
+        except MemoryError:
+            os._exit(1)  # the limit of `_Apart`, which says so
+        except Exception as error:
+            kind, reason = file.suffix.lower()[1:], " ".join(str(error).split())[:120] or type(error).__name__
+            raise SleuthError(f"{file}: a damaged {kind}, or none ({reason})") from None
+
+    return checked
+
+
+READERS = {
+    ".pdf": _whole(_pdf),
+    ".docx": _whole(_docx),
+    ".pptx": _whole(_pptx),
+    ".html": _html,
+    ".htm": _html,
+    ".md": _markdown,
+}
 
 if __name__ == "__main__":
     main()

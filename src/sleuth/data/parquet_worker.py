@@ -61,12 +61,13 @@ def main() -> None:
         _stop(done, "damaged", " ".join(str(error).split())[:LONGEST])
 
 
-def limit(memory: int, seconds: int) -> None:
+def limit(memory: int, seconds: int | None) -> None:
     """From here on: so many bytes more, so many seconds of the processor, and no core file of what crashes."""
     with suppress(OSError, ValueError):  # no /proc: other systems do not bound addresses either
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

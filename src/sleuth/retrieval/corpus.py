@@ -17,6 +17,7 @@ from sleuth.data.pages import Page, pages_and_rows, split_text
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, checked_text, read_rows, text_of
 from sleuth.host.atomic import replacing_file
+from sleuth.host.threads import to_stderr
 from sleuth.types import Passage, SleuthError
 
 BEIR_CORPUS = "corpus.jsonl"
@@ -140,12 +141,11 @@ def write_corpus(
 def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passage | SleuthError]]:
     """(place, passage or error) of all of a file or a folder. A page is split, a row is one passage."""
     is_first = True
-    for where, name, found in pages_and_rows(path, names):
+    for where, name, found in pages_and_rows(path, names, to_stderr):
         if isinstance(found, SleuthError):
             yield where, found
         elif isinstance(found, Page):
-            for number, text in enumerate(split_text(found.text), start=1):
-                yield where, Passage(id=f"{name}#{number}", title=found.title, text=text)
+            yield from ((where, passage) for passage in page_passages(name, found))
         else:
             if is_first:
                 require_passage(found, where)
@@ -155,6 +155,13 @@ def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passa
                 yield where, replace(passage, id=name + passage.id)
             except SleuthError as error:
                 yield where, error
+
+
+def page_passages(name: str, page: Page) -> Iterator[Passage]:
+    """The passages of a page: `a.pdf#p12.3` is the third of page 12, and `a.txt#3` the third of a file without."""
+    for number, part in enumerate(page.parts, start=1):
+        for at, text in enumerate(split_text(part), start=1):
+            yield Passage(id=f"{name}#p{number}.{at}" if page.numbered else f"{name}#{at}", title=page.title, text=text)
 
 
 def corpus_hash(passages: Iterable[Passage]) -> str:
