@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,6 +75,7 @@ def ask(
     that it found nothing. A tiny model that ships reads, on this machine; --model and --engine name a larger one.
     """
     from sleuth.recipe.shipped import find_model
+    from sleuth.retrieval.folder import update_folder
 
     require_unset({"--page": (page and question is not None) or None}, "takes its questions there; leave QUESTION out")
     require_unset({"--json": (page and as_json) or None}, "prints answers, and --page shows them; leave one out")
@@ -87,60 +87,13 @@ def ask(
     name = find_reader(home) if model is None else find_model(model)
     require_inputs([name])
     listening = listen_here(port, PORT) if page else None
-    documents = update_documents(folder, home, quiet=quiet)
-    agent = open_agent(name, home / "index", {"documents": documents}, engine=engine, served_as=served_as)
+    documents = update_folder(folder, home, lambda line: print_notes([line])).documents
+    named = [name for name, document in documents.items() if document.passages]
+    agent = open_agent(name, home / "index", {"documents": named}, engine=engine, served_as=served_as)
     if listening is not None:
         serve_page(agent, listening)
     else:
         answer_all(agent, typed() if question is None else [question], as_json=as_json, name="question")
-
-
-def update_documents(folder: Path, home: Path, *, quiet: bool) -> list[str]:
-    """Brings corpus and index of a home up to date with its folder, says what it skipped and why, and returns the names
-    of the documents. Raises SleuthError for no folder, one without a text, and a home of another folder."""
-    from sleuth.data.pages import files_below, name_as_text, read_page, split_text
-    from sleuth.host.atomic import replacing_file
-    from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.corpus import contents_of, read_corpus
-    from sleuth.runs.progress import progress_bar
-    from sleuth.runs.progress import quiet as silence
-
-    if not folder.is_dir():
-        raise SleuthError(f"{folder}: no such folder")
-    record, corpus = home / "documents.json", home / "corpus.jsonl"
-    known = json.loads(record.read_bytes()) if record.is_file() else {}
-    if known and known["source"] != str(folder.resolve()):
-        raise SleuthError(f"{home}: is of {known['source']}; name another place with --run DIR")
-    files = {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files_below(folder)}
-    if known.get("files") != files:
-        home.mkdir(parents=True, exist_ok=True)
-        with (
-            silence(quiet),
-            progress_bar("documents") as progress,
-            replacing_file(corpus) as partial,
-            partial.open("w", encoding="utf-8") as lines,
-        ):
-            for number, file in enumerate(map(Path, files), start=1):
-                name = name_as_text(file.relative_to(folder).as_posix())
-                try:
-                    page = read_page(file)
-                except SleuthError as error:
-                    print_notes([f"skipped {error}"])
-                    continue
-                for at, text in enumerate(split_text(page.text), start=1):
-                    passage = Passage(id=f"{name}#{at}", title=page.title, text=text)
-                    lines.write(json.dumps({"id": passage.id, "contents": contents_of(passage)}) + "\n")
-                progress(number, len(files))
-        build_index(corpus, home / "index")
-        record.write_text(json.dumps({"source": str(folder.resolve()), "files": files}))
-    return sorted({place_of(passage.id)[0] for passage in read_corpus(corpus)})
-
-
-def place_of(name: str) -> tuple[str, int | None]:
-    """(file, page) of the passage with this id: `lakes/tarn.pdf#p12.3`; None for a file without pages."""
-    file, _, at = name.rpartition("#")
-    page, has_pages, _ = at.removeprefix("p").partition(".")
-    return file, int(page) if has_pages else None
 
 
 def find_reader(home: Path) -> str:
@@ -253,6 +206,7 @@ async def _events(agent: Agent, question: str, name: str) -> list[Event]:
 def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     """`question`, `answer` (null if there is none), and `stop`, `searches` and `citations` as in the chat API, the
     citations with the `file`, `page` and `text` of the sentence."""
+    from sleuth.retrieval.folder import place_of
     from sleuth.serve.answers import answer_details, require_end
     from sleuth.serve.conversation import Answered, Searched
 
@@ -291,6 +245,9 @@ def name_of(passage: Passage) -> str:
     """`lakes/tarn.pdf, page 12` of a document, or the title of another passage."""
     if "#" not in passage.id:
         return passage.title or passage.id
+
+    from sleuth.retrieval.folder import place_of
+
     file, page = place_of(passage.id)
     return f"{file}, page {page}" if page else file
 

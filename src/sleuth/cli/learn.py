@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sleuth.cli.ask import update_documents
 from sleuth.terminal.options import Overrides, Quiet
 from sleuth.terminal.tables import print_notes
 from sleuth.types import SleuthError
@@ -55,11 +54,12 @@ def learn(
     """
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
+    from sleuth.retrieval.folder import update_folder
 
     home = home or Path("runs") / folder.resolve().name
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
-    update_documents(folder, home, quiet=quiet)
+    update_folder(folder, home, lambda line: print_notes([line]))
     if teacher is None:
         print_notes([BY_RULE])
     questions(home, home / QUESTIONS, teacher=teacher)

@@ -56,9 +56,10 @@ def place_of(passage_id: str) -> tuple[str, int | None]:
 
 
 def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> FolderRecord:
-    """Brings the corpus, the record of files and the index in `home` up to date with the documents of `source`. A kill
-    leaves the old ones, or files of which the next call notices that they do not belong together and makes them anew.
-    Raises SleuthError for a home of another folder, and if there is nothing to read."""
+    """Brings the corpus, the record of files and the index in `home` up to date with the documents of `source`, and
+    says what is newly left out. A kill leaves the old ones, or files of which the next call notices that they do not
+    belong together and makes them anew. Raises SleuthError for a home of another folder, and if there is nothing to
+    read."""
     if not source.is_dir():
         raise SleuthError(f"{source}: no such folder")
     old = read_record(home) or FolderRecord(source=str(source.resolve()), documents={})
@@ -88,7 +89,7 @@ def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> Folde
     index = home / INDEX
     if not is_index(index) or read_card(index).corpus_sha256 != record.corpus_sha256:
         build_index(corpus, index)
-    for line in _left_out(documents):
+    for line in _left_out({name: one for name, one in documents.items() if old.documents.get(name) != one}):
         say(f"{source}: {line}")
     return record
 
