@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from sleuth.data import pages
+from sleuth.retrieval import folder
 from sleuth.retrieval.bm25 import Bm25
 from sleuth.retrieval.folder import place_of, update_folder
 from sleuth.types import SleuthError
@@ -96,3 +98,45 @@ def test_only_what_changed_is_read_again(source: Path, tmp_path: Path, monkeypat
 def test_places_are_read_from_ids() -> None:
     assert place_of("a/C#.pdf#p12.3") == ("a/C#.pdf", 12)
     assert place_of("a.txt#3") == ("a.txt", None)
+
+
+def test_a_file_beyond_the_bound_is_left_out_unread_whatever_its_kind(
+    source: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
+    for name in ("large.csv", "large.txt", "large.jsonl", "large.docx"):
+        with (source / name).open("wb") as file:
+            file.truncate(2_000_000_000)  # of holes, which take no disk
+    record = update_folder(source, tmp_path / "home", lambda line: None)
+    reasons = {name: one.skipped for name, one in record.documents.items() if name.startswith("large")}
+    assert len(reasons) == 4
+    assert all(reason.startswith("larger than 1 MB") for reason in reasons.values())
+
+
+def test_what_unpacks_to_much_more_and_what_has_a_password_are_left_out(source: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(source / "bomb.docx", "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("word/document.xml", bytes(200_000_000))
+    (source / "locked.docx").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(600))
+    record = update_folder(source, tmp_path / "home", lambda line: None)
+    assert record.documents["bomb.docx"].skipped
+    assert "password" in record.documents["locked.docx"].skipped
+    assert record.documents["e.md"].passages == 1
+
+
+@pytest.mark.parametrize("broken", ["write_text", "build_index"])
+def test_what_a_kill_leaves_is_noticed_and_made_anew(source: Path, tmp_path: Path, monkeypatch, broken: str) -> None:
+    home = tmp_path / "home"
+    update_folder(source, home, lambda line: None)
+    (source / "e.md").write_text("# Ferry\n\nThe ferry leaves at nine.")
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, broken, killed)
+        with pytest.raises(KeyboardInterrupt):
+            update_folder(source, home, lambda line: None)
+    update_folder(source, home, lambda line: None)
+    [[found]] = Bm25(home / "index").find(["ferry"], 1)
+    assert "nine" in found.text
+    assert "e.md#1" in ids(home)
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from sleuth.data.pages import PAGES, Page, document, files_below, name_as_text, split_text
+from sleuth.data.pages import Page, document, files_below, name_as_text, split_text
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.host.variables import ROW
 from sleuth.retrieval.bm25 import build_index
@@ -126,7 +126,7 @@ def _document(
     try:
         status = file.lstat()
         size, mtime = status.st_size, status.st_mtime_ns
-        if not reason and file.name.lower().endswith(PAGES) and size > ROW.bytes:
+        if not reason and size > ROW.bytes:  # of a table too, whose rows are held until all of them are read
             reason = ROW.exceeded()
         if reason:
             return DocumentRecord(size=size, mtime=mtime, skipped=reason), None
