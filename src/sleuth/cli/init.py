@@ -44,7 +44,7 @@ def init(
         Path | None,
         Option(
             metavar="FILE",
-            help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of .txt, .md, .html and .pdf, or "
+            help="Passages or texts: .jsonl, .parquet, .csv, .tsv, .json, a folder of documents, or "
             "hf://OWNER/NAME/FILE.",
         ),
     ] = None,
