@@ -209,7 +209,7 @@ def test_adapters_are_added_to_the_layers_that_words_reach(folder: Path, name: s
         ('stage.0.env.retriever="index"', "stage.0 (grpo): index: no index here; make one with `sleuth index"),
         ('stage.0.data.questions="gone.jsonl"', "gone.jsonl"),
         ('stage.0.env.prompt="gone.txt"', "gone.txt"),
-        ('stage.0.env.dialect="slouth"', "sleuth, search_r1"),
+        ('stage.0.env.dialect="slouth"', "sleuth, quoting, search_r1"),
         ('model="runs/nowhere/at/all"', "no such folder"),
         ("stage.0.context=129", "stage.0 (grpo): context = 129 is more than the 128 positions of the model"),
     ],

@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 252,
     "engines": 5_119,
     "episodes": 2_189,
-    "evaluation": 2_458,
+    "evaluation": 2_464,
     "family.py": 260,
     "host": 1_694,
     "judges": 1_836,

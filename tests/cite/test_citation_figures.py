@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from measured import Finished, citation_figures
 
 from sleuth.answers.failures import failure_mode
-from sleuth.evaluation.figures import question_value
+from sleuth.evaluation.figures import figure, question_value
 from sleuth.types import Evidence, Score, Segment, Task, Trajectory
 
 STORY = Trajectory(segments=(Segment(author="policy", tokens=(1, 2, 3), text="x"),))
@@ -74,3 +75,10 @@ def test_a_record_tells_the_same_of_itself_and_what_became_of_it() -> None:
     assert failure_mode(record | {"note": "malformed"}) == "malformed"
     assert question_value("missing", {"em": None}) == 1.0
     assert failure_mode({"em": None}) == "missing"
+
+
+@pytest.mark.parametrize("name", ["citation_f1", "valid_ids", "score/rubric"])
+def test_three_answers_that_are_all_alike_do_not_make_a_figure_certain(name: str) -> None:
+    measured = figure(name).interval([0.0, 0.0, 0.0], None)
+    assert (measured.value, measured.n) == (0.0, 3)
+    assert (measured.low, measured.high) == pytest.approx((0.0, 0.561), abs=0.001)  # Wilson's, of 0 of 3

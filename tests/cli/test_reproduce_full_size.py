@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from real_vllm import VLLM
-from small_models import counting_judge, random_policy
+from served_models import counting_judge, random_policy
 from verb import sleuth, write_rows
 
 from sleuth.cli.published_rows import write_published_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 from sleuth.cite.dialect import refines
 from sleuth.evaluation.figures import Figure, Record
-from sleuth.evaluation.intervals import Measured, bootstrap_f1, bootstrap_mean
+from sleuth.evaluation.intervals import Measured, bootstrap_f1, bootstrap_mean, bounded_mean
 from sleuth.types import Score, StepFigure, Task
 
 
@@ -56,7 +56,7 @@ def _share_of_results(outcome: str, record: Record) -> float:
 
 
 _share = partial(Figure, dialects=refines, alone=True, in_steps=True, entry=_entry)
-_mean = partial(_share, interval=bootstrap_mean)
+_mean = partial(_share, interval=bounded_mean)
 _of_results = partial(Figure, interval=bootstrap_mean, of=lambda record: bool(_refined(record)), over_sets=True)
 
 FIGURES = (
@@ -127,7 +127,7 @@ FIGURES = (
         used="files",
     ),
     _mean("padding", "Words without a citation", "Share of an answer's words that are in no cited claim."),
-    _mean("claims", "Claims", "Claims with a citation in an answer.", unit="claims"),
+    _share("claims", "Claims", "Claims with a citation in an answer.", unit="claims", interval=bootstrap_mean),
     _of_results(
         "refiner_abstained",
         "Results of which the refiner claims nothing",

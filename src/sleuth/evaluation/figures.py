@@ -277,7 +277,13 @@ FIGURES = (
         required=True,
     ),
     _mean(SCORE, "Score", "What the stage pays, where no answer is compared with golden ones.", unit="reward"),
-    _mean("score/*", "{0}, as paid", "A reward that is paid, or a part that its judge decides.", unit="reward"),
+    Figure(
+        "score/*",
+        "{0}, as paid",
+        "A reward that is paid, or a part that its judge decides.",
+        unit="reward",
+        interval=bounded_mean,
+    ),
     _mean("audit_score", "Score by the audit judge", "The same rewards by a judge that is not paid.", unit="reward"),
     _mean("audit_score/*", "{0}, by the audit judge", "Likewise, one of them or a part.", unit="reward"),
     _mean(
