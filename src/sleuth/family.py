@@ -220,6 +220,7 @@ CORE = Family(
         "Train": {
             "demo": "sleuth.cli.demo:demo",
             "init": "sleuth.cli.init:init",
+            "learn": "sleuth.cli.learn:learn",
             "recipes": "sleuth.cli.shipped:recipes",
             "train": "sleuth.cli.train:train",
             "sweep": "sleuth.cli.sweep:sweep",
@@ -247,7 +248,6 @@ CORE = Family(
         },
         "Use a model": {
             "ask": "sleuth.cli.ask:ask",
-            "learn": "sleuth.cli.learn:learn",
             "serve": "sleuth.cli.serve:serve",
             "merge": "sleuth.cli.convert:merge",
             "export": "sleuth.cli.convert:export",
