@@ -10,6 +10,7 @@ import pytest
 from verb import refusal, sleuth
 
 from sleuth.cli.learn import settings_of
+from sleuth.types import SleuthError
 
 PEOPLE = (
     "Ada Voss,Bo Lind,Cleo Marr,Dag Holt,Eva Stern,Finn Roth,Gro Dahl,Hal Brandt,Ida Falk,Jon Berg,Kai Lund,Lea Moss"
@@ -72,6 +73,8 @@ def test_a_recipe_for_a_folder_reads_the_home_that_it_is_given() -> None:
     ]
     of_card = settings_of(Path("folder_0.6b_single_gpu"), home)
     assert 'stage.3.data.questions="runs/papers/questions/test.jsonl"' in of_card
+    with pytest.raises(SleuthError, match="did you mean tiny/folder"):
+        settings_of(Path("tiny/foldr"), home)
 
 
 def test_too_few_documents_and_a_folder_that_is_not_there_are_a_line_each(tmp_path, monkeypatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,10 +92,10 @@ def learn(
 
 def settings_of(recipe: Path, home: Path) -> list[str]:
     """The overrides that put a home in the place of `runs/folder`."""
-    from sleuth.recipe.shipped import HOME, find_recipe
+    from sleuth.recipe import load_recipe
+    from sleuth.recipe.shipped import HOME
 
-    with find_recipe(recipe).open("rb") as file:
-        table = tomllib.load(file)
+    table = load_recipe(recipe).model_dump(mode="json", exclude={"resolved_from"})
     return [f"{key}={json.dumps(str(home / place))}" for key, place in _places(table, "", f"{HOME}/")]
 
 
