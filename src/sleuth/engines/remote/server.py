@@ -313,7 +313,7 @@ class _Probe:
         except (RefusedError, ServerFailedError):
             return {}
         except (HttpClientError, ValueError) as error:
-            raise self._error(f"{error}; start SGLang or vLLM there first") from None
+            raise self._error(f"{error}; start a server there first") from None
         return answer if isinstance(answer, dict) else {}
 
     def _error(self, problem: str) -> SleuthError:
