@@ -124,6 +124,22 @@ def test_questions_without_a_model_are_split_by_document_and_can_be_trained_on(c
     assert task.evidence.snippets
 
 
+def test_no_document_is_on_both_sides_after_the_corpus_has_grown(corpus: Path) -> None:
+    made(corpus, "--kinds", "form")
+    more = (
+        {"id": f"q{at}.txt#1", "contents": f'"Q"\nBo Lind sold the Mill of {town} in {1700 + at}.'}
+        for at, town in enumerate(TOWNS * 8)
+    )
+    corpus.write_text(corpus.read_text() + "".join(json.dumps(row) + "\n" for row in more))
+    made(corpus)
+    train, test = (
+        {json.loads(line)["document"] for line in (corpus.parent / f"out/{part}.jsonl").read_text().splitlines()}
+        for part in ("train", "test")
+    )
+    assert test
+    assert not train & test
+
+
 def test_a_command_that_was_killed_goes_on_and_ends_with_the_same_files(corpus: Path) -> None:
     made(corpus)
     out = corpus.parent / "out"

@@ -30,6 +30,7 @@ from sleuth.read.gates import WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.corpus import PASSAGES, corpus_file, read_corpus
+from sleuth.retrieval.folder import place_of
 from sleuth.retrieval.index_card import FILE_NAME, Index
 from sleuth.retrieval.open_index import open_index
 from sleuth.types import Passage, SleuthError
@@ -70,7 +71,8 @@ class Sources:
 
 def document_of(passage: Passage) -> str:
     """The document of a passage: its file (`guide.pdf#p12.3`), or else its title, or the passage itself."""
-    return passage.id.rpartition("#")[0] or passage.title or passage.id
+    file, _ = place_of(passage.id)
+    return file if file != passage.id else passage.title or file
 
 
 def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
@@ -134,6 +136,8 @@ def make_questions(
                 lines.write(json.dumps({"unit": unit, "rows": rows}, ensure_ascii=False) + "\n")
         progress(min(at + TOGETHER, len(sources.passages)), len(sources.passages))
     rows = [row for rows in _read_made(out / MADE).values() for row in rows]
+    for row in rows:  # a corpus that has grown may be split otherwise than when a row was made
+        row["part"] = sources.parts.get(row.get("document", ""), row["part"])
     card = _card(rows, sources, writer, off, held_out, seed)
     if not card["kept"]:
         reasons = Counter(f"{row['fell']}{row.get('reason', '')}" for row in rows)
