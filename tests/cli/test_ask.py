@@ -87,6 +87,8 @@ def test_a_file_that_cannot_be_read_is_a_line_and_the_rest_is_asked(folder: Path
     left_out = [line.split(": ")[2] for line in result.stderr.splitlines() if ": left out: " in line]
     assert left_out == ["old.txt", "settings.json", "torn.pdf"]
     assert "left out" not in sleuth("ask", folder, BORN).stderr  # it was said
+    (folder / "more.json").write_text("{}")
+    assert "left out" not in sleuth("ask", folder, BORN, "--quiet").stderr
 
 
 def test_the_home_of_another_folder_is_refused(folder: Path) -> None:

@@ -140,3 +140,13 @@ def test_what_a_kill_leaves_is_noticed_and_made_anew(source: Path, tmp_path: Pat
 
 def killed(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_home_that_holds_something_else_keeps_it(source: Path, tmp_path: Path) -> None:
+    world = tmp_path / "runs/docs"
+    world.mkdir(parents=True)
+    (world / "corpus.jsonl").write_text("kept")
+    with pytest.raises(SleuthError, match="has files that are not of a folder of documents"):
+        update_folder(source, world, lambda line: None)
+    assert (world / "corpus.jsonl").read_text() == "kept"
+    assert [file.name for file in world.iterdir()] == ["corpus.jsonl"]

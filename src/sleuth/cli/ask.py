@@ -87,7 +87,7 @@ def ask(
     name = find_reader(home) if model is None else find_model(model)
     require_inputs([name])
     listening = listen_here(port, PORT) if page else None
-    documents = update_folder(folder, home, lambda line: print_notes([line])).documents
+    documents = update_folder(folder, home, lambda line: print_notes([] if quiet else [line])).documents
     named = [name for name, document in documents.items() if document.passages]
     agent = open_agent(name, home / "index", {"documents": named}, engine=engine, served_as=served_as)
     if listening is not None:

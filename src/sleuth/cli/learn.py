@@ -58,7 +58,7 @@ def learn(
     home = home or Path("runs") / folder.resolve().name
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
-    update_folder(folder, home, lambda line: print_notes([line]))
+    update_folder(folder, home, lambda line: print_notes([] if quiet else [line]))
     if teacher is None:
         print_notes([BY_RULE])
     questions(home, home / QUESTIONS, teacher=teacher)

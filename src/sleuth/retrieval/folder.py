@@ -62,7 +62,12 @@ def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> Folde
     read."""
     if not source.is_dir():
         raise SleuthError(f"{source}: no such folder")
-    old = read_record(home) or FolderRecord(source=str(source.resolve()), documents={})
+    home.mkdir(parents=True, exist_ok=True)
+    if (old := read_record(home)) is None:
+        if any(home.iterdir()):  # a run, or a world, whose corpus and index would be replaced
+            raise SleuthError(f"{home}: has files that are not of a folder of documents; name another with --run")
+        old = FolderRecord(source=str(source.resolve()), documents={})
+        _write_record(home, old)
     if old.source != str(source.resolve()):
         raise SleuthError(f"{home}: was made of {old.source}; name another with --run")
     corpus = home / BEIR_CORPUS
@@ -70,7 +75,6 @@ def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> Folde
     documents: dict[str, DocumentRecord] = {}
     names: dict[str, str] = {}
     digest = hashlib.sha256()
-    home.mkdir(parents=True, exist_ok=True)
     with replacing_file(corpus) as partial:
         with partial.open("w", encoding="utf-8") as out:
             for file, reason in files_below(source.resolve(), home.resolve()):
@@ -85,7 +89,7 @@ def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> Folde
         if not any(record.passages for record in documents.values()):
             raise SleuthError(f"{source}: no document with text in this folder", *_left_out(documents))
     record = FolderRecord(source=old.source, corpus_sha256=digest.hexdigest(), documents=documents)
-    write_text(home / DOCUMENTS, json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
+    _write_record(home, record)
     index = home / INDEX
     if not is_index(index) or read_card(index).corpus_sha256 != record.corpus_sha256:
         build_index(corpus, index)
@@ -101,7 +105,11 @@ def read_record(home: Path) -> FolderRecord | None:
     except FileNotFoundError:
         return None
     except (OSError, ValidationError):
-        raise SleuthError(f"{home / DOCUMENTS}: not a record of documents; remove {home} to make it anew") from None
+        raise SleuthError(f"{home / DOCUMENTS}: cannot be read as a record of documents; name another --run") from None
+
+
+def _write_record(home: Path, record: FolderRecord) -> None:
+    write_text(home / DOCUMENTS, json.dumps(asdict(record), ensure_ascii=False, indent=1) + "\n")
 
 
 def _lines_by_document(corpus: Path, old: FolderRecord) -> dict[str, list[str]]:
