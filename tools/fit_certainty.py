@@ -3,7 +3,7 @@
 DATA is what tools/real_data.py wrote, with its index. Asks the model the test questions (`test.jsonl`), fits on their
 answers, and writes certainty.json into its folder. Then measures it on questions about other articles
 (`held_out.jsonl`), as they are and with the gold passage and near copies of it taken out of every search: what share of
-the right answers is lost, and of the others withheld, at several thresholds. Prints the table of docs/how-to/ask.md.
+the right answers is lost, and of the others withheld, at several thresholds. Prints the table of docs/tutorials/ask.md.
 """
 
 from __future__ import annotations
