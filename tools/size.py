@@ -36,12 +36,12 @@ ROOMS = {
     "read": 2_309,
     "recipe": 3_721,
     "render.py": 393,
-    "report": 2_662,
+    "report": 2_630,
     "retrieval": 2_792,
     "rollout.py": 241,
     "runs": 3_434,
     "search": 2_847,
-    "serve": 2_613,
+    "serve": 2_607,
     "terminal": 577,
     "think": 5_142,
     "trainers": 667,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 361
-OTHER_LINES = 2_451
+OTHER_LINES = 2_374
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -27,7 +27,8 @@ from sleuth.plan.fit import plan_for_cpu
 from sleuth.recipe import load_recipe
 from sleuth.recipe.rewards import RewardInputs
 from sleuth.recipe.sweep import load_sweep
-from sleuth.report.comparison import table_rows
+from sleuth.report.arms import read_arms
+from sleuth.report.comparison import compare
 from sleuth.runs.eval_file import write_eval
 from sleuth.types import Case, Episode, Group, Rubric, SleuthError, Verdict
 
@@ -123,9 +124,12 @@ def test_base_taught_and_trained_stand_side_by_side_with_paired_differences(tmp_
     for name, texts in answers.items():
         scores = [by("score", naive), by("audit_score", careful)]
         write_eval(tmp_path / f"{name}.json", measured(scores, dict(zip("abc", texts, strict=True)), name))
-    rows = table_rows([tmp_path / f"{name}.json" for name in answers], ["score", "audit_score", "audit_gap"])
+    compared = compare(read_arms([str(tmp_path / f"{name}.json") for name in answers])).figures
     found = {
-        (row.figure, row.arm): (row.measured.value, row.difference and row.difference.measured.value) for row in rows
+        (key, arm): (level.value, apart and apart.measured.value)
+        for key, one in compared.items()
+        for arm, level in one.levels.items()
+        for apart in [one.differences.get(("base", arm))]
     }
     # Of the 2 that the paid judge gives after training two thirds are for snippets of somebody else.
     assert [found["score", name] for name in answers] == [

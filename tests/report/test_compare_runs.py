@@ -15,7 +15,7 @@ from sleuth.episodes.protocol import ProtocolCard, RewardPart, RewardSpec, text_
 from sleuth.recipe.sweep import SweepRecipe
 from sleuth.report.arm_table import arm_folder, arm_table
 from sleuth.report.arms import read_arms
-from sleuth.report.comparison import Comparison, compare, table_rows
+from sleuth.report.comparison import Comparison, compare
 from sleuth.report.page import render
 from sleuth.report.run_files import read_run
 from sleuth.types import UNKNOWN_RETRIEVER, RetrieverIdentity, SleuthError
@@ -386,19 +386,6 @@ def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
     em = found.figures["em"].differences["plain", "weighted"]
     assert em is not None
     assert (em.test, em.measured.n, [*found.compared["em"]]) == ("student", 36, [*SKILLS, ""])
-
-
-def test_rows_are_the_cells_of_a_published_table(tmp_path: Path) -> None:
-    run = write_suites(tmp_path / "run", {name: 0.9 for name in SKILLS})
-    rows = table_rows([run], ["em"])
-    assert [(row.set, row.arm) for row in rows] == [
-        (name, arm) for name in (*SKILLS, "") for arm in ("base", "trained")
-    ]
-    assert {row.figure for row in rows} == {"em"}
-    assert [row.difference is None for row in rows] == [True, False] * 4
-    last = rows[-1]
-    assert last.difference is not None
-    assert last.difference.measured.value == pytest.approx((last.measured.value or 0) - (rows[-2].measured.value or 0))
 
 
 def test_what_differs_between_suites_is_a_line_each_all_at_once(tmp_path: Path) -> None:

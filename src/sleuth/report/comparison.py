@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sleuth.answers.failures import Mode, mode_counts, transitions
 from sleuth.episodes.protocol import HISTORY
@@ -22,9 +21,10 @@ from sleuth.evaluation.paired import (
     same_reward,
 )
 from sleuth.evaluation.significance import Difference, Runs, difference, level
-from sleuth.report.arms import Arm, Evaluated, read_arms
+from sleuth.report.arms import Arm, Evaluated
 from sleuth.report.curves import Arms, matched_charts
 from sleuth.runs.manifest import flat
+from sleuth.terminal.tables import count_of
 from sleuth.types import SleuthError
 
 Pair = tuple[str, str]
@@ -43,17 +43,6 @@ class Compared:
         """Plain values for JSON."""
         apart = {_arrow(pair): found and found.as_json() for pair, found in self.differences.items()}
         return {"arms": {name: measured.as_json() for name, measured in self.levels.items()}, "differences": apart}
-
-
-class TableRow(NamedTuple):
-    """A cell of a published table: a figure of an arm on a test set (`""`: the mean over the sets, or all questions),
-    and the arm's difference from the first one."""
-
-    set: str
-    figure: str
-    arm: str
-    measured: Measured
-    difference: Difference | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +99,6 @@ class Comparison:
             return {}
         return {name: [run.metrics for run in of_arm] for name, of_arm in runs.items()}
 
-    def rows(self) -> list[TableRow]:
-        """Every figure of every arm, by set and then over all."""
-        return [
-            TableRow(name, key, arm, measured, found.differences.get((self.names[0], arm)))
-            for key, sets in self.compared.items()
-            for name, found in sets.items()
-            for arm, measured in found.levels.items()
-        ]
-
     def as_json(self) -> dict[str, Any]:
         """Plain values for JSON; the key of a pair is `"A -> B"`, and its difference is B minus A."""
         return {
@@ -150,17 +130,9 @@ class Comparison:
         }
 
 
-def table_rows(places: Sequence[str | Path], figures: Sequence[str] | None = None) -> list[TableRow]:
-    """The rows of the comparison of these runs, checkpoints or evaluation files, or of the evaluations of one run, in
-    these figures (None: all). Raises SleuthError for what cannot be compared."""
-    return compare(read_arms([str(place) for place in places]), figures=figures).rows()
-
-
-def compare(
-    arms: Sequence[Arm], progress: Callable[[int, int], None] | None = None, figures: Sequence[str] | None = None
-) -> Comparison:
-    """Compares the arms on the questions that they share, in all figures or these; raises SleuthError if they share
-    none. Calls `progress(done, total)` after each figure: intervals of thousands of questions take a while."""
+def compare(arms: Sequence[Arm], progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
+    """Compares the arms on the questions that they share; raises SleuthError if they share none. Calls
+    `progress(done, total)` after each figure: intervals of thousands of questions take a while."""
     matched = match(arms)
     names = [arm.name for arm in arms]
     pairs = list(combinations(names, 2))
@@ -169,7 +141,6 @@ def compare(
     scores = scores_in(record for arm in arms for record in matched.records(arm.name))
     alike = same_reward(*evaluations)
     keys = [key for key in dict.fromkeys([*leads, *compared_figures(), *scores]) if not is_paid(key) or alike]
-    keys = [key for key in keys if figures is None or key in figures]
     compared: dict[str, dict[str, Compared]] = {}
     for done, key in enumerate(keys, start=1):
         tables = {
@@ -179,8 +150,7 @@ def compare(
         parts = {**{name: [table] for name, table in tables.items()}, "": [*tables.values()]}
         if of_sets := {name: found for name, part in parts.items() if (found := _compared(key, part))}:
             compared[key] = of_sets
-        if progress is not None:
-            progress(done, len(keys))
+        progress(done, len(keys))
     paired = (key for key in leads if (one := compared.get(key, {}).get("")) and all(one.differences.values()))
     return Comparison(
         arms=tuple(arms),
@@ -271,7 +241,7 @@ def recipe_differences(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
 
 
 def _questions(matched: Matched) -> Iterator[str]:
-    count = _count(len(matched.questions), "question")
+    count = count_of(len(matched.questions), "question")
     if len(matched.sets) > 1:
         yield f"{count} of {len(matched.sets)} sets answered by all, paired by id within each set."
         yield "Figures over all are unweighted means over the sets, with intervals over the questions within them."
@@ -281,9 +251,9 @@ def _questions(matched: Matched) -> Iterator[str]:
         yield f"Left out: the set {name}, which was not asked of {' and '.join(lacking)}."
     for name, left_out in matched.left_out.items():
         if left_out:
-            yield f"Left out: {_count(left_out, 'question')} of {name} that not all answered."
+            yield f"Left out: {count_of(left_out, 'question')} of {name} that not all answered."
     if matched.reworded:
-        count = _count(len(matched.reworded), "id")
+        count = count_of(len(matched.reworded), "id")
         first = f"{'such as ' * (len(matched.reworded) > 1)}{matched.reworded[0]}"
         yield f"Left out: {count} shared by all, with another wording or other golden answers ({first})."
 
@@ -357,10 +327,6 @@ def _recipe_values(member: Evaluated) -> dict[str, str]:
     if member.run is None:
         return {}
     return {key: str(value) for key, value in flat(member.run.recipe) if key.split(".")[0] not in NOT_COMPARED}
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

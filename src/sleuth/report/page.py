@@ -115,6 +115,7 @@ def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
         "stage_lines": stage_lines(run.recipe),
         "manifest": list(flat(run.manifest)),
         "stages": {stage: charts_of(rows) for stage, rows in rows_of.items()},
+        "compared": False,
         "windows": {stage: smoothing(len(rows)) for stage, rows in rows_of.items()},
         "judge_columns": COLUMNS,
         "times": stage_times(run.manifest, rows_of),
@@ -122,7 +123,7 @@ def _values(run: RunFiles, pool: TextPool) -> dict[str, Any]:
         "verdict": verdict(run.evaluations),
         "overlap": overlap(run.evaluations, questions_played(run.rollouts)),
         "arms": arms_of(run.evaluations),
-        "figures": figure_rows(run.evaluations),
+        "figures": [(figure(row.key).label, row) for row in figure_rows(run.evaluations)],
         "sets": set_rows(run.evaluations),
         "outcomes": outcome_table(run.evaluations),
         "failures": failure_rows(answered),
@@ -234,7 +235,7 @@ def overlap(evaluations: Mapping[str, Evaluation], trained: Set[str]) -> str:
 # -- a comparison ------------------------------------------------------------------------------------------------------
 
 
-COMPARISON_SCRIPTS = ("elements.js", "transcript.js", "questions.js", "curves.js", "compare_start.js")
+COMPARISON_SCRIPTS = ("elements.js", "transcript.js", "questions.js", "curves.js", "start.js")
 
 
 def write_comparison(comparison: Comparison, file: Path) -> None:
@@ -267,6 +268,7 @@ def render_comparison(comparison: Comparison) -> str:
         modes={mode: words for mode, words in MODES.items() if any(one[mode] for one in comparison.modes.values())},
         totals={name: sum(counts.values()) for name, counts in comparison.modes.items()},
         stages=stages,
+        compared=True,
         several=any(len(runs) > 1 for runs in comparison.curves.values()),
         data=data,
     )

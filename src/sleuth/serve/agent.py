@@ -157,13 +157,10 @@ def _evaluated(checkpoint: Path) -> Iterator[dict[str, Any]]:
     for file in sorted((folder.parent / "eval").glob("*.json")):
         try:
             records = json.loads(file.read_bytes())["records"]
-            found = [record for record in records if "golden_answers" in record and _is_asked(record)]
+            asked = [record for record in records if "golden_answers" in record]
+            found = [one for one in asked if isinstance(one.get("kind"), str) and isinstance(one.get("question"), str)]
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
         if found:
             yield from found
             return
-
-
-def _is_asked(record: dict[str, Any]) -> bool:
-    return all(isinstance(record.get(key), str) for key in ("kind", "question"))

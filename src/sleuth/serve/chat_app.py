@@ -56,8 +56,12 @@ def chat_app(agent: Agent, limits: Limits, *, conversations: int, access: Access
         Route("/v1/responses", handler.respond, methods=["POST"]),
         *_monitoring(agent, engine_thread, counters),
     ]
-    assets = files("sleuth.serve").joinpath("assets")
-    page = [file_route(path, assets.joinpath(name).read_bytes(), kind) for path, (name, kind) in ASSETS.items()]
+    assets, elements = files("sleuth.serve") / "assets", files("sleuth.report") / "templates" / "elements.js"
+    before = {"/page.js": elements.read_bytes()}
+    page = [
+        file_route(path, before.get(path, b"") + (assets / name).read_bytes(), kind)
+        for path, (name, kind) in ASSETS.items()
+    ]
     gate = Middleware(
         Gate,
         access=replace(access, open_paths=(*access.open_paths, *ASSETS)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictBool, StrictStr
 from pydantic_core import PydanticCustomError
@@ -76,19 +76,12 @@ class BaseRequest(BaseModel):
     top_logprobs: Annotated[Any, only(0)] = None
 
 
-class Said(Protocol):
-    """A message of someone, or another item without a role."""
-
-    @property
-    def role(self) -> str | None: ...
-    @property
-    def content(self) -> str | None: ...
+Said = Sequence["Message | InputItem"]
+"""What was said, and other items without a role."""
+Items = TypeVar("Items", bound=Said)
 
 
-Items = TypeVar("Items", bound=Sequence[Said])
-
-
-def last_question(said: Sequence[Said]) -> str:
+def last_question(said: Said) -> str:
     """The last content of a user. Raises if there is none."""
     contents = [one.content for one in said if one.role == "user" and one.content is not None]
     if not contents:

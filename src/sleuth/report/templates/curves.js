@@ -70,14 +70,8 @@ function mark(figure, chart, index) {
   figure.querySelector("output").replaceChildren("step " + chart.steps[index] + ": ", ...values.flat(Infinity));
 }
 
-/** Index of the value nearest to `wanted` in a rising list. */
+/** Index of the value nearest to `wanted`. */
 function nearest(values, wanted) {
-  let low = 0;
-  let high = values.length - 1;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] < wanted) low = middle + 1;
-    else high = middle;
-  }
-  return low > 0 && wanted - values[low - 1] < values[low] - wanted ? low - 1 : low;
+  const distances = values.map((value) => Math.abs(value - wanted));
+  return distances.lastIndexOf(Math.min(...distances));
 }

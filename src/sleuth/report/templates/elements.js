@@ -2,8 +2,8 @@
 
 // Everything a model or a corpus wrote enters the page as text nodes, never as markup.
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data")?.textContent ?? "null");
 
 /** The text with `\u202e` for each mark that embeds or overrides a direction. A browser takes one that is left open, or an
  *  end that is too many, past the end of its element. */

@@ -1,4 +1,4 @@
 readCurves();
 showTokenTips();
-if (data.rollouts.length) browseRollouts();
+if (data.rollouts?.length) browseRollouts();
 if (data.questions.rows.length) browseQuestions();

@@ -1,8 +1,3 @@
-"use strict";
-
-// Text of users, models and corpora is inserted as text nodes, never as markup.
-
-const byId = (id) => document.getElementById(id);
 const ENDS = {
   turns: "It ended without an answer: no searches or attempts were left.",
   length: "It ended without an answer: the token limit was reached.",
@@ -11,23 +6,6 @@ const CLAIM_TAGS = /<\/?(?:snippet|cite)\b[^<>]*>/gi;
 const TOOL_OUTPUT = /<tool_output\b[^<>]*>[^]*?<\/tool_output>/gi;
 const COPIED_MS = 1500;
 const HIDE_MS = 150; // time for a pointer to travel from a citation to its card
-
-/** The text with `\u202e` for each mark that embeds or overrides a direction. A browser takes one that is left open, or an
- *  end that is too many, past the end of its element. */
-function visible(text) {
-  return text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (mark) => "\\u" + mark.charCodeAt(0).toString(16));
-}
-
-/** A new element: `element("b", { class: "wrong" }, "text", child)`. */
-function element(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else node.setAttribute(name, value);
-  }
-  node.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
-  return node;
-}
 
 /** The nodes of a passage's text, of which the cited sentence is marked or, if there is none, each occurrence of `words`.
  *  A sentence is counted in characters, strings in units of UTF-16. */

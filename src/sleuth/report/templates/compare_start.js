@@ -1,2 +1,0 @@
-readCurves();
-if (data.questions.rows.length) browseQuestions();
