@@ -14,6 +14,10 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.convert.gguf_file import PRE_TOKENIZERS
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.learn.models import load_outline
+from sleuth.recipe.envs import Role
+from sleuth.search.tables import SearchEnvRecipe
 
 TEXT = """Who was born in Tarn, and when? She's the town's first mayor; they've said it'll rain, I'd say. In 1840 there
 were 12,345 people (see [1], [2]). Zoë wrote "Über den Fluß" in São Paulo; Привет, мир! 東京は日本の首都です。 नमस्ते
@@ -93,3 +97,14 @@ def _step(step: dict[str, Any]) -> Any:
     if step["type"] == "Digits":
         return pre_tokenizers.Digits(individual_digits=True)
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=step["use_regex"])
+
+
+def write_protocol(
+    folder: Path, dialect: str, prompt: str, role: Role = "raw", context: int | None = None
+) -> ProtocolCard:
+    """Writes the protocol of a search dialect into the folder of a model."""
+    model = load_outline(str(folder))
+    env = SearchEnvRecipe(kind="search", dialect=dialect, prompt=prompt, prompt_role=role, retriever="empty")
+    card = env.setting(model.tokenizer, []).protocol("strict", context or min(model.context, 4096))
+    card.write(folder)
+    return card

@@ -17,9 +17,9 @@ ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
     "answers": 1_829,
-    "cite": 3_424,
-    "cli": 5_173,
-    "convert": 1_234,
+    "cite": 3_416,
+    "cli": 5_124,
+    "convert": 1_195,
     "data": 2_650,
     "dialect.py": 252,
     "engines": 5_119,
@@ -34,13 +34,13 @@ ROOMS = {
     "plan": 2_260,
     "ranks.py": 55,
     "read": 2_309,
-    "recipe": 3_721,
+    "recipe": 3_711,
     "render.py": 393,
     "report": 2_630,
     "retrieval": 2_792,
     "rollout.py": 241,
     "runs": 3_434,
-    "search": 2_847,
+    "search": 2_843,
     "serve": 2_607,
     "terminal": 577,
     "think": 5_142,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 361
+FILES = 360
 OTHER_LINES = 2_374
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

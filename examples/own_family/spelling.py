@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -20,7 +20,7 @@ from sleuth.evaluation.figures import Figure
 from sleuth.evaluation.intervals import bootstrap_mean
 from sleuth.family import Family
 from sleuth.host.atomic import write_text
-from sleuth.recipe.envs import EnvFields, Role
+from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.judges import JudgeFields, JudgeTable
 from sleuth.recipe.rewards import RewardFields, RewardInputs
 from sleuth.recipe.stage import StageFields
@@ -87,10 +87,6 @@ class SpellEnvRecipe(EnvFields):
     @classmethod
     def adopts(cls, dialect: Dialect | None, tasks: Sequence[Task]) -> bool:
         return dialect is not None and dialect.name == SPELLING.name
-
-    @classmethod
-    def speaking(cls, dialect: str, prompt: str, prompt_role: Role) -> Self:
-        return cls(kind="spell")
 
     @classmethod
     def setting_to_evaluate(

@@ -5,13 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from gguf_models import save_model
+from gguf_models import save_model, write_protocol
 from verb import sleuth
 
 from sleuth.cli.convert import INSTALL
-from sleuth.convert.protocol import protocol_of_names
 from sleuth.host.disk import shown
-from sleuth.learn.models import load_outline
 from sleuth.runs.model_card import LOOP
 
 
@@ -20,7 +18,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 with a protocol."""
     folder = tmp_path_factory.mktemp("export") / "agent"
     save_model(folder, "qwen3")
-    protocol_of_names(load_outline(str(folder)), dialect="search_r1", prompt="search_rules", context=128).write(folder)
+    write_protocol(folder, "search_r1", "search_rules", context=128)
     return folder
 
 

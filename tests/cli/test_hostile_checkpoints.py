@@ -24,11 +24,10 @@ import httpx
 import pytest
 import torch
 from forked import forking
+from gguf_models import write_protocol
 from safetensors.torch import load_file, save_file
 
 from sleuth.cli import main
-from sleuth.convert.protocol import protocol_of_names
-from sleuth.learn.models import load_outline
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 SECONDS = 90.0
@@ -71,7 +70,7 @@ def protocol(**values: Any) -> Change:
     """The protocol of the dialect "sleuth" with these keys."""
 
     def change(folder: Path) -> None:
-        protocol_of_names(load_outline(str(folder)), dialect="sleuth", prompt="plain").write(folder)
+        write_protocol(folder, "sleuth", "plain")
         edit("protocol.json", **values)(folder)
 
     return change

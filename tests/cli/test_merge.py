@@ -133,33 +133,11 @@ def test_a_merge_like_a_recipe_leaves_its_protocol_and_a_card(
 
 
 @pytest.mark.parametrize(
-    ("dialect", "prompt", "budget"), [("search_r1", "search_rules", 500), ("refine_answer_only", "refine", 1024)]
-)
-def test_a_protocol_may_be_named_by_its_parts(
-    actor_with_tokenizer: Path, tmp_path: Path, dialect: str, prompt: str, budget: int
-) -> None:
-    named = ("--dialect", dialect, "--prompt", prompt, "--prompt-role", "user", "--context", 40)
-    merged = printed_json("merge", actor_with_tokenizer, tmp_path / "out", *named)
-    protocol = ProtocolCard.read(tmp_path / "out")
-    assert protocol is not None
-    assert merged["protocol"] == protocol.hash
-    assert (protocol.dialect.name, protocol.dialect.turn_tokens, protocol.context) == (dialect, budget, 40)
-    assert "by the names of its dialect and prompt" in (tmp_path / "out" / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--like", "theirs.toml", "--prompt", "plain"), "--prompt and --like are both given"),
         (("--like", "gone.toml"), "gone.toml"),
         (("--like", ROOT / "recipes" / "thinking_0.6b.toml"), "has no stage of kind grpo that searches or refines"),
         (("--set", "seed=1"), "--set seed=1: changes the recipe of --like RECIPE; name that too"),
-        (("--context", "9"), "--context: a protocol needs --dialect and --prompt too, or --like RECIPE"),
-        (("--prompt", "plain", "--scorer", "verl"), "--prompt, --scorer: a protocol needs --dialect too"),
-        (("--dialect", "greek", "--prompt", "plain"), "sleuth, quoting, search_r1"),
-        (("--dialect", "sleuth", "--prompt", "gone"), "--prompt gone: no such file"),
-        (("--dialect", "sleuth", "--prompt", "plain", "--scorer", "best"), "--scorer best: unknown"),
-        (("--dialect", "sleuth", "--prompt", "plain", "--context", "99999999"), "the model holds"),
     ],
 )
 def test_a_protocol_that_cannot_be_written_is_one_line_before_any_work(
@@ -186,9 +164,9 @@ def test_a_model_that_is_merged_keeps_its_protocol_and_card(tmp_path: Path) -> N
     shutil.copy(ours / "model.safetensors", weights)
     assert sleuth("merge", weights, tmp_path / "named", "--config", ours).exit_code == 0
     assert not (tmp_path / "named" / "protocol.json").exists()
-    other = tmp_path / "other"
-    assert sleuth("merge", ours, other, "--dialect", "search_r1", "--prompt", "plain").exit_code == 0
-    assert (other / "protocol.json").read_bytes() != (ours / "protocol.json").read_bytes()
+    other = ("--like", ROOT / "recipes" / "tiny" / "real.toml")
+    assert sleuth("merge", ours, tmp_path / "other", *other, "--set", "grpo.context=64").exit_code == 0
+    assert (tmp_path / "other" / "protocol.json").read_bytes() != (ours / "protocol.json").read_bytes()
 
 
 @pytest.mark.parametrize("arguments", [("gone", "out"), ("actor", "actor"), ("actor", "out", "--max-shard-size", "x")])

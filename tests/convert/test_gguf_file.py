@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from gguf_models import ENDS, TEMPLATE, byte_bpe, make_model, save_model
+from gguf_models import ENDS, TEMPLATE, byte_bpe, make_model, save_model, write_protocol
 from safetensors.torch import load_file, save_file
 from small_models import write_companions
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers
@@ -25,9 +25,7 @@ from sleuth.convert.gguf_file import (  # noqa: E402
     USER_DEFINED,
     export_gguf,
 )
-from sleuth.convert.protocol import protocol_of_names  # noqa: E402
 from sleuth.host.checksums import write_checksums  # noqa: E402
-from sleuth.learn.models import load_outline  # noqa: E402
 from sleuth.runs.model_card import LOOP  # noqa: E402
 from sleuth.types import SleuthError  # noqa: E402
 
@@ -199,9 +197,7 @@ def test_scaled_frequencies_of_llama_3_are_written_as_factors(tmp_path: Path) ->
 
 
 def test_the_protocol_is_written_into_the_file_and_beside_it(model: Path, tmp_path: Path) -> None:
-    named = {"dialect": "search_r1", "prompt": "search_rules", "prompt_role": "user", "context": 200}
-    protocol = protocol_of_names(load_outline(str(model)), **named)
-    protocol.write(model)
+    protocol = write_protocol(model, "search_r1", "search_rules", "user", context=200)
     (model / "README.md").write_text("# x\n\n## Licence and citations\n\nThe licence of the base is apache-2.0.\n")
     written = export_gguf(model, tmp_path / "out.gguf")
     assert written.protocol_file == tmp_path / "out.protocol.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -79,14 +79,6 @@ class RefineEnvRecipe(RenderedEnvFields):
         if dialect is not None:
             return refines(dialect)
         return bool(tasks) and all(task.evidence is not None for task in tasks)
-
-    @classmethod
-    def own_dialects(cls) -> Mapping[str, Dialect]:
-        return {dialect.name: dialect for dialect in REFINERS.values()}
-
-    @classmethod
-    def speaking(cls, dialect: str, prompt: str, prompt_role: Role) -> Self:
-        return cls(kind="refine", mode=MODES[dialect], prompt=prompt, prompt_role=prompt_role)
 
     @classmethod
     def setting_to_evaluate(

@@ -7,17 +7,14 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from sleuth.terminal import options
-from sleuth.terminal.inputs import prepare_out_file, require_unset
+from sleuth.terminal.inputs import prepare_out_file
 from sleuth.terminal.tables import count_of, show
 from sleuth.types import SleuthError
-
-if TYPE_CHECKING:
-    from sleuth.recipe import Recipe
 
 
 def merge(
@@ -41,47 +38,26 @@ def merge(
     overrides: Annotated[
         list[str] | None, Option("--set", metavar="KEY=VALUE", help="With --like: change one value.")
     ] = None,
-    dialect: Annotated[
-        str | None, Option(metavar="NAME", help="Without --like: the search protocol; needs --prompt.")
-    ] = None,
-    prompt: Annotated[
-        str | None, Option(metavar="NAME", help="Without --like: a prompt's name, or a file; needs --dialect.")
-    ] = None,
-    prompt_role: Annotated[
-        Literal["raw", "user", "system"] | None,
-        Option(help="Without --like: the prompt as it is, or as a chat message. [default: raw]"),
-    ] = None,
-    context: Annotated[
-        int | None, Option(min=1, help="Without --like: the longest episode in tokens. [default: at most 4096]")
-    ] = None,
-    scorer: Annotated[
-        str | None, Option(metavar="NAME", help="Without --like: the scorer of answers. [default: strict]")
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Convert FSDP shards to a Hugging Face folder.
 
     SHARDS may be such a folder too, to cast or untie it. Names and shapes are checked against the model's config.json
     before anything is written. With a protocol, `sleuth eval` and `sleuth serve` ask the model as it was trained: the
-    one that --like or --dialect gives, or else that of SHARDS, whose card is kept too.
+    one that --like gives, or else that of SHARDS, whose card is kept too.
     """
     from sleuth.convert import files_of_weights
+    from sleuth.recipe import load_recipe
 
     files_of_weights(shards)
-    named = {
-        "--dialect": dialect,
-        "--prompt": prompt,
-        "--prompt-role": prompt_role,
-        "--context": context,
-        "--scorer": scorer,
-    }
-    recipe = _recipe_like(like, overrides or [], named)
+    if like is None and overrides:
+        raise SleuthError(f"--set {overrides[0]}: changes the recipe of --like RECIPE; name that too")
+    recipe = None if like is None else load_recipe(like, overrides or ())
 
     import torch
 
     from sleuth.cite.dialect import refines
-    from sleuth.convert.merge import config_folder, merge_shards
-    from sleuth.convert.protocol import protocol_of_names, protocol_of_recipe
+    from sleuth.convert.merge import config_folder, merge_shards, protocol_of_recipe
     from sleuth.episodes.protocol import ProtocolCard
     from sleuth.host.cards import prepare_card
     from sleuth.host.disk import shown
@@ -96,15 +72,6 @@ def merge(
     if recipe is not None:
         protocol = protocol_of_recipe(recipe, load_outline(str(home)))
         prepare_card(recipe.model)
-    elif dialect is not None and prompt is not None:
-        protocol = protocol_of_names(
-            load_outline(str(home)),
-            dialect=dialect,
-            prompt=prompt,
-            prompt_role=prompt_role or "raw",
-            context=context,
-            scorer=scorer or "strict",
-        )
     elif config is None and (protocol := ProtocolCard.read(home)) is not None and (home / CARD).is_file():
         card = (home / CARD).read_text(encoding="utf-8")
     if protocol is not None and card is None:
@@ -129,22 +96,6 @@ def merge(
         lines.append(f"protocol {protocol.hash[:12]}: dialect {protocol.dialect.name}, prompt {protocol.prompt}")
     index = "" if protocol is None or refines(protocol.dialect) else " --index DIR"
     show(as_json, record, *lines, f"Next: sleuth eval {quote(str(out))} --questions FILE{index}")
-
-
-def _recipe_like(like: Path | None, overrides: list[str], named: dict[str, object]) -> Recipe | None:
-    """The recipe whose protocol is written. Raises SleuthError where the options contradict or lack each other."""
-    if like is not None:
-        from sleuth.recipe import load_recipe
-
-        require_unset(named, "and --like are both given: change the recipe's own value with --set")
-        return load_recipe(like, overrides)
-    if overrides:
-        raise SleuthError(f"--set {overrides[0]}: changes the recipe of --like RECIPE; name that too")
-    missing = [option for option in ("--dialect", "--prompt") if named[option] is None]
-    given = [option for option, value in named.items() if value is not None]
-    if given and missing:
-        raise SleuthError(f"{', '.join(given)}: a protocol needs {' and '.join(missing)} too, or --like RECIPE")
-    return None
 
 
 INSTALL = "GGUF files are written with the package gguf: pip install 'sleuth[gguf]'"

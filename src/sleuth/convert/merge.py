@@ -1,4 +1,4 @@
-"""Merges shards into a Hugging Face folder."""
+"""Merges shards into a Hugging Face folder, with the protocol of a recipe."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from sleuth.answers.factory import answer_scorer_of, reward_spec_of
 from sleuth.convert.layouts import WholeTensor, assemble_tensor
 from sleuth.convert.shards import Blueprint, Shards, open_shards, read_blueprint
 from sleuth.episodes.protocol import ProtocolCard
@@ -19,6 +20,8 @@ from sleuth.host.atomic import replacing_folder, write_text
 from sleuth.host.checksums import write_checksums
 from sleuth.host.disk import SLACK, recognising_full_disk, require_free
 from sleuth.host.model_path import COMPANIONS
+from sleuth.learn.models import Outline
+from sleuth.recipe import GrpoRecipe, QuestionsRecipe, Recipe
 from sleuth.runs.checkpoints import CARD
 from sleuth.types import SleuthError
 
@@ -256,3 +259,24 @@ def row_blocks(whole: WholeTensor, *, together: int = 1) -> Iterator[torch.Tenso
     step = max(1, ROWS_BYTES // max(row * together, 1)) * together
     for start in range(0, whole.num_rows, step):
         yield whole.rows(start, min(start + step, whole.num_rows))
+
+
+def protocol_of_recipe(recipe: Recipe, model: Outline) -> ProtocolCard:
+    """The protocol and reward of a recipe's last stage that searches or refines with reinforcement learning. The corpus
+    is recorded if the recipe's index is here, else what it requires of a retriever. Raises SleuthError without such a
+    stage."""
+    stages = reversed(recipe.stages_of(GrpoRecipe).values())
+    stage = next((stage for stage in stages if stage.env.adopts(stage.env.plain_dialect(), ())), None)
+    if stage is None:
+        raise SleuthError(
+            f"--like {recipe.name}: has no stage of kind grpo that searches or refines; name a recipe that has one"
+        )
+    env = stage.env
+    index: Path | None = getattr(env, "index", None)
+    if index is None or not index.is_dir():
+        env = env.without_retriever()
+    ask_with = stage.data.ask_with if isinstance(stage.data, QuestionsRecipe) else "question"
+    setting = replace(env.setting(model.tokenizer, []), ask_with=ask_with)
+    if setting.retriever_identity is None:
+        setting = replace(setting, retriever_identity=env.required_identity)
+    return setting.protocol(answer_scorer_of(stage.reward), stage.context, reward=reward_spec_of(stage.reward))

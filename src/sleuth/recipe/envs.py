@@ -59,16 +59,6 @@ class EnvFields(KindTable):
         return False
 
     @classmethod
-    def own_dialects(cls) -> Mapping[str, Dialect]:
-        """The dialects, by name, that belong to this environment alone."""
-        return {}
-
-    @classmethod
-    def speaking(cls, dialect: str, prompt: str, prompt_role: Role) -> Self:
-        """The environment of a dialect that it adopts, without a retriever."""
-        raise NotImplementedError
-
-    @classmethod
     def setting_to_evaluate(
         cls, card: Any, changes: Any, tokenizer: PreTrainedTokenizerFast, tasks: Sequence[Task]
     ) -> tuple[Any, list[str] | None]:

@@ -71,7 +71,7 @@ def converted_card(checkpoint: Path, *, source: Path, protocol: ProtocolCard, re
     one was named; its training was not observed."""
     base = card_of(recipe.model) if recipe else NO_CARD
     stages = trained_stages(recipe, len(recipe.stage) - 1) if recipe else []
-    given = f"as in the recipe `{recipe.name}`" if recipe else "by the names of its dialect and prompt"
+    given = f"as in the recipe `{recipe.name}`" if recipe else "by its `protocol.json`"
     rights = (
         [f"The recipe starts from `{recipe.model}`.", *_rights(recipe, base, method_citations(stages))]
         if recipe

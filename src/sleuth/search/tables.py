@@ -142,10 +142,6 @@ class SearchEnvRecipe(RenderedEnvFields):
         return True
 
     @classmethod
-    def speaking(cls, dialect: str, prompt: str, prompt_role: Role) -> Self:
-        return cls(kind="search", dialect=dialect, prompt=prompt, prompt_role=prompt_role, retriever="empty")
-
-    @classmethod
     def setting_to_evaluate(
         cls,
         card: ProtocolCard | None,
