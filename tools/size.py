@@ -43,7 +43,7 @@ ROOMS = {
     "search": 2_843,
     "serve": 2_607,
     "terminal": 577,
-    "think": 5_142,
+    "think": 5_121,
     "trainers": 667,
     "training": 3_293,
     "types.py": 622,

@@ -4,7 +4,6 @@ text. A stage of `kind = "annotate"` does so unless its file is there."""
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from sleuth import __version__
 from sleuth.data.documents import part_of
 from sleuth.data.excerpts import chunks_of, plain_tokens
+from sleuth.episodes.protocol import text_sha256
 from sleuth.host.atomic import replacing_file, write_text
 from sleuth.judges.factory import open_client
 from sleuth.judges.http import JsonClient
@@ -292,11 +292,11 @@ class Answers:
 
     def of(self, document: Document) -> tuple[Thought, ...] | None:
         """The thoughts for a text; None if there is no answer yet."""
-        return self._thoughts.get(_digest(document.text))
+        return self._thoughts.get(text_sha256(document.text))
 
     def add(self, document: Document, thoughts: tuple[Thought, ...]) -> None:
         """Stores an answer in memory and in the file."""
-        digest = _digest(document.text)
+        digest = text_sha256(document.text)
         self._thoughts[digest] = thoughts
         row = {"text_sha256": digest, "teacher": self.teacher, "thoughts": [asdict(thought) for thought in thoughts]}
         with self.file.open("a", encoding="utf-8") as lines:
@@ -313,10 +313,6 @@ class Answers:
             raise SleuthError(f"{where}: has answers of {teacher}, not of {self.teacher}; name a new file with --out")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _row(document: Document, texts: TextRecipe, teacher: str, renderer: Renderer) -> dict[str, Any]:
     """A row in the layout of the published companion set, with the thoughts also as a separate list."""
     segments = renderer.render_all(interleaved(document, renderer, ROW_TOKENS))
@@ -328,7 +324,7 @@ def _row(document: Document, texts: TextRecipe, teacher: str, renderer: Renderer
         "split": part_of(document.origin),
         "origin": document.origin,
         "source": document.source,
-        "source_sha256": _digest(document.text),
+        "source_sha256": text_sha256(document.text),
         "raw_text": document.text,
         "augmented_text": augmented,
         "thoughts": [asdict(thought) for thought in document.thoughts],
@@ -365,7 +361,7 @@ def _card(
         "tokens of a text": f"{fmean(len(row['raw_token_ids']) for row in rows):.0f}",
         "tokens of a row": f"{fmean(len(row['augmented_token_ids']) for row in rows):.0f}",
         **{f"texts without thoughts: {reason}": f"{count:,}" for reason, count in found.reasons.items()},
-        "prompt of the teacher, sha256": f"`{_digest(PROMPT)}`",
+        "prompt of the teacher, sha256": f"`{text_sha256(PROMPT)}`",
     }
     left = "Sources without an interval above 0 in both columns were left out." if gated else "No source was left out."
     yield (

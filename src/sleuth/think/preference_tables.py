@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from sleuth.recipe.recipe import Recipe
 
 
+class ContinuedFields(StrictModel):
+    """What stages that continue texts share."""
+
+    data: TextRecipe
+    """The texts, whose suffixes are continued anew and compared."""
+    stops: Row[str] = ()
+    """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
+    the length of a suffix, or where the model ends the text."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
+
+
 class ComparisonRecipe(StrictModel):
     """How two continuations of one prefix are compared."""
 
@@ -112,7 +125,7 @@ class PreferenceLossRecipe(StrictModel):
     """DPO's beta: log-odds for each nat of log-probability margin."""
 
 
-class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
+class OnlineDpoRecipe(ContinuedFields, SampledRecipe, TrainingRecipe):
     """Self-improving pretraining (arXiv:2601.21343): DPO on the best and the worst of a pool, which holds the original
     suffix of a text and the policy's own continuations."""
 
@@ -124,13 +137,8 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     """Prefixes in one optimiser step."""
     samples_per_prompt: NonNegativeInt = 16
     """Number of the policy's own continuations in a pool."""
-    stops: Row[str] = ()
-    """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
-    the length of a suffix, or where the model ends the text."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """If in a step a larger share of the pools lacks verdicts, the run stops with an error."""
-    data: TextRecipe
-    """The texts whose suffixes are compared."""
     sampling: SamplingRecipe = SamplingRecipe()
     """How continuations are sampled."""
     reward: Annotated[Row[PreferenceTable], Field(min_length=1)]
@@ -153,9 +161,6 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
     @property
     def writes(self) -> Literal["continuations"]:
         return "continuations"
-
-    def lengths(self, recipe: Recipe, index: int) -> Lengths:
-        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
 
     @property
     def sequences_per_step(self) -> int:
@@ -195,22 +200,15 @@ class OnlineDpoRecipe(SampledRecipe, TrainingRecipe):
         return ("self_improving",)
 
 
-class WinRateRecipe(EvaluationFields, ComparisonRecipe):
+class WinRateRecipe(ContinuedFields, EvaluationFields, ComparisonRecipe):
     """Compares the current model's continuations of held-out prefixes with those of the recipe's `model`, in
     `eval/NAME.json`."""
 
     models: ClassVar[int] = 2
     runner: ClassVar[str] = "sleuth.think.win_rate"
     kind: Literal["win_rate"]
-    name: Name
-    """Name of the evaluation file, such as "against_base"."""
-    data: TextRecipe
-    """The held-out texts to continue."""
     temperature: NonNegativeFloat = 0.0
     """Sampling temperature; 0: greedy."""
-    stops: Row[str] = ()
-    """Texts that end a continuation early, such as "." where texts end with their next sentence. Otherwise it ends at
-    the length of a suffix, or where the model ends the text."""
 
     def skills(self) -> tuple[Skill, ...]:  # a stage has none by itself
         return ComparisonRecipe.skills(self)
@@ -218,9 +216,6 @@ class WinRateRecipe(EvaluationFields, ComparisonRecipe):
     def model_calls(self, size: AnswerSize) -> Iterator[ModelCalls]:
         calls = (self.asked or 0) * (2 if self.orders == "both" else 1)
         yield from (ModelCalls("pairwise", calls, False, judge) for judge in self.served_judges())
-
-    def lengths(self, recipe: Recipe, index: int) -> Lengths:
-        return Lengths.of_text(self.data.prefix_tokens, self.data.suffix_tokens)
 
     @property
     def arms(self) -> int:

@@ -276,30 +276,34 @@ ThoughtRewardTable = Annotated[RewardFields, OneOf("rewards", lambda reward: rew
 """`[[stage.reward]]` of such a stage."""
 
 
-class ProbeRecipe(EvaluationFields):
+class ThoughtPlayFields(EvaluationFields):
+    """What stages that play thoughts in held-out texts share."""
+
+    data: ThoughtDataTable
+    """The held-out texts, and where to think in them."""
+    env: ThoughtEnvRecipe
+    """The environment, with its budgets; that of the rewarded stage in a gate. With suffix_tokens, suffixes are
+    generated too, for a judge."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of thoughts and suffixes."""
+
+    def lengths(self, recipe: Recipe, index: int) -> Lengths:
+        return self.env.lengths(0, self.data)
+
+
+class ProbeRecipe(ThoughtPlayFields):
     """Compares the model's thoughts in held-out texts with empty ones, generic phrases, thoughts of other texts and a
     teacher's, by the log-probability of the true suffix. Writes `eval/NAME.json`, and a certificate into the model's
     folder."""
 
     runner: ClassVar[str] = "sleuth.think.thought_probe"
     kind: Literal["probe"]
-    name: Name
-    """Name of the evaluation file, such as "thoughts"."""
-    data: ThoughtDataTable
-    """The held-out texts, and where to think in them."""
-    env: ThoughtEnvRecipe
-    """The environment, with its budgets. With suffix_tokens, suffixes are generated in each arm too, for the judge."""
     samples: PositiveInt = 4
     """Thoughts at each place."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of thoughts and suffixes."""
     judge: ContinuationJudgeTable | None = None
     """Decides whether a generated suffix is equivalent to the true one; absent: no suffix is generated."""
     held_out: HeldOutThoughtsRecipe | None = None
     """Held-out thoughts whose loss is measured too, as a supervised stage does; absent: none."""
-
-    def lengths(self, recipe: Recipe, index: int) -> Lengths:
-        return self.env.lengths(0, self.data)
 
     @property
     def arms(self) -> int:
@@ -320,32 +324,21 @@ class ProbeRecipe(EvaluationFields):
             yield "judge and env.suffix_tokens need each other: set both or neither"
 
 
-class GateRecipe(EvaluationFields):
+class GateRecipe(ThoughtPlayFields):
     """Plays the episodes of a rewarded stage on a fixed set of prefixes, without an update, and decides whether the
     stages after it train. Writes `eval/NAME.json`: mean reward, share of groups without signal, length of thoughts. A
     run that misses its gate ends there, unless no later stage trains."""
 
     runner: ClassVar[str] = "sleuth.think.reward_gate"
     kind: Literal["gate"]
-    name: Name
-    """Name of the evaluation file, such as "gate"."""
-    data: ThoughtDataTable
-    """The held-out texts, and where to think in them."""
-    env: ThoughtEnvRecipe
-    """The environment of the rewarded stage."""
     reward: Annotated[Row[ThoughtRewardTable], Field(min_length=1)]
     """The rewards of the rewarded stage. The weights of the model at the gate compute gains."""
     samples: Annotated[int, Field(ge=2)] = 16
     """Episodes for each prefix. Of fewer, more groups are without signal: use as many as the rewarded stage does."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of thoughts and suffixes."""
     max_missing_fraction: Annotated[float, Field(ge=0, le=1)] = 0.05
     """Largest share of missing scores with which the gate is passed."""
     max_no_signal_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Largest share of groups without signal, whose scores are all equal, with which the gate is passed."""
-
-    def lengths(self, recipe: Recipe, index: int) -> Lengths:
-        return self.env.lengths(0, self.data)
 
     @combination
     def _rewards_fit(self) -> Iterator[str]:
@@ -378,8 +371,6 @@ class ReasonRecipe(EvaluationFields):
 
     runner: ClassVar[str] = "sleuth.think.reasoning"
     kind: Literal["reason"]
-    name: Name
-    """Name of the evaluation file, such as "reasoning"."""
     sets: Annotated[Row[ProblemsRecipe], Field(min_length=1)]
     """The test sets, one file each."""
     samples: PositiveInt = 8

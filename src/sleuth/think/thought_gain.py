@@ -37,6 +37,7 @@ from sleuth.think.tables import GainRecipe
 from sleuth.think.thoughts import ThoughtSetting
 from sleuth.training.loop import Figures
 from sleuth.training.rollout_worker import Hook, HookInputs, shuffled_scores
+from sleuth.training.step_metrics import mean_of
 from sleuth.types import Group, Piece, Score
 
 DECAY = 0.999
@@ -86,9 +87,9 @@ class GainScorer:
         values = iter([fmean(one.gains) for one in logprobs[: len(own)]])
         gains = [[next(values) if one.closed_by else None for one in of_group] for of_group in thoughts]
         return [self._with_gains(*of_group) for of_group in zip(groups, gains, strict=True)], {
-            "gain": _mean([value for of_group in gains for value in of_group if value is not None]),
-            "swapped_gain": _mean([fmean(one.gains) for one in logprobs[len(own) :]]),
-            "blank_nll": _mean([-fmean(one.counterfactual) for one in logprobs[: len(own)]]),
+            "gain": mean_of([value for of_group in gains for value in of_group if value is not None]),
+            "swapped_gain": mean_of([fmean(one.gains) for one in logprobs[len(own) :]]),
+            "blank_nll": mean_of([-fmean(one.counterfactual) for one in logprobs[: len(own)]]),
         }
 
     def follow(self, policy: PreTrainedModel) -> None:
@@ -199,7 +200,3 @@ def gain_in(rewards: Sequence[RewardFields]) -> GainRecipe | None:
 
 def _prefix(group: Group) -> tuple[int, ...]:
     return group.task.required_continuation.prefix.tokens
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
