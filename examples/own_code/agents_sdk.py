@@ -1,6 +1,6 @@
 """An agent of the OpenAI Agents SDK with a calculator, as its documentation writes one."""
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from my_tools import calculator
 from openai import AsyncOpenAI
 
@@ -14,7 +14,6 @@ async def solve(task, base_url: str, api_key: str, *, model: str = "policy") -> 
         name="Sums",
         tools=[function_tool(calculator)],
         model=OpenAIChatCompletionsModel(model=model, openai_client=client),
-        model_settings=ModelSettings(max_tokens=24),
     )
     result = await Runner.run(agent, task.question)
     return result.final_output
