@@ -18,13 +18,16 @@ LLAMA := .venv-llama/llama-cpp-python-$(LLAMA_CPP)-installed
 TRITON := 3.9.0
 KERNELS := .venv-kernels/triton-$(TRITON)-installed
 NEWEST := .venv-newest
+OPENAI_AGENTS := 0.24.0
+LANGGRAPH := 1.2.24
+AGENTS := .venv-agents/openai-agents-$(OPENAI_AGENTS)-langgraph-$(LANGGRAPH)-installed
 TRAINERS := .venv-trainers/trl-$(TRL)-verifiers-$(VERIFIERS)-installed
 # A process a core and one more (tests/conftest.py), for tiny models gain nothing from a second thread. Each begins with
 # its part of the tests, in their order, so that few fixtures are made twice, and who is done takes from the others. Tests
 # start many processes of Python: what one has compiled the next ones load, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal
 
-.PHONY: demo demo-begun twins test test-all test-fast test-long sentinels test-ranks test-kernels test-slow test-costs servers trainers llama lint docs newest base reader real bench gpu
+.PHONY: demo demo-begun twins test test-all test-fast test-long sentinels test-ranks test-kernels test-slow test-costs servers trainers agents llama lint docs newest base reader real bench gpu
 
 demo: $(CORE)  ## a tiny model learns to search: world, index, training, report
 	$(BIN)/sleuth demo
@@ -85,6 +88,9 @@ servers: $(DEV) $(SERVERS)  ## tests against a real vLLM for CPUs, in an environ
 
 trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python environment of its own (2 GB)
 	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/trainers
+
+agents: $(AGENTS)  ## agents of the OpenAI Agents SDK and LangGraph, in a Python environment of its own (2 GB)
+	OMP_NUM_THREADS=1 .venv-agents/bin/pytest tests/episodes/test_agent_frameworks.py
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
 	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py tests/engines/remote/test_real_llama_cpp.py
@@ -163,6 +169,14 @@ $(TRAINERS): pyproject.toml constraints.txt
 	grep -vE '^(mcp|openai)==' constraints.txt > .venv-trainers/constraints.txt
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt torch
 	.venv-trainers/bin/pip install -c .venv-trainers/constraints.txt -e ".[trl,verifiers]" trl==$(TRL) verifiers==$(VERIFIERS) pytest
+	touch $@
+
+$(AGENTS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-agents
+	grep -vE '^(mcp|openai)==' constraints.txt > .venv-agents/constraints.txt
+	.venv-agents/bin/pip install -c .venv-agents/constraints.txt torch
+	.venv-agents/bin/pip install -c .venv-agents/constraints.txt -e . pytest openai-agents==$(OPENAI_AGENTS) \
+		langgraph==$(LANGGRAPH) langchain langchain-openai
 	touch $@
 
 # PyPI has llama-cpp-python as source: a C++ compiler has to be there.

@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from verb import sleuth
@@ -168,3 +170,39 @@ def test_a_recipe_is_run_and_its_model_played_from_python(checkout: Path) -> Non
     assert last == checkout / "run" / "checkpoints" / "step-000001"
     group = names["play"]("recipes/demo.toml", last, samples=2)
     assert [score.value is not None for score in group.scores] == [True, True]
+
+
+def test_a_loop_of_ones_own_plays_trains_and_makes_its_questions_harder(checkout: Path) -> None:
+    import runpy
+
+    train = runpy.run_path("examples/own_loop.py")["train"]
+    first = train("models/tiny-base", checkout / "runs" / "world", steps=2, prompts=2, samples=4)
+    assert train("models/tiny-base", checkout / "runs" / "world", steps=2, prompts=2, samples=4) == first
+    assert len(first) == 2
+
+
+def test_the_engine_the_prefix_tree_and_the_table_of_trajectories_work_as_the_page_says(
+    checkout: Path, finished: Callable[..., Path]
+) -> None:
+    import torch
+
+    pandas = pytest.importorskip("pandas")
+    shutil.copytree(finished().parents[1], checkout / "runs" / "demo")
+    page = (ROOT / "docs" / "how-to" / "from_python.md").read_text()
+    engine, tree, table = re.findall(r"```python\n(.*?)```", page.partition("## Many answers")[2], re.DOTALL)
+    names: dict[str, Any] = {"Path": Path}
+    exec(engine, names)
+    assert names["engine"].tokens_reused >= 31 * (len(names["prompt"]) - 1)
+    exec(tree, names)
+    model, batch = names["model"], names["collate"](names["rows"])
+    ours = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    logits = model(batch.tokens).logits[:, :-1].log_softmax(-1)
+    logprobs = torch.nn.functional.pad(logits.gather(2, batch.tokens[:, 1:, None]).squeeze(2), (1, 0))
+    (-(logprobs * batch.advantages * batch.weights).sum()).backward()
+    apart = [(one - parameter.grad).abs().max() for one, parameter in zip(ours, model.parameters(), strict=True)]
+    assert max(apart).item() < 1e-5
+    exec(table, names)
+    frame = names["frame"]
+    assert isinstance(frame, pandas.DataFrame)
+    assert set(frame["searches"]) <= set(range(5))

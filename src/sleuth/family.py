@@ -198,12 +198,14 @@ CORE = Family(
     },
     environments={
         "python": "sleuth.episodes.tables:FunctionEnvRecipe",
+        "agent": "sleuth.episodes.tables:AgentEnvRecipe",
     },
     rewards={
         "answer": "sleuth.answers.tables:AnswerRewardRecipe",
         "token_f1": "sleuth.answers.tables:TokenF1Recipe",
         "format": "sleuth.answers.tables:FormatRecipe",
         "python": "sleuth.answers.tables:FunctionRewardRecipe",
+        "agent": "sleuth.answers.tables:AgentRewardRecipe",
     },
     judges={
         "lexical": "sleuth.judges.tables:LexicalJudgeRecipe",

@@ -58,52 +58,58 @@ async def play(
     `key` is (seed, stage, step, prompt, sample); the turn is appended for each completion. Raises `PromptTooLong` if
     the prompt leaves no room within `context` tokens. A later reply that leaves no room ends the episode with the stop
     reason `length` and is dropped, since the policy never read it. A reply that restarts ends the trajectory as
-    `rewritten` and starts another.
+    `rewritten` and starts another. However it ends, an environment that has a method `close` is closed.
     """
-    tokens: list[int] = []
-    actions: list[Action] = []
-    reply = await env.open()
-    turn, limit = 0, context
-    while True:
-        segments = renderer.render_all(reply.pieces)
-        length = sum(len(segment.tokens) for segment in segments)
-        if turn == 0 and reply.response_tokens is not None:
-            limit = min(context, length + reply.response_tokens)
-        room = limit - length - (0 if reply.restarts else len(tokens))
-        full = reply.done is None and room <= 0
-        if full and turn == 0:
-            raise _prompt_too_long(segments, context)
-        parsed = [] if reply.action is None else [*reply.earlier, reply.action]
-        parsed = [replace(action, same_turn=at > 0) for at, action in enumerate(parsed)]
-        unseen = [replace(action, passages=()) for action in parsed]  # for a trajectory that does not show the passages
-        if reply.restarts and not full:
-            yield TrajectoryEnd(actions=(*actions, *unseen), stop="rewritten")
-            tokens = []
-        for action in unseen if full else parsed:
-            actions.append(action)
-            yield action
-        for segment in segments if not full else ():
-            tokens.extend(segment.tokens)
-            yield segment
-        if full or reply.done is not None:
-            yield TrajectoryEnd(actions=tuple(actions), stop=reply.done or "length")
-            return
-        limits = Sampling(
-            max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
-        )
-        if stream:
-            chunks: list[Chunk] = []
-            async with aclosing(engine.stream(tokens, limits)) as new_chunks:
-                async for chunk in new_chunks:
-                    chunks.append(chunk)
-                    yield chunk
-            completion = collect_chunks(chunks)
-        else:
-            completion = await engine.complete(tokens, limits)
-        yield _policy_segment(completion)
-        tokens.extend(completion.tokens)
-        reply = await env.reply(completion.text, completion.stop)
-        turn += 1
+    try:
+        tokens: list[int] = []
+        actions: list[Action] = []
+        reply = await env.open()
+        turn, limit = 0, context
+        while True:
+            segments = renderer.render_all(reply.pieces)
+            length = sum(len(segment.tokens) for segment in segments)
+            if turn == 0 and reply.response_tokens is not None:
+                limit = min(context, length + reply.response_tokens)
+            room = limit - length - (0 if reply.restarts else len(tokens))
+            full = reply.done is None and room <= 0
+            if full and turn == 0:
+                raise _prompt_too_long(segments, context)
+            parsed = [] if reply.action is None else [*reply.earlier, reply.action]
+            parsed = [replace(action, same_turn=at > 0) for at, action in enumerate(parsed)]
+            unseen = [
+                replace(action, passages=()) for action in parsed
+            ]  # for a trajectory that does not show the passages
+            if reply.restarts and not full:
+                yield TrajectoryEnd(actions=(*actions, *unseen), stop="rewritten")
+                tokens = []
+            for action in unseen if full else parsed:
+                actions.append(action)
+                yield action
+            for segment in segments if not full else ():
+                tokens.extend(segment.tokens)
+                yield segment
+            if full or reply.done is not None:
+                yield TrajectoryEnd(actions=tuple(actions), stop=reply.done or "length")
+                return
+            limits = Sampling(
+                max_tokens=min(reply.max_tokens, room), temperature=temperature, stops=reply.stops, key=(*key, turn)
+            )
+            if stream:
+                chunks: list[Chunk] = []
+                async with aclosing(engine.stream(tokens, limits)) as new_chunks:
+                    async for chunk in new_chunks:
+                        chunks.append(chunk)
+                        yield chunk
+                completion = collect_chunks(chunks)
+            else:
+                completion = await engine.complete(tokens, limits)
+            yield _policy_segment(completion)
+            tokens.extend(completion.tokens)
+            reply = await env.reply(completion.text, completion.stop)
+            turn += 1
+    finally:
+        if (close := getattr(env, "close", None)) is not None:
+            await close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

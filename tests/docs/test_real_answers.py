@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ADA, LAKE, TARN, Shelf, agent, quotes
 from browser import CHROMIUM
+from small_agents import ADA, LAKE, TARN, Shelf, agent, quotes
 
 from tools.draw_real_answers import BEGIN, END, Picture, draw_records, put_into, section, take_all
 

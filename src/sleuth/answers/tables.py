@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from sleuth import family
 from sleuth.answers.answer import EpisodeReward, answer_reward_of, opened_answer, token_f1
 from sleuth.answers.function import FunctionReward, function_reward_of
+from sleuth.answers.match import exact_match
 from sleuth.answers.scorers import scorer_of
 from sleuth.dialect import Dialect
 from sleuth.recipe.envs import EpisodeKind
@@ -127,3 +128,34 @@ class FunctionRewardRecipe(FunctionFields, RewardFields):
 
     def build(self, inputs: RewardInputs) -> FunctionReward:
         return function_reward_of(self)
+
+
+def agent_score(episode: Episode, dialect: Dialect) -> float:
+    """The score that an agent of the user's returned; or, of an answer that it returned, whether it is a golden one. 0
+    where the context was full before it returned."""
+    last = episode.trajectory.actions[-1] if episode.trajectory.stop == "answered" else None
+    if last is None:
+        return 0.0
+    if last.result is not None:
+        return float(last.result)
+    return float(exact_match(last.text, episode.task.golden_answers))
+
+
+class AgentRewardRecipe(EpisodeRewardRecipe):
+    """The score that an agent of your own returns, or whether the answer that it returns is a golden one
+    (docs/how-to/agents.md)."""
+
+    figures: ClassVar[tuple[StepFigure, ...]] = (
+        StepFigure(
+            "agent",
+            "The score that the agent returned, or 1 for a golden answer.",
+            "Agent's score",
+            "mean over the step's episodes",
+        ),
+    )
+    kind: Literal["agent"]
+    measure = staticmethod(agent_score)
+
+    @property
+    def highest(self) -> None:
+        """Only its author knows."""

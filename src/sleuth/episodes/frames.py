@@ -105,16 +105,16 @@ class ChatFrame:
             written = Piece(text=turn)
             self.messages += [Message(role="assistant", content=(written,)), *tools]
             return self._framed(_without_prefix(end, _pieces_after(written, self.template.pieces(self.messages))))
-        written = _turn_pieces(turn, self.dialect)
+        written = turn_pieces(turn, self.dialect)
         self.messages += [Message(role="assistant", content=written), *tools]
         history = self.template.pieces(self.messages)
         seen = self.text + turn + end
-        if _text(history).startswith(seen):
-            return self._framed(_text_after(len(seen), history), seen)
+        if text_of(history).startswith(seen):
+            return self._framed(text_after(len(seen), history), seen)
         return Framed(pieces=self._framed(history, "").pieces, restarts=True)
 
     def _framed(self, pieces: Sequence[Piece], before: str = "") -> Framed:
-        self.text = before + _text(pieces)
+        self.text = before + text_of(pieces)
         return Framed(pieces=tuple(piece for piece in pieces if piece.text))
 
 
@@ -139,13 +139,13 @@ def first_messages(prompt: str, question: Sequence[Piece], role: str) -> list[Me
         parts = [Piece(text=part, author="template") for part in prompt.split(QUESTION)]
         content = list(_split_off_spaces(parts[0]))
         for part in parts[1:]:
-            content += [*_split_off_outer_spaces(question), *_split_off_spaces(part)]
+            content += [*split_off_outer_spaces(question), *_split_off_spaces(part)]
         return [Message(role="user", content=tuple(content))]
     system = Message(role="system", content=(Piece(text=prompt, author="template"),))
-    return [system, Message(role="user", content=tuple(_split_off_outer_spaces(question)))]
+    return [system, Message(role="user", content=tuple(split_off_outer_spaces(question)))]
 
 
-def _turn_pieces(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
+def turn_pieces(turn: str, dialect: Dialect) -> tuple[Piece, ...]:
     """A turn in pieces of which a template can read only the tags of thoughts."""
     tags = re.split(f"({re.escape(dialect.think.open)}|{re.escape(dialect.think.close)})", turn)
     pieces = (Piece(text=part, author="template" if at % 2 else "env") for at, part in enumerate(tags))
@@ -165,9 +165,9 @@ def _split_off_spaces(piece: Piece) -> Iterator[Piece]:
     return (part for part in pieces if part.text)
 
 
-def _split_off_outer_spaces(pieces: Sequence[Piece]) -> Iterator[Piece]:
+def split_off_outer_spaces(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """As `_split_off_spaces`, for pieces that are one text."""
-    text = _text(pieces)
+    text = text_of(pieces)
     before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :] if text.strip() else ""
     if before:
         yield Piece(text=before, author="template")
@@ -183,10 +183,10 @@ def _pieces_after(turn: Piece, pieces: Sequence[Piece]) -> list[Piece]:
 
 def _without_prefix(end: str, pieces: list[Piece]) -> list[Piece]:
     """The pieces without a leading end-of-message token, which the policy has sampled."""
-    return _text_after(len(end), pieces) if _text(pieces).startswith(end) else pieces
+    return text_after(len(end), pieces) if text_of(pieces).startswith(end) else pieces
 
 
-def _text_after(length: int, pieces: Sequence[Piece]) -> list[Piece]:
+def text_after(length: int, pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces without their first `length` characters, which must end in a piece without a budget or tokens."""
     return _text_between(length, sum(len(piece.text) for piece in pieces), pieces)
 
@@ -204,5 +204,5 @@ def _text_between(first: int, end: int, pieces: Sequence[Piece]) -> list[Piece]:
     return kept
 
 
-def _text(pieces: Sequence[Piece]) -> str:
+def text_of(pieces: Sequence[Piece]) -> str:
     return "".join(piece.text for piece in pieces)

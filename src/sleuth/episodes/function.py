@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,14 +49,20 @@ class FunctionEnv:
                     raise self.make.function.error(f"made {self.env!r}, which has no method {method}")
             return self._checked(await self.make.run(self.env.open), "open")
         except UserCodeError as error:
-            return _failed(error)
+            return failed(error)
 
     async def reply(self, text: str, stop: StopReason) -> Reply:
         """The user's reply to a turn."""
         try:
             return self._checked(await self.make.run(self.env.reply, text, stop), "reply")
         except UserCodeError as error:
-            return _failed(error)
+            return failed(error)
+
+    async def close(self) -> None:
+        """Lets the user's environment close what it opened, if it has a method for that."""
+        if callable(close := getattr(self.env, "close", None)):
+            with suppress(UserCodeError):  # the episode has ended
+                await self.make.run(close)
 
     def _checked(self, reply: Any, method: str) -> Reply:
         error = self.make.function.error
@@ -80,7 +87,8 @@ class FunctionEnv:
         return reply
 
 
-def _failed(error: UserCodeError) -> Reply:
+def failed(error: UserCodeError) -> Reply:
+    """The end of an episode whose score is missing because of the user's code."""
     return Reply(action=Action(kind="invalid", text="", failure=str(error)), done="failed")
 
 

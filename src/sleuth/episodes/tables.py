@@ -1,11 +1,11 @@
-"""`[stage.env]` of kind "python": an environment of one's own."""
+"""`[stage.env]` of kinds "python" and "agent": an environment, or an agent, of one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from sleuth.dialect import Dialect, dialect_of
 from sleuth.recipe.envs import EnvFields
@@ -15,15 +15,14 @@ from sleuth.types import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from sleuth.episodes.agent import AgentSetting
     from sleuth.episodes.function import FunctionSetting
 
 
-class FunctionEnvRecipe(EnvFields):
-    """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
-    (docs/how-to/own_code.md)."""
+class OwnEnvFields(EnvFields):
+    """The keys of an environment that a function of your own plays."""
 
     named: ClassVar[Mapping[str, str]] = {"function": "function", "files": "files", "dialect": "dialect"}
-    kind: Literal["python"]
     function: FunctionName
     """The class, or a function that makes an environment, `MODULE:NAME`; it is called with the `task` of an episode.
     The module is looked for beside the recipe, in the current folder and among the installed packages."""
@@ -36,13 +35,44 @@ class FunctionEnvRecipe(EnvFields):
     seconds: PositiveFloat = 60.0
     """Timeout of each of its methods in seconds; then the score of the episode is missing."""
 
-    def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> FunctionSetting:
-        from sleuth.episodes.function import function_setting
-
-        return function_setting(self)
-
     def plain_dialect(self) -> Dialect:
         return dialect_of(self.dialect)
 
     def functions(self) -> tuple[str, ...]:
         return (self.function,)
+
+
+class FunctionEnvRecipe(OwnEnvFields):
+    """An environment of your own: a class with the methods `open` and `reply` of `sleuth.types.Env`
+    (docs/how-to/own_code.md)."""
+
+    kind: Literal["python"]
+
+    def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> FunctionSetting:
+        from sleuth.episodes.function import function_setting
+
+        return function_setting(self)
+
+
+class AgentEnvRecipe(OwnEnvFields):
+    """An agent of your own, which calls the policy through an OpenAI-compatible endpoint (docs/how-to/agents.md)."""
+
+    kind: Literal["agent"]
+    function: FunctionName
+    """`MODULE:NAME`; it is called with the `task` of an episode, a base URL and a key, and returns its answer as text
+    or its score as a number."""
+    dialect: str = "chat"
+    """The dialect in whose tags the model writes thoughts and calls of tools."""
+    seconds: PositiveFloat = 60.0
+    """Seconds that the agent may take between a turn of the policy and its next request; then the score is missing."""
+    calls: PositiveInt = 32
+    """Maximum number of requests of an episode; one more, and its score is missing."""
+    turn_tokens: PositiveInt = 512
+    """Maximum number of tokens that the policy writes for one request."""
+    template_flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Extra variables for the chat template, such as `{ enable_thinking = false }`."""
+
+    def setting(self, tokenizer: PreTrainedTokenizerFast | None, tasks: Sequence[Task]) -> AgentSetting:
+        from sleuth.episodes.agent import agent_setting
+
+        return agent_setting(self, tokenizer)

@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from agents import PacedEngine, Shelf, agent, app_of, client_of, diligent, listening, refused
 from hostile import ANY_JSON
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_agents import PacedEngine, Shelf, agent, app_of, client_of, diligent, listening, refused
 from starlette.testclient import TestClient
 
 from sleuth.types import Sampling

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from agents import ADA, FOUND, LAKE, TARN, Shelf, agent, quotes, refiner
+from small_agents import ADA, FOUND, LAKE, TARN, Shelf, agent, quotes, refiner
 
 from sleuth.serve.agent import Agent
 from sleuth.serve.conversation import (

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agents import refiner
+from small_agents import refiner
 
 from sleuth.cite.dialect import REFINERS
 from sleuth.data.questions import load_questions

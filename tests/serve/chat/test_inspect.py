@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import app_of, listening
+from small_agents import app_of, listening
 from verb import sleuth
 
 from sleuth.evaluation.eval_session import open_eval_session

@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes, refiner
 from browser import CHROMIUM, Browser
 from hostile import PASSAGES
+from small_agents import ADA, LAKE, Shelf, agent, app_of, diligent, listening, quotes, refiner
 
 from sleuth.evaluation.certainty import Certainty, Step
 from sleuth.serve.chat_app import ASSETS

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from agents import agent, listening
 from emulator.served import application
+from small_agents import agent, listening
 
 from sleuth.serve.access import LOOPBACK, Access, Limits, conversation_limits
 from sleuth.serve.chat_app import chat_app

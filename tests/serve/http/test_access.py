@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from agents import agent, listening
+from small_agents import agent, listening
 from sockets import SERVERS, served
 
 from sleuth.cli.http_server import access_of

@@ -1,0 +1,260 @@
+"""An agent that calls the policy by OpenAI's client is played and recorded token by token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_tokenizers import KEEPS, STRIPS, chat_tokenizer
+
+from sleuth.answers.tables import agent_score
+from sleuth.engines.local.engine import LocalEngine
+from sleuth.episodes.agent import AgentSetting, agent_setting, endpoint_of_process
+from sleuth.episodes.scripted import ScriptedEngine
+from sleuth.episodes.tables import AgentEnvRecipe
+from sleuth.learn.batch import trajectory_row
+from sleuth.learn.logprobs import row_logprobs
+from sleuth.learn.models import load_model
+from sleuth.render import Renderer, decode
+from sleuth.rollout import Rollout
+from sleuth.types import Episode, Sampling, Task
+
+ROOT = Path(__file__).parents[2]
+AGENTS = '''
+import json
+
+import httpx
+import openai
+
+TOOLS = [
+    {"type": "function", "function": {"name": "double", "description": "Doubles.", "parameters": {"type": "object"}}}
+]
+TALE = "a long tale of what came before"
+
+
+def with_a_tool(task, base_url, api_key):
+    """Asks, doubles what it is told to double, and returns what it reads then."""
+    client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": task.question}]
+    while True:
+        said = client.chat.completions.create(model="policy", messages=messages, tools=TOOLS).choices[0].message
+        messages.append(said.model_dump(exclude_none=True))
+        if not said.tool_calls:
+            return said.content
+        for call in said.tool_calls:
+            result = 2 * json.loads(call.function.arguments)["x"]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
+
+
+async def by_responses(task, base_url, api_key):
+    """The same by the API of responses, streamed."""
+    client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    items = [{"role": "user", "content": task.question}]
+    while True:
+        stream = await client.responses.create(
+            model="policy", instructions="Be brief.", input=items, tools=tools, stream=True
+        )
+        async for event in stream:
+            last = event
+        calls = [item for item in last.response.output if item.type == "function_call"]
+        if not calls:
+            return last.response.output_text
+        items += [item.model_dump() for item in last.response.output]
+        for call in calls:
+            result = 2 * json.loads(call.arguments)["x"]
+            items.append({"type": "function_call_output", "call_id": call.call_id, "output": str(result)})
+
+
+def forgetful(task, base_url, api_key):
+    """Begins anew after its first turn, with a summary of it, and returns a score."""
+    client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+
+    def ask(text):
+        messages = [{"role": "user", "content": text}]
+        asked = client.chat.completions.create(model="policy", messages=messages, stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in asked)
+
+    summary = ask(task.question)
+    return len(ask(f"You said {summary}. Go on.")) / 10
+
+
+def endless(task, base_url, api_key):
+    client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    while True:
+        client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task.question}])
+
+
+def talkative(task, base_url, api_key):
+    """Fills the context."""
+    client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    messages = []
+    while True:
+        messages.append({"role": "user", "content": TALE * 5})
+        said = client.chat.completions.create(model="policy", messages=messages).choices[0].message
+        messages.append({"role": "assistant", "content": said.content})
+
+
+def asleep(task, base_url, api_key):
+    import time
+
+    time.sleep(30)
+
+
+def mistaken(task, base_url, api_key):
+    client = openai.OpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+    client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": task.question}])
+
+
+def silent(task, base_url, api_key):
+    return "done"
+
+
+def returns_nothing(task, base_url, api_key):
+    with_a_tool(task, base_url, api_key)
+
+
+def stranger(task, base_url, api_key):
+    body = {"model": "policy", "messages": [{"role": "user", "content": "?"}]}
+    return httpx.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": "Bearer x"}).json()["error"]
+'''
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AgentSetting]:
+    """The setting of one of the agents above."""
+    (tmp_path / "agents_of_test.py").write_text(AGENTS)
+    monkeypatch.chdir(tmp_path)
+
+    def setting(name: str, template: str = KEEPS, **keys: Any) -> AgentSetting:
+        recipe = AgentEnvRecipe.model_validate(
+            {"kind": "agent", "function": f"agents_of_test.py:{name}", "seconds": 10.0, **keys}
+        )
+        return agent_setting(recipe, chat_tokenizer(template))
+
+    return setting
+
+
+def played(setting: AgentSetting, *turns: str, episodes: int = 1, context: int = 1000) -> list[Episode]:
+    """Episodes in which the policy writes these turns."""
+    assert setting.tokenizer is not None
+
+    def answer(text: str, sampling: Sampling) -> str:
+        asked.append(text)
+        return turns[min(sampling.key[-1], len(turns) - 1)]
+
+    asked: list[str] = []
+    rollout = Rollout(
+        engine=ScriptedEngine(setting.tokenizer, answer),
+        renderer=Renderer(setting.tokenizer),
+        context=context,
+        temperature=1.0,
+        key=(0,),
+    )
+    task = Task(id="q", question="Double 21, please.", golden_answers=("42",))
+    [group] = asyncio.run(rollout.groups([task], setting.env, samples=episodes))
+    return list(group.episodes)
+
+
+CALL = '<think>\nsmall\n</think>\n\n<tool_call>\n{"name": "double", "arguments": {"x": 21}}\n</tool_call><|im_end|>'
+
+
+@pytest.mark.parametrize("name", ["with_a_tool", "by_responses"])
+def test_an_agent_with_a_tool_is_recorded_as_the_policy_saw_it(name: str, agents: Callable[..., AgentSetting]) -> None:
+    setting = agents(name)
+    [episode] = played(setting, CALL, "It is 42.<|im_end|>")
+    [trajectory] = episode.trajectories
+    assert trajectory.stop == "answered"
+    call, answer = trajectory.actions
+    assert (call.kind, json.loads(call.text)["name"], call.result) == ("call", "double", "42")
+    assert (answer.kind, answer.text) == ("answer", "It is 42.")
+    turns = [segment.text for segment in trajectory.segments if segment.author == "policy"]
+    assert turns == [CALL.removesuffix("<|im_end|>"), "It is 42."]
+    whole = decode(setting.tokenizer, trajectory.tokens)
+    assert whole.endswith(
+        f"<|im_start|>user\nDouble 21, please.<|im_end|>\n<|im_start|>assistant\n{CALL}\n"
+        "<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\nIt is 42.<|im_end|>"
+    )
+    assert '"description": "Doubles."' in whole
+    assert agent_score(episode, setting.dialect) == 0.0
+
+
+def test_a_template_that_drops_thoughts_makes_linked_trajectories(agents: Callable[..., AgentSetting]) -> None:
+    [episode] = played(agents("with_a_tool", STRIPS), CALL, "42<|im_end|>")
+    first, second = episode.trajectories
+    assert first.stop == "rewritten"
+    assert "small" in first.text
+    assert "small" not in second.text
+    assert [segment.text for segment in second.segments if segment.author == "policy"] == ["42"]
+    assert agent_score(episode, agents("with_a_tool").dialect) == 1.0
+
+
+def test_a_history_that_an_agent_rewrites_starts_a_new_trajectory_under_one_score(
+    agents: Callable[..., AgentSetting],
+) -> None:
+    setting = agents("forgetful")
+    [episode] = played(setting, "1234<|im_end|>", "56789<|im_end|>")
+    assert [one.stop for one in episode.trajectories] == ["rewritten", "answered"]
+    assert "You said 1234. Go on." in episode.trajectory.text
+    assert agent_score(episode, setting.dialect) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "reason"),
+    [
+        ("endless", {"calls": 3}, "endless: asked more than calls = 3 times"),
+        ("asleep", {"seconds": 0.2}, "asleep: neither asked nor returned within 0.2 seconds"),
+        ("mistaken", {}, "model = 'gpt-5': the model that is trained is named 'policy'"),
+        ("silent", {}, "silent: returned without asking the model"),
+        ("returns_nothing", {}, "returns_nothing: returned None; expected its answer as text, or a score as a number"),
+        ("stranger", {}, "stranger: returned"),
+    ],
+)
+def test_an_agent_that_goes_wrong_has_no_score_and_says_why(
+    name: str, keys: dict[str, Any], reason: str, agents: Callable[..., AgentSetting]
+) -> None:
+    [episode] = played(agents(name, **keys), "42<|im_end|>")
+    assert episode.trajectory.stop == "failed"
+    assert reason in episode.trajectory.actions[-1].failure
+    assert "agents_of_test.py:" in episode.trajectory.actions[-1].failure
+
+
+def test_an_agent_whose_context_is_full_ends_there_and_is_let_go(agents: Callable[..., AgentSetting]) -> None:
+    [episode] = played(agents("talkative"), "yes<|im_end|>", context=200)
+    assert episode.trajectory.stop == "length"
+    assert agent_score(episode, agents("talkative").dialect) == 0.0
+    assert not endpoint_of_process()._episodes
+
+
+def test_agents_at_once_have_their_own_turns(agents: Callable[..., AgentSetting]) -> None:
+    episodes = played(agents("with_a_tool", seconds=60.0), CALL, "42<|im_end|>", episodes=16)
+    assert len({episode.trajectory.tokens for episode in episodes}) == 1
+    assert all(episode.trajectory.stop == "answered" for episode in episodes)
+
+
+def test_what_an_agent_sampled_has_the_probabilities_that_the_learner_gives_it(
+    agents: Callable[..., AgentSetting],
+) -> None:
+    model, tokenizer = load_model(str(ROOT / "models" / "tiny-base"), dtype="float32", device="cpu")
+    setting = replace(agents("forgetful"), tokenizer=tokenizer, turn_tokens=12)
+    rollout = Rollout(
+        engine=LocalEngine(model, tokenizer, slots=8, context=256),
+        renderer=Renderer(tokenizer),
+        context=256,
+        temperature=1.0,
+        key=(0,),
+    )
+    task = Task(id="q", question="Question: where is Tarn?", golden_answers=())
+    [group] = asyncio.run(rollout.groups([task], setting.env, samples=8))
+    rows = [trajectory_row(one, 1.0) for episode in group.episodes for one in episode.trajectories]
+    assert len(rows) == 16
+    for row, logprobs in zip(rows, row_logprobs(model, rows, budget=4096), strict=True):
+        assert row.sampler_logprobs is not None
+        assert sum(row.trained) >= 1
+        assert logprobs == pytest.approx(row.sampler_logprobs, abs=1e-4)
