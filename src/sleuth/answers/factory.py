@@ -14,6 +14,7 @@ from sleuth.answers.function import function_reward_of
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import STRICT, correct_answer_score
 from sleuth.answers.tables import well_formed
+from sleuth.data.rows import listed
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import RewardPart, RewardSpec
 from sleuth.episodes.setting import Setting
@@ -157,9 +158,24 @@ def judges_in(rewards: Sequence[JudgedFields], what: str = "reward") -> Iterator
 
 def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
+    if rewards:
+        require_answers(rewards, tasks)
     for reward in rewards:
         reward.require_gradable(tasks)
         require_endings(reward.judges(), tasks)
+
+
+def require_answers(tables: Sequence[Any], tasks: Sequence[Task], what: str = "reward") -> None:
+    """Raises SleuthError for a question without golden answers, if one of these tables, rewards or others, cannot do
+    without; or if there are none, so that exact match is measured."""
+    unanswered = next((task for task in tasks if not (task.golden_answers or task.evidence or task.continuation)), None)
+    needing = next((table.kind for table in tables if getattr(table, "needs_answers", True)), None)
+    if unanswered is not None and (needing or not tables):
+        needs = f"the {needing} {what} needs them" if needing else "exact match needs them"
+        raise SleuthError(
+            f'question {unanswered.id!r} has no golden_answers, and {needs}; expected a list such as ["Tarn"], or an '
+            f"`answer`; its other columns are {listed(unanswered.info) or 'none'}"
+        )
 
 
 def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:

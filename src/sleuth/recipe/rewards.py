@@ -80,6 +80,8 @@ class RewardFields(JudgedFields):
     that runs in this process."""
     compares_answers: ClassVar[bool] = False
     """Whether it compares answers with golden ones, so that an episode is right or wrong."""
+    needs_answers: ClassVar[bool] = True
+    """Whether it scores no question without golden answers."""
     methods: ClassVar[tuple[str, ...]] = ()
     """Published methods that it follows, by their names in `sleuth.runs.model_card.METHODS`."""
     figures: ClassVar[tuple[StepFigure, ...]] = ()

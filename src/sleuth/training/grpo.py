@@ -13,6 +13,7 @@ from statistics import fmean
 from sleuth.answers.factory import (
     answer_scorer_of,
     judges_in,
+    require_answers,
     require_functions,
     require_gradable,
     require_judges,
@@ -85,6 +86,7 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     inputs.require_cache(stage, stage.context)
     if stage.credit is not None:
         stage.credit.require_dialect(setting.dialect)
+        require_answers([stage.credit], tasks, "credit")
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
