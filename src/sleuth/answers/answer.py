@@ -232,11 +232,13 @@ class TotalReward:
         if not self.rewards:  # all scores come from a later phase
             return [Score(value=0.0) for _ in group.episodes]
         by_reward = await asyncio.gather(*(reward(group) for reward in self.rewards))
-        return [self._sum(scores) for scores in zip(*by_reward, strict=True)]
+        failed = map(failed_score, group.episodes)
+        return [self._sum(scores, why) for scores, why in zip(zip(*by_reward, strict=True), failed, strict=True)]
 
-    def _sum(self, scores: Sequence[Score]) -> Score:
+    def _sum(self, scores: Sequence[Score], failed: Score | None) -> Score:
         weighted = list(zip(self.weights, scores, strict=True))
-        missing = [score.note for weight, score in weighted if weight and score.value is None]
+        missing = [failed.note] if failed else []
+        missing += [score.note for weight, score in weighted if weight and score.value is None]
         if missing:
             return Score(value=None, note=missing[0], **_joined(scores))
         value = sum(weight * (score.value or 0.0) for weight, score in weighted)
