@@ -5,10 +5,11 @@ All records are frozen, slotted and keyword-only. Letters: P prompts, G episodes
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 Author = Literal["policy", "env", "template", "source", "teacher"]
 """Where a token came from: sampled by the policy, supplied by the environment (question, observations, inserted tags),
@@ -142,6 +143,54 @@ class Continuation:
     suffix: Segment
 
 
+class Info(Mapping[str, Any]):
+    """What a row has besides what Sleuth reads of it, in types of JSON: `Info({"level": 3})["level"]`.
+
+    It is kept as text and read at each look, so that no reader can change it for another. NaN is None, and what JSON
+    has no type for is its `str`. Raises SleuthError for what cannot be JSON, or is longer than `MOST` characters."""
+
+    __slots__ = ("text",)
+    MOST: ClassVar[int] = 2**20
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        try:
+            self.text = _ENCODE(dict(values))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SleuthError(f"{', '.join(map(str, values))}: no JSON: {error}") from None
+        if len(self.text) > self.MOST:
+            size = f"{len(self.text):,} characters of JSON, and a row may have {self.MOST:,} beside what Sleuth reads"
+            raise SleuthError(f"{', '.join(map(str, values))}: {size}; leave some of these columns out")
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.text, parse_constant=lambda name: None)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._read()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Info({self._read()!r})"
+
+
+def _as_json(value: Any) -> Any:
+    """Arrays as lists, bytes as nothing, dates and other values as text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return None if isinstance(value, bytes) else str(value)
+
+
+_ENCODE = json.JSONEncoder(sort_keys=True, default=_as_json).encode
+NO_INFO = Info({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A question with what is needed to score it.
@@ -151,12 +200,12 @@ class Task:
     `prompt` replaces the whole user message if the data brings one. A refiner's task has `evidence` to refine and, as
     `reference`, the data's own answer. `rubrics` are this task's criteria. A task to continue a text has a
     `continuation` by tokens; then `question` is the beginning as text, `reference` the true continuation, and
-    `golden_answers` may be empty.
+    `golden_answers` may be empty. `info` has the other columns of the row: `task.info["level"]`.
     """
 
     id: str
     question: str
-    golden_answers: tuple[str, ...]
+    golden_answers: tuple[str, ...] = ()
     gold_passages: tuple[str, ...] = ()
     kind: str = ""
     source: str = ""
@@ -165,6 +214,11 @@ class Task:
     reference: str = ""
     rubrics: tuple[Rubric, ...] = ()
     continuation: Continuation | None = None
+    info: Mapping[str, Any] = NO_INFO
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.info, Info):
+            object.__setattr__(self, "info", Info(self.info))
 
     @property
     def required_continuation(self) -> Continuation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from sleuth.data.questions import columns_of, load_questions, task_from_row
-from sleuth.data.rows import read_rows
+from sleuth.data.rows import read_rows, rows_and_faults, valid_row
 from sleuth.types import SleuthError, Task
 
 MESSAGE = "Think, search, then answer. Question: where was Ada Voss born?\n"
@@ -45,7 +46,9 @@ def parquet(path: Path, *rows: dict[str, Any]) -> Path:
 
 
 def test_a_row_of_search_r1_is_a_task_of_its_source(tmp_path: Path) -> None:
-    assert load_questions(parquet(tmp_path / "train.parquet", SEARCH_R1)) == [ADA]
+    [task] = load_questions(parquet(tmp_path / "train.parquet", SEARCH_R1))
+    assert replace(task, info={}) == ADA
+    assert task.info == {key: SEARCH_R1[key] for key in ("ability", "reward_model", "extra_info")}
 
 
 @pytest.mark.parametrize("row", [VERL, SKYRL])
@@ -101,10 +104,10 @@ def test_a_malformed_row_says_what_is_missing(change: dict[str, Any], message: s
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("with_prompt", [False, True])
-def test_of_a_parquet_file_only_the_columns_that_are_needed_are_read(tmp_path: Path, with_prompt: bool) -> None:
+def test_of_a_parquet_file_only_the_columns_that_are_asked_for_are_read(tmp_path: Path) -> None:
     path = parquet(tmp_path / "train.parquet", SEARCH_R1)
-    _, row = next(read_rows(path, columns_of(with_prompt=with_prompt)))
-    needed = {"id", "question", "golden_answers", "data_source", "reward_model"}
-    assert row.keys() == (needed | {"prompt"} if with_prompt else needed)
+    _, row = next(read_rows(path, columns_of()))
+    assert row.keys() == {"id", "question", "golden_answers", "data_source", "reward_model", "prompt"}
     assert row["reward_model"].keys() == {"ground_truth"}
+    [(_, row)] = rows_and_faults(path, without="prompt")
+    assert valid_row(row).keys() == SEARCH_R1.keys() - {"prompt"}

@@ -125,7 +125,8 @@ def test_a_former_key_is_refused_with_its_new_name(demo: Path, override: str, ex
         ("stage.1.reward=[]", "stage.1.reward is empty: should have at least 1 entry"),
         (
             "stage.1.loss.advantage=gpro",
-            'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo" or "best" or "none"',
+            'stage.1.loss.advantage = "gpro": should be "grpo" or "centered" or "rloo" or "best" or "none" or '
+            '"MODULE:NAME"',
         ),
         (
             "stage.1.kind=gpro",

@@ -153,7 +153,8 @@ class AnswerReward(RewardOfEpisodes):
     """The score by `scorer`; missing too where the scorer cannot read the episode.
 
     Parts: strict exact match `em` (whatever the scorer), one of `correct`, `wrong`, `no_answer`, `malformed` at 1 (the
-    note names it), and `score_NAME` of a scorer other than `strict`. In a dialect whose answers cite, an answer has the
+    note names it), and `score_NAME` of a scorer other than `strict`; without golden answers nothing is right or wrong,
+    and the score is missing. In a dialect whose answers cite, an answer has the
     part `cites` (a passage that was shown contains what it quotes), and a right one `cited_holds_answer` (the quotation
     contains it) and, if the task names passages, `cited_gold` (that passage is one of them); both are 0 if it cites
     none. `end_token` is the id of the end-of-text token, which some scorers require.
@@ -166,6 +167,8 @@ class AnswerReward(RewardOfEpisodes):
 
     def score(self, episode: Episode) -> Score:
         answer, outcome = given_answer(episode, self.dialect)
+        if not episode.task.golden_answers and episode.task.evidence is None:
+            return Score(value=None, note="") if answer else Score(value=None, parts={outcome: 1.0}, note=outcome)
         em = float(outcome == "correct")
         parts = {"em": em, outcome: 1.0}
         if self.dialect.cites and answer is not None:
@@ -217,8 +220,9 @@ def token_f1(episode: Episode, dialect: Dialect) -> float:
 
 
 class TotalReward:
-    """The weighted sum of several rewards and of their token credits; missing if any of them is. Parts stay unweighted;
-    the note is the first non-empty one, and the `notes` are those of all."""
+    """The weighted sum of several rewards and of their token credits; missing if any of them is, but for one of weight
+    0, which is measured alone. Parts stay unweighted; the note is the first non-empty one, and the `notes` are those of
+    all."""
 
     def __init__(self, rewards: Sequence[Reward], weights: Sequence[float]) -> None:
         self.rewards = rewards
@@ -228,17 +232,21 @@ class TotalReward:
         if not self.rewards:  # all scores come from a later phase
             return [Score(value=0.0) for _ in group.episodes]
         by_reward = await asyncio.gather(*(reward(group) for reward in self.rewards))
-        return [self._sum(scores) for scores in zip(*by_reward, strict=True)]
+        failed = map(failed_score, group.episodes)
+        return [self._sum(scores, why) for scores, why in zip(zip(*by_reward, strict=True), failed, strict=True)]
 
-    def _sum(self, scores: Sequence[Score]) -> Score:
-        missing = [score.note for score in scores if score.value is None]
+    def _sum(self, scores: Sequence[Score], failed: Score | None) -> Score:
+        weighted = list(zip(self.weights, scores, strict=True))
+        missing = [failed.note] if failed else []
+        missing += [score.note for weight, score in weighted if weight and score.value is None]
         if missing:
             return Score(value=None, note=missing[0], **_joined(scores))
-        value = sum(weight * (score.value or 0.0) for weight, score in zip(self.weights, scores, strict=True))
+        value = sum(weight * (score.value or 0.0) for weight, score in weighted)
         credits = tuple(
             replace(credit, value=weight * credit.value)
-            for weight, score in zip(self.weights, scores, strict=True)
+            for weight, score in weighted
             for credit in score.credits
+            if weight
         )
         note = next((score.note for score in scores if score.note), "")
         return Score(value=value, note=note, credits=credits, **_joined(scores))

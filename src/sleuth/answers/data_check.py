@@ -13,7 +13,7 @@ from sleuth.answers.suites import sets_in
 from sleuth.data.documents import PARTS, documents_and_faults, part_of, text_digest
 from sleuth.data.hub import local_file
 from sleuth.data.layouts import question_layouts
-from sleuth.data.questions import columns_of, normalised_question, require_few, require_questions, task_from_row
+from sleuth.data.questions import normalised_question, require_few, require_questions, task_from_row
 from sleuth.data.rows import rows_and_faults
 from sleuth.types import Document, SleuthError, Task
 
@@ -55,13 +55,17 @@ class DataReport(Report):
 
     `repeated_questions` repeat an earlier question up to case, punctuation and spaces. `empty_answers` are golden
     answers that normalise to nothing, which no answer in words can match. `tool_outputs` counts rows with a tool output
-    to refine; `unknown_citations` are those whose own answer cites an id that the tool output lacks.
+    to refine; `unknown_citations` are those whose own answer cites an id that the tool output lacks. `unanswered` have
+    no golden answers, which only rewards of one's own accept. `info` counts the rows with each column that only code of
+    one's own reads.
     """
 
     repeated_questions: Findings
     empty_answers: Findings
     tool_outputs: int
     unknown_citations: Findings
+    unanswered: Findings
+    info: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,12 @@ def check_data(
         overlap=_overlap(tasks, others, _words, lambda task: repr(task.question)),
         sources=dict(Counter(task.source for _, task in tasks).most_common()),
         tool_outputs=sum(task.evidence is not None for _, task in tasks),
+        unanswered=_findings(
+            f"{where}: question {task.id!r}"
+            for where, task in tasks
+            if not task.golden_answers and task.evidence is None
+        ),
+        info=dict(Counter(column for _, task in tasks for column in task.info).most_common()),
         unknown_citations=_findings(
             f"{where}: the answer cites {', '.join(unknown)}"
             for where, task in tasks
@@ -143,7 +153,7 @@ def tasks_and_faults(data: Path) -> Iterator[tuple[str, Task | SleuthError]]:
             f"{data}: holds no test sets; should be a folder with a folder for each, such as nq/test.jsonl"
         )
     for name, file in (sets or {"": ""}).items():
-        for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data), columns_of())):
+        for at, (where, row) in enumerate(rows_and_faults(local_file(data / file if file else data))):
             if at == 0:
                 require_questions(row, where)
             require_few(at + 1, where)
@@ -153,7 +163,7 @@ def tasks_and_faults(data: Path) -> Iterator[tuple[str, Task | SleuthError]]:
 def _task(row: Any, where: str, set_name: str) -> Task | SleuthError:
     """The task as a suite would load it."""
     try:
-        task = task_from_row(row, where)
+        task = task_from_row(row, where, answered=False)
     except SleuthError as error:
         return error
     return replace(task, id=f"{set_name}/{task.id}", source=set_name) if set_name else task

@@ -14,13 +14,14 @@ from sleuth.answers.function import function_reward_of
 from sleuth.answers.scorers import SCORERS
 from sleuth.answers.scorers.scorer import STRICT, correct_answer_score
 from sleuth.answers.tables import well_formed
+from sleuth.data.rows import listed
 from sleuth.dialect import Dialect
 from sleuth.episodes.protocol import RewardPart, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool, JudgeUse, identity_of, require_judge
 from sleuth.recipe.envs import compares_answers, environment_of
 from sleuth.recipe.judges import JudgedFields, JudgeFields
-from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs
+from sleuth.recipe.rewards import FunctionFields, Identify, RewardFields, RewardInputs, paid
 from sleuth.recipe.strict import StrictModel
 from sleuth.types import Group, Judge, Reward, Score, SleuthError, Task
 
@@ -49,7 +50,7 @@ def rightness(score: Score, rewards: Sequence[RewardFields]) -> float | None:
         scorer = answer_scorer_of(rewards)
         said = score.parts.get("correct" if scorer == STRICT.name else f"score_{scorer}", 0.0)
         return min(max(said, 0.0), 1.0)
-    attainable = [reward.highest and reward.weight * reward.highest for reward in rewards]
+    attainable = [reward.highest and reward.weight * reward.highest for reward in paid(rewards)]
     if not attainable or None in attainable:
         return score.value
     return min(max(score.value / sum(filter(None, attainable)), 0.0), 1.0)
@@ -74,15 +75,15 @@ def eval_reward_of(
     `score` are the sum of the rewards."""
     others: list[Reward] = [*measured]
     compares = compares_answers(dialect)
-    if paid := not measured and computes_score(rewards, dialect):
-        main = reward_of(rewards, dialect, tokenizer)
+    if scored := not measured and computes_score(rewards, dialect):
+        main = reward_of([reward for reward in rewards if not reward.judges()], dialect, tokenizer)
     else:
         others += [function_reward_of(reward) for reward in rewards if isinstance(reward, FunctionFields)]
         answers = answer_reward_of(scorer, dialect, tokenizer) if compares else None
         main = answers or environment_of(dialect).measure(dialect, judge)
     if dialect.tool is None and compares:
         others.append(EpisodeReward("well_formed", well_formed, dialect))
-    return WithParts(main, others, name=SCORE if paid else None)
+    return WithParts(main, others, name=SCORE if scored else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,19 +110,21 @@ class PaidScores:
             found = {reward.kind: score.value, **{part: score.parts.get(part) for part in reward.judged_parts}}
             suffix = f"_{at}" if kinds.count(reward.kind) > 1 else ""
             parts |= {f"{self.name}/{part}{suffix}": value for part, value in found.items() if value is not None}
-            notes |= {} if score.value is not None else {f"{self.name}/{reward.kind}{suffix}": score.note}
+            if reward.weight and score.value is None:
+                notes[f"{self.name}/{reward.kind}{suffix}"] = score.note
         total = sum(reward.weight * (score.value or 0) for reward, score in zip(self.rewards, scores, strict=True))
         return Score(value=None, parts=parts if notes else {self.name: total, **parts}, notes=notes)
 
 
 def leads_with_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     """Whether a stage pays something else than right answers; then the score and its parts lead its evaluations."""
-    return bool(rewards) and compares_answers(dialect) and all(reward.answer_scorer is None for reward in rewards)
+    scorers = [reward.answer_scorer for reward in paid(rewards)]
+    return bool(scorers) and compares_answers(dialect) and not any(scorers)
 
 
 def computes_score(rewards: Sequence[RewardFields], dialect: Dialect) -> bool:
     """Whether evaluations compute the score of such a stage: no judge has to be asked for it."""
-    at_once = all(not reward.judges() and not reward.is_scored_late for reward in rewards)
+    at_once = all(not reward.judges() and not reward.is_scored_late for reward in paid(rewards))
     return at_once and leads_with_score(rewards, dialect)
 
 
@@ -157,9 +160,24 @@ def judges_in(rewards: Sequence[JudgedFields], what: str = "reward") -> Iterator
 
 def require_gradable(rewards: Sequence[RewardFields], tasks: Sequence[Task]) -> None:
     """Raises SleuthError for a task whose answers a reward cannot judge: no golden answer, no criterion, no ending."""
+    if rewards:
+        require_answers(rewards, tasks)
     for reward in rewards:
         reward.require_gradable(tasks)
         require_endings(reward.judges(), tasks)
+
+
+def require_answers(tables: Sequence[Any], tasks: Sequence[Task], what: str = "reward") -> None:
+    """Raises SleuthError for a question without golden answers, if one of these tables, rewards or others, cannot do
+    without; or if there are none, so that exact match is measured."""
+    unanswered = next((task for task in tasks if not (task.golden_answers or task.evidence or task.continuation)), None)
+    needing = next((table.kind for table in tables if getattr(table, "needs_answers", True)), None)
+    if unanswered is not None and (needing or not tables):
+        needs = f"the {needing} {what} needs them" if needing else "exact match needs them"
+        raise SleuthError(
+            f'question {unanswered.id!r} has no golden_answers, and {needs}; expected a list such as ["Tarn"], or an '
+            f"`answer`; its other columns are {listed(unanswered.info) or 'none'}"
+        )
 
 
 def require_functions(rewards: Sequence[StrictModel], trial: Callable[[], Group]) -> None:

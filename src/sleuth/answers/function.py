@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
-from sleuth.own.calls import Caller
+from sleuth.own.calls import Caller, finite_number, plain, shown_value
 from sleuth.own.functions import UserCodeError, UserFunction, first_parameter, load_function, require_arguments
 from sleuth.recipe.rewards import FunctionFields
 from sleuth.types import Episode, Group, Score, failed_score
@@ -52,10 +50,10 @@ class FunctionReward:
         return [await self._score(episode) for episode in group.episodes]
 
     async def _scores(self, group: Group) -> list[Score]:
-        found = _plain(await self.call(group, **self.parameters))
+        found = plain(await self.call(group, **self.parameters))
         count = len(group.episodes)
         if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != count:
-            raise self.function.error(f"returned {_shown(found)}; expected a list of {count} numbers")
+            raise self.function.error(f"returned {shown_value(found)}; expected a list of {count} numbers")
         scores = map(self._checked, found)
         return [failed_score(episode) or score for episode, score in zip(group.episodes, scores, strict=True)]
 
@@ -76,14 +74,14 @@ class FunctionReward:
         return Score(value=None, note=why, notes={self.function.short_name: why})
 
     def _checked(self, found: Any) -> Score:
-        found = _plain(found)
+        found = plain(found)
         score = found if isinstance(found, Score) else Score(value=found)
-        parts, note, value = self._parts(score.parts), str(score.note or ""), _number(score.value)
+        parts, note, value = self._parts(score.parts), str(score.note or ""), finite_number(score.value)
         if score.value is None:
             return replace(self._missing(note or f"{self.function.short_name} returned None"), parts=parts)
         if value is None:
             raise self.function.error(
-                f"returned {_shown(score.value)}; expected a finite number, or None if it is missing"
+                f"returned {shown_value(score.value)}; expected a finite number, or None if it is missing"
             )
         notes = {self.function.short_name: note} if note else {}
         return Score(value=value, parts={self.part: value, **parts}, notes=notes, credits=score.credits)
@@ -91,15 +89,15 @@ class FunctionReward:
     def _parts(self, parts: Any) -> dict[str, float]:
         """The parts that are there, under names of this function's own."""
         if not isinstance(parts, Mapping):
-            raise self.function.error(f"returned parts = {_shown(parts)}; expected numbers by name")
+            raise self.function.error(f"returned parts = {shown_value(parts)}; expected numbers by name")
         found = {}
         for name, part in parts.items():
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
-                raise self.function.error(f"returned a part called {_shown(name)}; expected a name in one line")
+                raise self.function.error(f"returned a part called {shown_value(name)}; expected a name in one line")
             if part is None:
                 continue
-            if (number := _number(part)) is None:
-                raise self.function.error(f"returned the part {name} = {_shown(part)}; expected a finite number")
+            if (number := finite_number(part)) is None:
+                raise self.function.error(f"returned the part {name} = {shown_value(part)}; expected a finite number")
             found[f"{self.part}/{name}"] = number
         return found
 
@@ -120,23 +118,3 @@ def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> boo
         if isinstance(sign, str | type) and sign in known:
             return known[sign]
     raise function.error(f"takes neither an episode nor a group; expected {example}")
-
-
-def _number(value: Any) -> float | None:
-    """A finite number as a float; None for anything else."""
-    value = _plain(value)
-    try:
-        number = float(value) if isinstance(value, Real) else math.nan
-    except OverflowError:  # an integer that no float holds
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _plain(value: Any) -> Any:
-    """Arrays and tensors as lists or numbers; other values as they are."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -112,6 +112,7 @@ class FormatRecipe(EpisodeRewardRecipe):
             "format", "Every turn is one closed thought and one action.", "Well-formed", "share of episodes", top=1.0
         ),
     )
+    needs_answers: ClassVar[bool] = False
     kind: Literal["format"]
     measure = staticmethod(well_formed)
 
@@ -120,6 +121,7 @@ class FunctionRewardRecipe(FunctionFields, RewardFields):
     """The number that a function of your own returns for an episode (docs/how-to/own_code.md)."""
 
     scores: ClassVar[tuple[EpisodeKind, ...]] = ("agent", "refiner", "thought")
+    needs_answers: ClassVar[bool] = False
     kind: Literal["python"]
 
     @property

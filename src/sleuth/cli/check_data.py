@@ -19,6 +19,9 @@ from sleuth.types import SleuthError
 if TYPE_CHECKING:
     from sleuth.answers.data_check import DataReport, Findings, TextReport
 
+MOST_COLUMNS = 8
+"""Columns that a line names."""
+
 Against = Annotated[
     Path | None, Option(metavar="DATA", help="Count the rows that are in DATA too.", show_default=False)
 ]
@@ -101,6 +104,12 @@ def _question_lines(data: Path, against: Path | None, report: DataReport) -> Ite
     yield from _finding_lines("ids that an earlier row has", report.repeated_ids)
     yield from _finding_lines("questions that an earlier row asks", report.repeated_questions)
     yield from _finding_lines("golden answers that are empty once normalised", report.empty_answers)
+    if report.unanswered.count:
+        yield from _finding_lines("no golden answers, which only rewards of your own accept", report.unanswered)
+    if report.info:
+        columns = ", ".join(f"{name[:100]} ({count:,})" for name, count in [*report.info.items()][:MOST_COLUMNS])
+        more = f" and {len(report.info) - MOST_COLUMNS:,} more" if len(report.info) > MOST_COLUMNS else ""
+        yield f"columns that only code of your own reads, as task.info: {columns}{more}"
     if report.tool_outputs:
         yield f"tool outputs to refine: {report.tool_outputs:,}"
         yield from _finding_lines("answers that cite what their tool output does not have", report.unknown_citations)

@@ -41,7 +41,8 @@ def main() -> None:
     try:
         with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as table:
             leaves = {table.schema.column(index).path for index in range(len(table.schema))}
-            present = [name for name in asked["columns"] if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
+            wanted = asked["columns"] or [name for name in table.schema_arrow.names if name != asked["without"]]
+            present = [name for name in wanted if any(f"{leaf}.".startswith(f"{name}.") for leaf in leaves)]
             rows = {"rows": str(table.metadata.num_rows)}
             for batch in table.iter_batches(_rows_at_once(table.metadata), columns=present or None, use_threads=False):
                 stream = stream or pyarrow.ipc.new_stream(sys.stdout.buffer, batch.schema.with_metadata(rows))

@@ -19,6 +19,8 @@ from sleuth.data.layouts import (
     IDS,
     QUESTIONS,
     TEXTS,
+    QuestionLayout,
+    first_column,
     id_of,
     layout_of,
     question_layouts,
@@ -38,7 +40,7 @@ from sleuth.data.rows import (
     valid_row,
 )
 from sleuth.recipe.data import EvalQuestionsRecipe, QuestionsRecipe
-from sleuth.types import Rubric, SleuthError, Task
+from sleuth.types import Info, Rubric, SleuthError, Task
 
 NAMED = 5
 """Rows with a problem that a message names; all are counted, up to `MAX_PROBLEMS`."""
@@ -48,27 +50,30 @@ MAX_QUESTIONS = 2_000_000
 """Questions of a file, of which each takes half a kilobyte or more."""
 
 
-def load_questions(path: Path, *, with_prompt: bool = False, names: Mapping[str, str] | None = None) -> list[Task]:
+def load_questions(
+    path: Path, *, with_prompt: bool = False, names: Mapping[str, str] | None = None, answered: bool = True
+) -> list[Task]:
     """The tasks of a .jsonl, .jsonl.gz, .parquet, .csv, .tsv or .json file, local or on the hub
     (`hf://OWNER/NAME/FILE`), in its order.
 
     Rows have `id`, `question` and `golden_answers`, and may have `gold_ids` (corpus ids), `type` and `data_source`:
     `{"id": "q7", "question": "where was Ada Voss born?", "golden_answers": ["Tarn"], "gold_ids": ["17"]}`; other names
     of these columns are in `sleuth.data.layouts`, and `names` adds some: `{"question": "prompt"}`. The layouts of the
-    families, such as `sleuth.search.rows` and `sleuth.cite.rows`, are read too. `with_prompt` loads each
-    row's own prompt. Raises SleuthError with file:line for the first few malformed rows and repeated ids, with the
-    number of all, and for a file without rows.
+    families, such as `sleuth.search.rows` and `sleuth.cite.rows`, are read too; what else a row has is the task's
+    `info`. `with_prompt` loads each row's own prompt. Unless `answered`, rows need no golden answers. Raises
+    SleuthError with file:line for the first few malformed rows and repeated ids, with the number of all, and for a file
+    without rows.
     """
     tasks: dict[str, Task] = {}
     problems: list[str] = []
     rows = 0
-    read = () if names else columns_of(with_prompt=with_prompt)
-    for where, row in renamed(rows_and_faults(local_file(path), read), names or {}):
+    rows_read = rows_and_faults(local_file(path), without="" if with_prompt or names else "prompt")
+    for where, row in renamed(rows_read, names or {}):
         rows += 1
         if rows == 1:
             require_questions(row, where)
         try:
-            task = task_from_row(valid_row(row), where, with_prompt=with_prompt)
+            task = task_from_row(valid_row(row), where, with_prompt=with_prompt, answered=answered)
             require_few(rows, where)
         except SleuthError as error:
             problems += error.args
@@ -107,16 +112,30 @@ def first_problems(problems: Sequence[str], rows: int, path: Path) -> list[str]:
     return [*problems[:NAMED], *([more] if len(problems) > NAMED else [])]
 
 
-def columns_of(*, with_prompt: bool = False) -> tuple[str, ...]:
-    """The columns that tasks are read from in a parquet file."""
+READ = ("gold_ids", "type", "data_source", "prompt", "rubrics")
+"""Columns of questions besides id, question and answers."""
+
+
+def columns_of() -> tuple[str, ...]:
+    """The columns that tasks are read from in a parquet file, without those of their `info`."""
     others = [column for layout in question_layouts() for column in layout.columns]
-    ours = (*IDS, *QUESTIONS, *ANSWERS, *TEXTS, "gold_ids", "type", "data_source")
-    return (*ours, *others, "prompt") if with_prompt else (*ours, *others)
+    return (*IDS, *QUESTIONS, *ANSWERS, *TEXTS, *READ, *others)
 
 
-def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
+def unread(row: Row, layout: QuestionLayout | None) -> dict[str, Any]:
+    """The columns of which no other field of the task has all."""
+    named = (first_column(row, names) for names in (IDS, QUESTIONS, ANSWERS))
+    read = {*READ, *named, *(layout.columns if layout is not None else ())}
+    return {key: value for key, value in row.items() if key not in read}
+
+
+def task_from_row(row: Row, where: str, *, with_prompt: bool = False, answered: bool = True) -> Task:
     """One row as a task; error messages begin with `where`. Lists may be numpy arrays, as in data frames."""
     layout = layout_of(row)
+    try:
+        info = Info(unread(row, layout))
+    except SleuthError as error:
+        raise SleuthError(f"{where}: {error}") from None
     message_of = layout.message_of if layout is not None and layout.message_of is not None else _message_of
     prompt = message_of(row, where) if with_prompt else ""
     row = layout.standard_row(row, where) if layout is not None else row
@@ -126,7 +145,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         id=checked_text(id_of(row, where), "id", where) if evidence is None else text_of(row, "id", where),
         question=text_of(row, "question", where).strip(),
         golden_answers=texts_of(row.get("golden_answers"), "golden_answers", where)
-        if evidence
+        if evidence or not answered
         else _answers(row, where),
         gold_passages=() if evidence else texts_of(row.get("gold_ids"), "gold_ids", where),
         kind=_label(row, "type", where),
@@ -135,6 +154,7 @@ def task_from_row(row: Row, where: str, *, with_prompt: bool = False) -> Task:
         evidence=evidence,
         reference=_label(row, "answer", where) if evidence else "",
         rubrics=rubrics_of(row, where),
+        info=info,
     )
 
 
@@ -144,7 +164,9 @@ def questions_hash(tasks: Iterable[Task]) -> str:
     for task in tasks:
         fields = [task.id, task.question, task.golden_answers, task.gold_passages, task.kind, task.source]
         fields += [task.prompt] if task.prompt else []
-        fields += [asdict(task)] if task.evidence or task.continuation or task.rubrics else []
+        if task.evidence or task.continuation or task.rubrics:
+            fields.append({key: value for key, value in asdict(task).items() if key != "info"})
+        fields += [{"info": dict(task.info)}] if task.info else []
         digest.update(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
     return digest.hexdigest()
 
@@ -212,9 +234,9 @@ def _label(row: Row, key: str, where: str) -> str:
 
 
 def select_tasks(data: QuestionsRecipe | EvalQuestionsRecipe) -> list[Task]:
-    """The questions selected by a recipe's `[stage.data]` from its file."""
+    """The questions selected by a recipe's `[stage.data]` from its file; its rewards say whether they need answers."""
     assert data.questions is not None  # a suite is `sleuth.answers.suites.load_suite`'s
-    tasks = load_questions(data.questions, with_prompt=data.ask_with == "prompt")
+    tasks = load_questions(data.questions, with_prompt=data.ask_with == "prompt", answered=False)
     tasks = [task for task in tasks if not data.kinds or task.kind in data.kinds]
     if not tasks:
         raise SleuthError(f"{data.questions}: has no question of the kinds {', '.join(data.kinds)}")
@@ -229,7 +251,7 @@ def named_rows(path: Path | None, tasks: Sequence[Task]) -> str:
     shown = {task.id: f"{task.id!r}" for task in tasks[:NAMED]}
     rows = read_rows(local_file(path), columns_of()) if path is not None else ()
     for where, row in rows:
-        if (id_ := task_from_row(row, where).id) in shown:
+        if (id_ := task_from_row(row, where, answered=False).id) in shown:
             shown[id_] = f"row {where.rpartition(':')[2]} ({id_!r})"
     more = f" and {len(tasks) - NAMED:,} more" if len(tasks) > NAMED else ""
     return ", ".join(shown.values()) + more

@@ -53,12 +53,12 @@ def read_rows(path: Path, columns: Sequence[str] = ()) -> Iterator[tuple[str, Ro
     return ((where, valid_row(row)) for where, row in rows_and_faults(path, columns))
 
 
-def rows_and_faults(path: Path, columns: Sequence[str] = ()) -> Iterator[Found]:
+def rows_and_faults(path: Path, columns: Sequence[str] = (), without: str = "") -> Iterator[Found]:
     """As `read_rows`, but yields the error of an invalid line in place of its row and continues. Damage to the file
-    itself is yielded last."""
+    itself is yielded last. Of a parquet file the column `without` is not read."""
     _require_file(path)
     if path.name.endswith(".parquet"):
-        return _parquet_rows(path, columns)
+        return _parquet_rows(path, columns, without)
     readers = {
         ".jsonl": _json_lines,
         ".jsonl.gz": _json_lines,
@@ -292,10 +292,10 @@ def count_rows(path: Path) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: lines.read(2**20), b""))
 
 
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Found]:
+def _parquet_rows(path: Path, columns: Sequence[str], without: str) -> Iterator[Found]:
     number = 0
     try:
-        with _decoded(path, columns) as stream:
+        with _decoded(path, columns, without) as stream:
             for batch in stream:
                 for row in batch.to_pylist():
                     number += 1
@@ -307,13 +307,14 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Found]:
 
 
 @contextmanager
-def _decoded(path: Path, columns: Sequence[str], *, whole: bool = True) -> Iterator[Any]:
+def _decoded(path: Path, columns: Sequence[str], without: str = "", *, whole: bool = True) -> Iterator[Any]:
     """The stream of Arrow of a process that decodes a parquet file. Raises SleuthError where that stopped before the
     end, unless not the `whole` is read."""
     import pyarrow
 
     memory = PARQUET_MEMORY * ROW.bytes
-    asked = {"path": str(path), "columns": list(columns), "most": ROW.bytes, "ratio": RATIO, "memory": memory}
+    asked = {"path": str(path), "columns": list(columns), "without": without}
+    asked |= {"most": ROW.bytes, "ratio": RATIO, "memory": memory}
     with subprocess.Popen(
         [sys.executable, "-P", parquet_worker.__file__, json.dumps(asked)],  # -P: its folder is not imported from
         stdin=subprocess.DEVNULL,

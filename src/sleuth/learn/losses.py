@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from sleuth.own.calls import Caller
-from sleuth.own.functions import UserFunction, parameters_of, require_arguments
+from sleuth.own.calls import Caller, finite_number, plain, shown_value
+from sleuth.own.functions import UserFunction, first_parameter, parameters_of, require_arguments
 from sleuth.own.permission import prints_to_stderr
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped here before they are exponentiated: beyond it a gradient would be inf, and 0 * inf is NaN."""
 
 
+TRIAL_SECONDS = 60.0
+"""Timeout of a user's function."""
 LEAST_REST = 1e-6
 """The least probability of all tokens that are not among a teacher's likeliest."""
 
@@ -186,9 +188,6 @@ def _ratio(logprobs: Tensor, other: Tensor) -> Tensor:
     return (logprobs - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-AdvantageKind = Literal["grpo", "centered", "rloo", "best", "none"]
-
-
 def has_signal(values: Sequence[float | None]) -> bool:
     """Whether the non-missing values of a group differ; otherwise all its advantages are 0."""
     return len({value for value in values if value is not None}) > 1
@@ -198,7 +197,7 @@ STD_FLOOR = 1e-4
 """Smallest standard deviation that scores are divided by: smaller differences are noise."""
 
 
-def group_advantages(values: Sequence[float | None], kind: AdvantageKind) -> list[float | None]:
+def group_advantages(values: Sequence[float | None], kind: str) -> list[float | None]:
     """The G advantages of one group. A missing value (None) is left out of mean and deviation and stays None.
 
     - `grpo`: (x - mean) / max(std, STD_FLOOR), arXiv:2402.03300. The paper does not say which std; ours is the
@@ -227,6 +226,54 @@ def group_advantages(values: Sequence[float | None], kind: AdvantageKind) -> lis
         "rloo": len(present) / (len(present) - 1),
     }[kind]
     return [None if value is None else (value - mean) * scale for value in values]
+
+
+class FunctionAdvantages:
+    """The advantages that a user's function computes of the `scores` of each group, or, if its parameter is called
+    `batch`, of a list of those of all groups. A score is None where it is missing, an advantage where the function
+    leaves the episode out of the loss.
+
+    The constructor raises UserCodeError for another function; a call if it raises, takes too long or returns anything
+    but one finite number or None for each score.
+    """
+
+    def __init__(self, function: UserFunction) -> None:
+        self.function = function
+        example = f"def {function.short_name}(scores), of the scores of a group, or (batch), of a list of them"
+        require_arguments(function, 1, {}, example)
+        first = first_parameter(function)
+        if first is None or first.name not in ("scores", "batch"):
+            raise function.error(f"takes neither scores nor a batch; expected {example}")
+        self.takes_batch = first.name == "batch"
+        self.call = Caller(function, seconds=TRIAL_SECONDS)
+
+    def __call__(self, batch: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
+        given = [list(scores) for scores in batch]
+        if not self.takes_batch:
+            return [self._checked(asyncio.run(self.call(list(scores))), scores) for scores in given]
+        found = plain(asyncio.run(self.call([list(scores) for scores in given])))
+        if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != len(given):
+            raise self.function.error(f"returned {shown_value(found)}; expected a list for each of {len(given)} groups")
+        return [self._checked(of_group, scores) for of_group, scores in zip(found, given, strict=True)]
+
+    def _checked(self, found: Any, scores: Sequence[float | None]) -> list[float | None]:
+        found = plain(found)
+        if not isinstance(found, Sequence) or isinstance(found, str) or len(found) != len(scores):
+            raise self.function.error(f"returned {shown_value(found)}; expected {len(scores)} advantages, one a score")
+        kept = [None if score is None else value for value, score in zip(found, scores, strict=True)]
+        numbers = [None if value is None else finite_number(value) for value in kept]
+        for value, number in zip(kept, numbers, strict=True):
+            if value is not None and number is None:
+                raise self.function.error(f"returned {shown_value(value)} as an advantage; expected a finite number")
+        return numbers
+
+
+def require_advantages(advantages: FunctionAdvantages, samples: int) -> None:
+    """Calls a user's function on invented scores, twice. Raises UserCodeError if it fails, or draws random numbers."""
+    scores = [(1.0, 0.0, 0.5, None)[at % 4] for at in range(samples)]
+    batch = [scores, [1.0] * samples, scores[::-1]]
+    if advantages(batch) != advantages(batch):
+        raise advantages.function.error("returned other advantages for the same scores: a resumed run would differ")
 
 
 POLICY_LOSSES = {
@@ -354,7 +401,6 @@ class SupervisedLoss(Objective):
 EXAMPLE = "def {name}(logprobs, old_logprobs, advantages, weights)"
 BOUNDS = ("low", "high")
 """Parameters that get the bounds of the recipe, if the function has them."""
-TRIAL_SECONDS = 60.0
 TRIAL_ROWS, TRIAL_TOKENS = 3, 5
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from numbers import Real
 from threading import Lock, Thread
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -209,3 +211,27 @@ async def _leave_if_blocked(loop: asyncio.AbstractEventLoop) -> None:
     if not answer.done() and loop in _LOOPS:
         _LOOPS.remove(loop)
     answer.cancel()
+
+
+# -- what they return --------------------------------------------------------------------------------------------------
+
+
+def finite_number(value: Any) -> float | None:
+    """A finite number as a float; None for anything else."""
+    value = plain(value)
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # an integer that no float holds
+        return None
+    return number if math.isfinite(number) else None
+
+
+def plain(value: Any) -> Any:
+    """Arrays and tensors as lists or numbers; other values as they are."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def shown_value(value: Any) -> str:
+    """A value as messages repeat it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -15,7 +15,16 @@ from sleuth.recipe.data import DataFields, Lengths, QuestionsRecipe
 from sleuth.recipe.envs import EnvTable
 from sleuth.recipe.judges import UNAVAILABLE_SECONDS, LaunchFields, MemoryAmount
 from sleuth.recipe.loss import LossRecipe, SamplingRecipe
-from sleuth.recipe.rewards import AnswerSize, ModelCalls, RewardTable, clashing_figures, scored_late, unfit_rewards
+from sleuth.recipe.rewards import (
+    AnswerSize,
+    FunctionFields,
+    ModelCalls,
+    RewardTable,
+    clashing_figures,
+    paid,
+    scored_late,
+    unfit_rewards,
+)
 from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
@@ -202,6 +211,10 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 f"replace_no_signal = {self.replace_no_signal} needs scores while episodes are played, and gains are "
                 "computed only after all episodes end; remove it"
             )
+        for late in (reward for reward in gains if not reward.weight):
+            yield f'reward of kind = "{getattr(late, "kind", "")}": weight = 0 is for rewards that are scored at once'
+        if not paid(self.reward) and not (self.teacher or self.loss.beta or self.credit):
+            yield "reward: every weight is 0, so that no episode is paid; give one a weight, or add [stage.teacher]"
         yield from clashing_figures(self.reward)
 
     @combination
@@ -230,8 +243,12 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     def _something_is_learned(self) -> Iterator[str]:
         teacher = self.teacher
         if teacher is None:
-            if self.loss.advantage == "none" and self.credit is None and not self.loss.beta:
-                yield 'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher]'
+            credited = self.credit is not None or any(isinstance(one, FunctionFields) for one in paid(self.reward))
+            if self.loss.advantage == "none" and not credited and not self.loss.beta:
+                yield (
+                    'loss.advantage = "none" leaves nothing to learn from: add [stage.teacher], or a reward of your '
+                    "own whose scores have credits"
+                )
             return
         if teacher.when == "wrong" and not any(reward.answer_scorer for reward in self.reward):
             for reward in [reward for reward in self.reward if reward.highest is None][:1]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic_core import PydanticKnownError
 
+from sleuth.own.functions import resolved
 from sleuth.recipe.strict import FilePath, FunctionName, Row, StrictModel, combination
 
 _FULL_SUPPORT = (
@@ -44,17 +47,27 @@ No setting includes a KL term. The bounds of GRPO and Dr. GRPO are PPO's; CISPO'
 """
 
 
+ADVANTAGES = ("grpo", "centered", "rloo", "best", "none")
+
+
+def _advantage(name: str) -> str:
+    if ":" not in name and name not in ADVANTAGES:
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, (*ADVANTAGES, "MODULE:NAME")))})
+    return resolved(name, [Path()])
+
+
 class LossRecipe(StrictModel):
     """The policy-gradient loss."""
 
     named: ClassVar[Mapping[str, str]] = {"function": "function", "files": "files"}
     setting: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] | None = None
     """A published loss by name. It sets the keys that define it; another value of one of these is an error."""
-    advantage: Literal["grpo", "centered", "rloo", "best", "none"] = "grpo"
+    advantage: Annotated[str, AfterValidator(_advantage)] = "grpo"
     """How scores x of a group become advantages. "grpo": (x - mean) / std (arXiv:2402.03300); "centered": x - mean
     (arXiv:2503.20783); "rloo": leave-one-out (arXiv:2402.14740); "best": no policy gradient, but cross-entropy on the
     best episode of each group if its score is above 0 (needs old_logprobs = "learner"); "none": 0, so that only a
-    teacher or credit trains."""
+    teacher or credit trains. `MODULE:NAME`: a function of your own, of the `scores` of a group, None where one is
+    missing, or of the `batch`, a list of them (docs/how-to/own_code.md)."""
     policy_loss: Literal["clip", "cispo"] = "clip"
     """Effect of the bounds: "clip" drops the gradient of tokens beyond them (PPO: arXiv:1707.06347); "cispo" caps the
     importance weight and keeps the gradient (arXiv:2506.13585)."""
@@ -88,6 +101,11 @@ class LossRecipe(StrictModel):
     tis_cap: PositiveFloat | None = None
     """Cap of truncated importance weights between learner and sampler; absent: no such weights."""
 
+    @property
+    def own_advantage(self) -> str | None:
+        """The user's function that computes advantages; None if one of ours does."""
+        return self.advantage if ":" in self.advantage else None
+
     @model_validator(mode="before")
     @classmethod
     def _named(cls, table: Any) -> Any:
@@ -107,7 +125,7 @@ class LossRecipe(StrictModel):
     def _keys_fit(self) -> Iterator[str]:
         if self.parameters and self.function is None:
             yield "parameters have no effect without function, a loss of your own; remove them"
-        if self.files and self.function is None:
+        if self.files and self.function is None and self.own_advantage is None:
             yield "files have no effect without function, a loss of your own; remove them"
         if self.function is not None and self.policy_loss == "cispo":
             yield 'policy_loss = "cispo" has no effect with function, which replaces it; remove one of the two'

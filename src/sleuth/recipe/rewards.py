@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, get_args
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from sleuth.dialect import Dialect
 from sleuth.own.functions import load_function
@@ -80,6 +80,8 @@ class RewardFields(JudgedFields):
     that runs in this process."""
     compares_answers: ClassVar[bool] = False
     """Whether it compares answers with golden ones, so that an episode is right or wrong."""
+    needs_answers: ClassVar[bool] = True
+    """Whether it scores no question without golden answers."""
     methods: ClassVar[tuple[str, ...]] = ()
     """Published methods that it follows, by their names in `sleuth.runs.model_card.METHODS`."""
     figures: ClassVar[tuple[StepFigure, ...]] = ()
@@ -87,8 +89,9 @@ class RewardFields(JudgedFields):
     judged_parts: ClassVar[tuple[str, ...]] = ()
     """The parts that depend on its judge, which evaluations of what was paid have too."""
 
-    weight: PositiveFloat = 1.0
-    """Factor of this reward in the sum."""
+    weight: NonNegativeFloat = 1.0
+    """Factor of this reward in the sum. 0: a metric, which is measured beside the others and never paid; where it is
+    missing, the score is not."""
     shuffle: bool = False
     """Control arm: permutes the scores within the step, so that they do not depend on their episodes."""
 
@@ -212,6 +215,11 @@ def unfit_rewards(rewards: Sequence[RewardFields], env: EnvFields) -> Iterator[s
     for index, reward in enumerate(rewards):
         if (problem := reward.misfit(env)) is not None:
             yield f'reward.{index}.kind = "{getattr(reward, "kind", "")}" {problem}'
+
+
+def paid(rewards: Iterable[RewardFields]) -> list[RewardFields]:
+    """Those that are no metrics."""
+    return [reward for reward in rewards if reward.weight]
 
 
 def scored_late(rewards: Iterable[RewardFields]) -> list[RewardFields]:

@@ -78,7 +78,7 @@ def _facts(stage: Mapping[str, Any]) -> list[str]:
 def _reward(reward: Mapping[str, Any]) -> str:
     """`0.5 x search_r1 answer reward (reads prompt and response with observations)`."""
     scorer, weight = str(reward.get("scorer", "")), reward.get("weight", 1.0)
-    times = "" if weight == 1 else f"{weight} x "
+    times = {0: "measured, not paid: ", 1: ""}.get(weight, f"{weight} x ")
     reads = f" (reads {SCORERS[scorer].view.label})" if scorer in SCORERS else ""
     return times + f"{scorer} {reward.get('kind', '')} reward".strip() + reads
 

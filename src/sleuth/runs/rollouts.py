@@ -6,13 +6,14 @@ read back exactly too.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,12 +21,14 @@ import pyarrow.parquet as pq
 from sleuth.host.atomic import replacing_file
 from sleuth.runs.chain import recorded
 from sleuth.types import (
+    NO_INFO,
     Action,
     Continuation,
     Credit,
     Episode,
     Evidence,
     Group,
+    Info,
     Passage,
     Rubric,
     Score,
@@ -92,6 +95,7 @@ SCHEMA = pa.schema(
         ("reference", pa.string()),
         ("rubrics", pa.list_(_RUBRIC)),
         ("continuation", _CONTINUATION),  # null: as of the evidence
+        ("info", pa.string()),  # JSON; null: none, or an older file
         ("sample", pa.int32()),
         ("trajectory", pa.int32()),
         ("stop", pa.string()),
@@ -179,6 +183,7 @@ def _task_row(task: Task) -> dict[str, Any]:
         "evidence": task.evidence and asdict(task.evidence),
         "rubrics": [asdict(rubric) for rubric in task.rubrics],
         "continuation": task.continuation and asdict(task.continuation),
+        "info": cast("Info", task.info).text if task.info else None,
     }
 
 
@@ -238,6 +243,7 @@ def _task(row: Mapping[str, Any]) -> Task:
         reference=row["reference"] or "",
         rubrics=tuple(Rubric(**rubric) for rubric in row["rubrics"] or ()),
         continuation=continuation,
+        info=Info(json.loads(row["info"])) if row["info"] else NO_INFO,
     )
 
 

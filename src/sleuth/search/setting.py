@@ -89,7 +89,7 @@ def search_setting(
         prompt_name, prompt = Path(env.prompt).stem, read_prompt(env.prompt)
     require_askable(prompt, env.prompt_role, prompt_name)
     require_speakable(dialect, env.prompt_role, forced_search=env.forced_search, closed_book=env.closed_book)
-    unanswered = next((task for task in tasks if not task.golden_answers), None)
+    unanswered = next((task for task in tasks if task.evidence and not task.golden_answers), None)
     if unanswered is not None:
         raise SleuthError(
             f"question {unanswered.id!r} has no golden answers to compare an answer with: rows of tool output are for "

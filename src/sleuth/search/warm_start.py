@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from sleuth.answers.factory import answer_scorer_of, reward_spec_of
+from sleuth.answers.factory import answer_scorer_of, require_answers, reward_spec_of
 from sleuth.data.questions import questions_hash, select_tasks
 from sleuth.dialect import Dialect
 from sleuth.engines.remote.pool import PoolEngine
@@ -55,6 +55,7 @@ def require_inputs(stage: WarmStartRecipe, inputs: StageInputs) -> list[Task]:
     warmed = inputs.recipe.grpo_stage_after(inputs.index)
     tasks = _questions_of(warmed)
     inputs.setting(warmed.data, hinted_env(warmed.env, stage.hint), tasks, warmed.context)
+    require_answers((), tasks)
     inputs.require_cache(warmed, warmed.context)
     return []
 

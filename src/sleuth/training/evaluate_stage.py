@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sleuth.answers.factory import answer_scorer_of, require_gradable, require_judges
+from sleuth.answers.factory import answer_scorer_of, require_answers, require_gradable, require_judges
 from sleuth.answers.suites import eval_tasks, load_suite
 from sleuth.data.questions import select_tasks
 from sleuth.evaluation.eval_session import EvalSession
@@ -27,6 +27,7 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
     env, longest = inputs.recipe.env_and_context(inputs.index)
     tasks = eval_tasks(stage.data)
     inputs.setting(stage.data, env, tasks, longest)
+    require_answers(() if stage.reward else inputs.recipe.rewards_for(inputs.index), tasks)
     require_gradable(stage.reward, tasks)
     require_judges((*stage.reward, *stage.judged_again))
     inputs.require_cache(stage, longest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from statistics import fmean
 from sleuth.answers.factory import (
     answer_scorer_of,
     judges_in,
+    require_answers,
     require_functions,
     require_gradable,
     require_judges,
@@ -30,7 +31,14 @@ from sleuth.evaluation.judge_exam import cards_json, require_accurate
 from sleuth.judges.factory import JudgePool
 from sleuth.kernels.device import release_cached_memory, releasing_cached_memory
 from sleuth.learn.batch import Advantages
-from sleuth.learn.losses import FunctionLoss, PolicyLoss, group_advantages, require_loss
+from sleuth.learn.losses import (
+    FunctionAdvantages,
+    FunctionLoss,
+    PolicyLoss,
+    group_advantages,
+    require_advantages,
+    require_loss,
+)
 from sleuth.learn.models import require_teacher
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import merged_sources
@@ -46,6 +54,7 @@ from sleuth.training.learning import (
     guidance_of,
     load_teacher,
     model_to_train,
+    own_advantages,
     policy_loss_of,
     policy_of,
     starting_weights,
@@ -85,12 +94,15 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     inputs.require_cache(stage, stage.context)
     if stage.credit is not None:
         stage.credit.require_dialect(setting.dialect)
+        require_answers([stage.credit], tasks, "credit")
     require_gradable(stage.reward, tasks)
     require_judges(stage.reward)
     if stage.teacher is not None:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
+    if (advantages := own_advantages(stage.loss)) is not None:
+        require_advantages(advantages, stage.samples_per_prompt)
     if stage.engine is not None and stage.engine.launch is not None:
         program_of(stage.engine)
     if inputs.tokenizer is not None and tasks:
@@ -146,7 +158,7 @@ class GRPOTrainer(Trainer):
             judge_pool=judge_pool,
         )
         frozen = starting_weights(context, self.model, saved) if stage.keeps_first_weights else None
-        self.policy_loss = policy_loss_of(stage)
+        self.policy_loss, self.own_advantages = policy_loss_of(stage), own_advantages(stage.loss)
         teacher, self.teacher_sha256 = None, None
         if stage.teacher is not None:
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
@@ -206,7 +218,8 @@ class GRPOTrainer(Trainer):
         self.engine.sleep()
         ended = time.monotonic()
         groups, scores = self._score(step, played.groups)
-        advantages = [advantages_of(group, self.stage, at in played.replaced) for at, group in enumerate(groups)]
+        weigh = partial(step_advantages, groups, self.stage, played.replaced, self.own_advantages)
+        advantages = weigh() if self.own_advantages is None else self.context.ranks.broadcast(weigh)
         require_enough_scores(groups, advantages, stage=self.stage)
         with releasing_cached_memory():
             update = self._update(groups, advantages)
@@ -331,7 +344,19 @@ def advantages_of(group: Group, stage: GrpoRecipe, replaced: bool = False) -> li
     values = values_of(group)
     if replaced or sum(value is not None for value in values) < MIN_SIBLINGS:
         return [None] * len(values)
-    return group_advantages(values, stage.loss.advantage)
+    return group_advantages(values, stage.loss.advantage if stage.loss.own_advantage is None else "none")
+
+
+def step_advantages(
+    groups: Sequence[Group], stage: GrpoRecipe, replaced: Container[int] = (), own: FunctionAdvantages | None = None
+) -> list[list[float | None]]:
+    """`advantages_of` each group; by a function of the user where there is one, of those that are in the loss."""
+    found = [advantages_of(group, stage, at in replaced) for at, group in enumerate(groups)]
+    if own is not None:
+        kept = [at for at, of_group in enumerate(found) if any(value is not None for value in of_group)]
+        for at, of_group in zip(kept, own([values_of(groups[at]) for at in kept]), strict=True):
+            found[at] = of_group
+    return found
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.answers.factory import rightness
 from sleuth.learn.adapters import Adapters, add_adapters, load_adapters
 from sleuth.learn.batch import Advantages, Batch, batch_of_groups, has_gradient
-from sleuth.learn.losses import FunctionLoss, PolicyLoss
+from sleuth.learn.losses import FunctionAdvantages, FunctionLoss, PolicyLoss
 from sleuth.learn.master_weights import Holding, MasterWeights
 from sleuth.learn.models import load_frozen_teacher, load_model, weights_sha256
 from sleuth.learn.optim import Optimisation
@@ -125,6 +125,11 @@ def function_loss_of(loss: LossRecipe) -> FunctionLoss:
     """The loss that a user's function computes. Raises UserCodeError if there is no such function."""
     assert loss.function is not None
     return FunctionLoss(load_function(loss.function, loss.files), loss.parameters)
+
+
+def own_advantages(loss: LossRecipe) -> FunctionAdvantages | None:
+    """The user's function that computes advantages, if there is one. Raises UserCodeError if it cannot."""
+    return None if loss.own_advantage is None else FunctionAdvantages(load_function(loss.own_advantage, loss.files))
 
 
 def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:

@@ -28,13 +28,14 @@ from sleuth.rollout import scored
 from sleuth.runs.chain import step_name, step_of
 from sleuth.runs.checkpoints import load_state, require_own
 from sleuth.runs.rollouts import read_advantages, read_rollouts
-from sleuth.training.grpo import advantages_of
+from sleuth.training.grpo import step_advantages
 from sleuth.training.learning import (
     batch_of_step,
     batches_of_step,
     load,
     load_teacher,
     model_to_train,
+    own_advantages,
     policy_loss_of,
     policy_of,
     update_on,
@@ -100,6 +101,7 @@ def replay(
     for function in (stage.loss, changed.loss, *(one for one in changed.reward if isinstance(one, FunctionFields))):
         if function.function is not None:  # it may be refused: before the weights are rebuilt, which takes minutes
             load_function(function.function, function.files)
+    own = own_advantages(changed.loss)
     restored = _restored_before(context, stage, step)
     policy = restored.policy
     for between in range(restored.step + 1, step):
@@ -115,9 +117,8 @@ def replay(
             reward = reward_of(changed.reward, changed.env.plain_dialect(), tokenizer, judge_pool)
             rescored = list(map(_with_credits_of, groups, asyncio.run(scored(groups, reward))))
     left_out = [all(value is None for value in of_group) for of_group in advantages]
-    new_advantages = [
-        advantages_of(group, changed, replaced=out) for group, out in zip(rescored, left_out, strict=True)
-    ]
+    replaced = [at for at, out in enumerate(left_out) if out]
+    new_advantages = step_advantages(rescored, changed, replaced, own)
     was = None
     if rows[step]["loss"] is not None:
         was = _gradient(restored, groups, advantages, stage)
