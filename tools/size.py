@@ -16,14 +16,14 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sleuth"
 ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
-    "answers": 1_829,
+    "answers": 1_832,
     "cite": 3_424,
     "cli": 5_173,
     "convert": 1_234,
     "data": 2_650,
     "dialect.py": 252,
     "engines": 5_119,
-    "episodes": 2_189,
+    "episodes": 2_190,
     "evaluation": 2_464,
     "family.py": 260,
     "host": 1_694,
@@ -34,23 +34,23 @@ ROOMS = {
     "plan": 2_260,
     "ranks.py": 55,
     "read": 2_309,
-    "recipe": 3_721,
+    "recipe": 3_731,
     "render.py": 393,
-    "report": 2_662,
+    "report": 2_664,
     "retrieval": 2_792,
     "rollout.py": 241,
-    "runs": 3_434,
+    "runs": 3_441,
     "search": 2_847,
     "serve": 2_613,
-    "terminal": 577,
+    "terminal": 578,
     "think": 5_142,
     "trainers": 667,
-    "training": 3_293,
+    "training": 3_472,
     "types.py": 622,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 361
+FILES = 362
 OTHER_LINES = 2_451
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

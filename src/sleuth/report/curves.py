@@ -70,10 +70,12 @@ def panels() -> list[Panel]:
 
 
 def panels_of(rows: Sequence[Row]) -> list[Panel]:
-    """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts."""
+    """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts, and
+    last for each figure of a hook of the user."""
     first, *others = panels()
     scores = [(StepFigure(key, "", figure(key).label, first[0].hint),) for key in scores_in(rows)]
-    return [first, *scores, *others]
+    own = dict.fromkeys(key for row in rows for key in row if key.startswith("hook_"))
+    return [first, *scores, *others, *((StepFigure(key, "", key, "your own hook"),) for key in own)]
 
 
 def stages_of(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -69,6 +69,7 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
     "Parts of the score (means over the episodes that have them)": (
         StepFigure("score_*/*", "`score_NAME/PART`: a part of the `Score` that your own function NAME returned."),
         StepFigure("score_*", "What the named published scorer, or your own function of that name, gives."),
+        StepFigure("hook_*/*", "`hook_NAME/FIGURE`: a figure that your own hook NAME measured."),
     ),
     "The update": (
         StepFigure(

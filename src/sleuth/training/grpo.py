@@ -33,7 +33,7 @@ from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import FunctionLoss, PolicyLoss, group_advantages, require_loss
 from sleuth.learn.models import require_teacher
 from sleuth.learn.policy import no_update
-from sleuth.own.functions import merged_sources
+from sleuth.own.functions import load_function, merged_sources
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
@@ -53,6 +53,7 @@ from sleuth.training.learning import (
     update_on,
 )
 from sleuth.training.loop import Figures, InfiniteSampler, Trainer, figures_of, train
+from sleuth.training.own_hooks import own_hooks, require_hook
 from sleuth.training.rollout_worker import (
     MIN_SIBLINGS,
     HookInputs,
@@ -91,6 +92,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
     if stage.loss.function is not None:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
+    for name in stage.hooks:
+        require_hook(load_function(name))
     if stage.engine is not None and stage.engine.launch is not None:
         program_of(stage.engine)
     if inputs.tokenizer is not None and tasks:
@@ -152,9 +155,8 @@ class GRPOTrainer(Trainer):
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = token_budget(context, saved)
-        self.hooks = hooks_of(
-            HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
-        )
+        inputs = HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
+        self.hooks = hooks_of(inputs)
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
@@ -165,6 +167,7 @@ class GRPOTrainer(Trainer):
         if saved:
             require_same_reward(context, saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
+        self.hooks += own_hooks(stage, context, self.model, self.tokenizer, saved)
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):
