@@ -71,7 +71,7 @@ def test_a_hook_measures_scores_and_tracks(run, recipe, tmp_path):
     assert "watching grpo of 2 steps" in log(tmp_path / "run")
     tracked = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
     assert tracked == [["grpo", step, 1.5, 2 * step] for step in (1, 2)]
-    assert "hook_Watch/norm" in write_report(tmp_path / "run").read_text()
+    assert "norm of Watch" in write_report(tmp_path / "run").read_text()
     with (tmp_path / "own_hooks.py").open("a") as source:
         source.write("\n# another byte\n")
     with pytest.raises(SleuthError, match=r"own_hooks.py changed after it was saved; start a new run"):

@@ -63,7 +63,7 @@ from sleuth.training.rollout_worker import (
     store_rollouts,
 )
 from sleuth.training.servers import program_of
-from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, finished, keep_fitting, last_saved
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.types import Group, SleuthError, Task
 
@@ -71,8 +71,8 @@ from sleuth.types import Group, SleuthError, Task
 def run(stage: GrpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = last_saved(context)
-    if saved and is_finished(context, saved):
-        return saved.checkpoint
+    if (last := finished(context, saved)) is not None:
+        return last
     with JudgePool(context.folder.verdicts) as judge_pool:
         trainer = GRPOTrainer(stage, context, saved, judge_pool)
         with closing(trainer.worker):
