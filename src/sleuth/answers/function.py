@@ -76,7 +76,8 @@ class FunctionReward:
     def _checked(self, found: Any) -> Score:
         found = plain(found)
         score = found if isinstance(found, Score) else Score(value=found)
-        parts, note, value = self._parts(score.parts), str(score.note or ""), finite_number(score.value)
+        parts, value = checked_parts(self.function, score.parts, self.part), finite_number(score.value)
+        note = str(score.note or "")
         if score.value is None:
             return replace(self._missing(note or f"{self.function.short_name} returned None"), parts=parts)
         if value is None:
@@ -85,21 +86,6 @@ class FunctionReward:
             )
         notes = {self.function.short_name: note} if note else {}
         return Score(value=value, parts={self.part: value, **parts}, notes=notes, credits=score.credits)
-
-    def _parts(self, parts: Any) -> dict[str, float]:
-        """The parts that are there, under names of this function's own."""
-        if not isinstance(parts, Mapping):
-            raise self.function.error(f"returned parts = {shown_value(parts)}; expected numbers by name")
-        found = {}
-        for name, part in parts.items():
-            if not isinstance(name, str) or not name.strip() or not name.isprintable():
-                raise self.function.error(f"returned a part called {shown_value(name)}; expected a name in one line")
-            if part is None:
-                continue
-            if (number := finite_number(part)) is None:
-                raise self.function.error(f"returned the part {name} = {shown_value(part)}; expected a finite number")
-            found[f"{self.part}/{name}"] = number
-        return found
 
 
 def function_reward_of(reward: FunctionFields) -> FunctionReward:
@@ -118,3 +104,20 @@ def require_reward(function: UserFunction, parameters: Mapping[str, Any]) -> boo
         if isinstance(sign, str | type) and sign in known:
             return known[sign]
     raise function.error(f"takes neither an episode nor a group; expected {example}")
+
+
+def checked_parts(function: UserFunction, parts: Any, prefix: str, what: str = "part") -> dict[str, float]:
+    """The numbers that a user's function returned by name, those that are there, as `PREFIX/NAME`: under names of its
+    own. Raises UserCodeError for anything else."""
+    if not isinstance(parts, Mapping):
+        raise function.error(f"returned {what}s = {shown_value(parts)}; expected numbers by name")
+    found = {}
+    for name, part in parts.items():
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise function.error(f"returned a {what} called {shown_value(name)}; expected a name in one line")
+        if part is None:
+            continue
+        if (number := finite_number(part)) is None:
+            raise function.error(f"returned the {what} {name} = {shown_value(part)}; expected a finite number")
+        found[f"{prefix}/{name}"] = number
+    return found

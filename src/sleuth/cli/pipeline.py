@@ -117,6 +117,8 @@ def _read_inputs(recipe: Recipe, warn: Callable[[str], None] | None = None) -> d
     training = recipe.stages_of(TrainingRecipe)
     for inputs, stage in zip(stage_inputs(recipe), recipe.stage, strict=True):
         with _naming(inputs.index, stage), CODE.skipping():
+            if inputs.index in training:
+                loop.require_best(training[inputs.index])
             if inputs.index in training and inputs.resolution is not None:
                 loop.require_update_resolution(training[inputs.index], recipe.dtype, inputs.resolution)
             lora = training[inputs.index].lora if inputs.index in training else None
@@ -170,7 +172,7 @@ def trained_stages(recipe: Recipe, folder: RunFolder) -> Iterator[StageContext]:
         context = _context(recipe, index, folder, model)
         yield context
         saved = context.checkpoints.resumable()
-        model = str(saved[-1]) if saved else model
+        model = str(context.checkpoints.handed_on(saved[-1])) if saved else model
 
 
 def _context(recipe: Recipe, index: int, folder: RunFolder, model: str, **more: Any) -> StageContext:

@@ -173,14 +173,15 @@ def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
-    """The records of a stage's environment (`env`), loss (`loss`), `advantage` and tables (`families`), as far as they
-    are not ours. The functions of its rewards are in its reward specification."""
+    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `hooks` and tables (`families`), as far
+    as they are not ours. The functions of its rewards are in its reward specification."""
     loss = stage.loss
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
         "advantage": own_code_of([loss.own_advantage], {}, loss.files) if loss.own_advantage is not None else None,
         "families": families_code_in(stage),
+        "hooks": own_code_of(stage.hooks, {}, ()) if stage.hooks else None,
     }
     return {what: code for what, code in found.items() if code is not None}
 

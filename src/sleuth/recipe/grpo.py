@@ -26,7 +26,7 @@ from sleuth.recipe.rewards import (
     unfit_rewards,
 )
 from sleuth.recipe.stage import SampledRecipe
-from sleuth.recipe.strict import FilePath, KindTable, Name, OneOf, Row, StrictModel, combination
+from sleuth.recipe.strict import FilePath, FunctionName, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ PlayedDataTable = Annotated[DataFields, OneOf("data", lambda data: "episodes" in
 class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """Group-relative policy optimisation (arXiv:2402.03300) on episodes in an environment."""
 
+    named: ClassVar[Mapping[str, str]] = {"hooks": "functions"}
     runner: ClassVar[str] = "sleuth.training.grpo"
     kind: Literal["grpo"]
     name: Name = "grpo"
@@ -177,6 +178,15 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     """A model that the policy follows on its own episodes; absent: none."""
     loss: LossRecipe = LossRecipe()
     """How scores become a gradient."""
+    hooks: Row[FunctionName] = ()
+    """Classes or functions of your own that act beside the steps, `MODULE:NAME`: figures, changed scores, a tracker
+    (docs/how-to/own_code.md)."""
+
+    @combination
+    def _hooks_differ(self) -> Iterator[str]:
+        names = [name.rpartition(":")[2] for name in self.hooks]
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield f"hooks has {name} twice, and both would have the figures hook_{name}; rename or remove one"
 
     @combination
     def _env_fits(self) -> Iterator[str]:

@@ -47,7 +47,7 @@ from sleuth.recipe.strict import Row, StrictModel
 from sleuth.types import SleuthError
 
 Part = TypeVar("Part", bound=StrictModel)
-FUNCTION_KEYS = ("function", "tools", "families", "advantage")
+FUNCTION_KEYS = ("function", "tools", "families", "advantage", "hooks")
 """Keys whose values name functions of the user."""
 
 

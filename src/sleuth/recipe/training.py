@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from sleuth.recipe.data import DataFields, Lengths
 from sleuth.recipe.envs import RefinerEnvTable
-from sleuth.recipe.stage import StageFields
+from sleuth.recipe.stage import EvaluateRecipe, StageFields
 from sleuth.recipe.strict import KindTable, Name, OneOf, Row, StrictModel, combination
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class AlarmsRecipe(StrictModel):
     """Loss or gradient is NaN or infinite; "warn" skips that update."""
 
 
+EVAL_PREFIX = "eval_"
+"""Before the name of an evaluation, and a slash before its figures, in rows of `metrics.jsonl`: `eval_trained/em`."""
 OPTIMISATION = (
     *("steps", "learning_rate", "embedding_learning_rate", "schedule", "warmup_steps"),
     *("betas", "weight_decay", "max_grad_norm"),
@@ -189,6 +191,15 @@ class TrainingRecipe(StageFields):
     """Steps between checkpoints whose weights are never deleted; absent: none."""
     alarms: AlarmsRecipe = AlarmsRecipe()
     """What the run does when something goes wrong."""
+    evaluate_every: dict[Name, PositiveInt] = Field(default_factory=dict)
+    """Evaluations while the stage trains: by the name of an `evaluate` stage of the recipe, after every so many steps
+    and after the last one, `{ trained = 50 }`. A checkpoint is saved at these steps."""
+    best: str | None = None
+    """The figure of an evaluation in `evaluate_every`, such as "em", or "trained/em" if there are several, by whose
+    highest value the best checkpoint is kept, and handed to the stages behind. Absent: the best one by the reward is
+    kept, and the last one is handed on."""
+    stop_after_worse: PositiveInt | None = None
+    """Ends the stage after so many evaluations in a row that were not better in `best`."""
 
     @property
     def last_step(self) -> int:
@@ -241,7 +252,41 @@ class TrainingRecipe(StageFields):
     def saves_at(self, step: int) -> bool:
         """Whether a checkpoint is saved after `step` steps."""
         intervals = [self.save_every] + ([self.milestone_every] if self.milestone_every else [])
-        return step == self.last_step or any(step % interval == 0 for interval in intervals)
+        due = step == self.last_step or any(step % interval == 0 for interval in intervals)
+        return due or bool(self.evaluates_at(step))
+
+    def evaluates_at(self, step: int) -> list[str]:
+        """The evaluations that are due after `step` steps."""
+        return [name for name, every in self.evaluate_every.items() if step % every == 0 or step == self.last_step]
+
+    @property
+    def best_key(self) -> str | None:
+        """The figure `best` as rows of `metrics.jsonl` name it."""
+        if self.best is None:
+            return None
+        name, _, figure = self.best.partition("/")
+        named = name in self.evaluate_every and figure
+        return EVAL_PREFIX + (self.best if named else f"{next(iter(self.evaluate_every))}/{self.best}")
+
+    def evaluation_problems(self, recipe: Recipe) -> Iterator[str]:
+        """What of its evaluations does not fit the recipe."""
+        stages = {stage.name: stage for stage in recipe.stages_of(EvaluateRecipe).values()}
+        for name in self.evaluate_every:
+            if name not in stages:
+                names = ", ".join(stages) or "none"
+                yield f"evaluate_every.{name}: there is no evaluate stage of this name; there are {names}"
+            elif {one.server for one in stages[name].launched()} - {one.server for one in self.launched()}:
+                yield f"evaluate_every.{name}: its judge is started for that stage alone; name one that runs"
+
+    @combination
+    def _best_is_measured(self) -> Iterator[str]:
+        names = [*self.evaluate_every]
+        if self.best is not None and not names:
+            yield f'best = "{self.best}" is a figure of evaluations: set evaluate_every = {{ NAME = 50 }}'
+        elif self.best is not None and len(names) > 1 and self.best.partition("/")[0] not in names:
+            yield f'best = "{self.best}": of which evaluation? write "{names[0]}/{self.best}"'
+        if self.stop_after_worse is not None and self.best is None:
+            yield f'stop_after_worse = {self.stop_after_worse} needs the figure that is compared: set best = "em"'
 
     @combination
     def _steps_fit(self) -> Iterator[str]:

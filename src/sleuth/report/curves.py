@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sleuth.evaluation.figures import figure, scores_in
+from sleuth.evaluation.figures import figure, is_score, scores_in
 from sleuth.runs.metrics import step_figures
 from sleuth.types import StepFigure
 
@@ -70,10 +70,24 @@ def panels() -> list[Panel]:
 
 
 def panels_of(rows: Sequence[Row]) -> list[Panel]:
-    """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts."""
+    """The panels, with one for each scorer beside the strict one, each function of the user and each of its parts, and
+    last for the figures of evaluations at steps, and of hooks of the user."""
     first, *others = panels()
     scores = [(StepFigure(key, "", figure(key).label, first[0].hint),) for key in scores_in(rows)]
-    return [first, *scores, *others]
+    own = [
+        StepFigure(key, "", *shown) for key in dict.fromkeys(key for row in rows for key in row) if (shown := _own(key))
+    ]
+    return [first, *scores, *others, *((panel,) for panel in own)]
+
+
+def _own(key: str) -> tuple[str, str] | None:
+    """The title and the hint of a figure of a hook, or of a leading one of an evaluation at a step; None for others."""
+    kind, _, rest = key.partition("_")
+    name, _, one = rest.partition("/")
+    if kind == "hook" and one:
+        return f"{one} of {name}", "by a hook of your own"
+    leads = kind == "eval" and one and (figure(one).short or is_score(one))
+    return (f"{figure(one).label}: {name}", "evaluation at this step") if leads else None
 
 
 def stages_of(rows: Sequence[Row]) -> dict[str, list[Row]]:

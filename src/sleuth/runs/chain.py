@@ -28,7 +28,12 @@ from sleuth.types import SleuthError
 CHAIN = "chain.jsonl"
 METRICS = "metrics.jsonl"
 MANIFEST = "manifest.json"
-NAMED = {"rollouts": r".+\.parquet", "eval": r".+\.json", "checkpoints": r"step-\d{6,}"}
+STEPS = "steps"
+"""In `eval`: the evaluations of single steps."""
+NAMED = {
+    **{"rollouts": r".+\.parquet", "eval": r".+\.json", f"eval/{STEPS}": r".+\.json"},
+    **{"checkpoints": r"step-\d{6,}"},
+}
 """What is named in each folder of a run."""
 READ = ("recipe.toml", MANIFEST, METRICS, CHAIN, "log.txt", "lock", "verdicts.sqlite", "cards.json", "report.html")
 WEIGHTS_HASHED = 2**28
@@ -232,9 +237,9 @@ def _compare(file: Path, digest: Digest) -> Problem:
             return None
         else:
             problem = f"is not what the run wrote, by its sha256 in {CHAIN}"
-        return problem, file.parent.name == "eval" and not is_object(file)  # measured again
+        return problem, file.parent.name in ("eval", STEPS) and not is_object(file)  # measured again
     except OSError as error:
-        return f"cannot be read: {error.strerror}", file.parent.name == "eval"
+        return f"cannot be read: {error.strerror}", file.parent.name in ("eval", STEPS)
 
 
 def _compare_checkpoint(place: Path, digest: Digest, *, read: bool) -> Problem:
@@ -312,7 +317,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _run_of(place: Path) -> Path | None:
-    return next((folder for folder in [*place.parents][:2] if (folder / CHAIN).is_file()), None)
+    return next((folder for folder in [*place.parents][:3] if (folder / CHAIN).is_file()), None)
 
 
 def _digest(place: Path) -> Digest | None:

@@ -61,7 +61,7 @@ def save_checkpoint(
 
     from sleuth.learn.adapters import write_model
 
-    _check_plain(state, "state")
+    require_plain(state, "state")
     with replacing_folder(folder) as partial, recognising_full_disk(folder.parent):
         require_free(folder.parent, checkpoint_bytes(model, state or {}))
         write_model(model, partial)
@@ -235,16 +235,17 @@ def _tensor_bytes(value: Any) -> Iterator[int]:
         yield value.nbytes
 
 
-def _check_plain(value: Any, where: str) -> None:
+def require_plain(value: Any, where: str) -> None:
+    """Raises TypeError that names what of a state is neither a tensor nor a plain value."""
     import torch
 
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            _check_plain(name, f"a key of {where}")
-            _check_plain(inner, f"{where}[{name!r}]")
+            require_plain(name, f"a key of {where}")
+            require_plain(inner, f"{where}[{name!r}]")
     elif isinstance(value, list | tuple):
         for index, inner in enumerate(value):
-            _check_plain(inner, f"{where}[{index}]")
+            require_plain(inner, f"{where}[{index}]")
     elif type(value) not in (type(None), bool, int, float, str, bytes) and not isinstance(value, torch.Tensor):
         raise TypeError(f"{where} is a {type(value).__name__}: a checkpoint's state is tensors and plain values only")
 

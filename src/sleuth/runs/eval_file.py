@@ -39,7 +39,7 @@ def write_eval(file: Path, contents: Mapping[str, Any]) -> None:
 
 def set_aside_damaged(folder: Path, say: Callable[[str], None]) -> None:
     """Renames every file of the folder that is no JSON object, and prints a line about it: it is measured again."""
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(folder.rglob("*.json")):
         if not is_object(file):
             forget(file)
             aside = file.rename(file.with_name(file.name + DAMAGED))

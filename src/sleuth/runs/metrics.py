@@ -69,6 +69,8 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
     "Parts of the score (means over the episodes that have them)": (
         StepFigure("score_*/*", "`score_NAME/PART`: a part of the `Score` that your own function NAME returned."),
         StepFigure("score_*", "What the named published scorer, or your own function of that name, gives."),
+        StepFigure("hook_*/*", "`hook_NAME/FIGURE`: a figure that your own hook NAME measured."),
+        StepFigure("eval_*/*", "`eval_NAME/FIGURE`: a figure of the evaluation NAME at this step (`evaluate_every`)."),
     ),
     "The update": (
         StepFigure(
@@ -223,6 +225,14 @@ class MetricsFile:
             except OSError:
                 os.truncate(self.path, end)
                 raise
+
+    def amend(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """Adds figures to the row of a step, if there is one."""
+        rows = self.rows()
+        for row in rows:
+            if (row["stage"], row["step"]) == (stage, step):
+                row.update({name: _finite(value) for name, value in figures.items()})
+        self._write(rows)
 
     def rows(self, damaged: list[int] | None = None) -> list[dict[str, Any]]:
         """All rows, with renamed figures under their new names, and None for a number that no float holds. An

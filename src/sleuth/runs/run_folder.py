@@ -180,6 +180,11 @@ class RunFolder:
         self.backlog.write(f"the figures of step {step}", lambda: self.metrics.append(stage, step, figures))
         self.trackers.log(stage, step, figures)
 
+    def amend_metrics(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
+        """Adds figures to the row of a step that is written already, and sends them to the trackers."""
+        self.backlog.write(f"more figures of step {step}", lambda: self.metrics.amend(stage, step, figures))
+        self.trackers.log(stage, step, figures)
+
     @contextmanager
     def costing(self, stage: str, what: str) -> Iterator[None]:
         """Adds to the manifest the seconds that the block took, under `what`, and the peak memory of the process."""

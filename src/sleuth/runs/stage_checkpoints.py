@@ -15,6 +15,7 @@ from sleuth.host.checksums import damage, has_checksums, require_intact
 from sleuth.host.disk import bytes_in, free_bytes
 from sleuth.host.model_path import not_a_file
 from sleuth.recipe import Recipe, TrainingRecipe
+from sleuth.recipe.training import EVAL_PREFIX
 from sleuth.runs.alarms import RECENT
 from sleuth.runs.chain import forget, recorded, step_name, step_of
 from sleuth.runs.checkpoints import (
@@ -76,9 +77,13 @@ class StageCheckpoints:
         return [row for row in self.folder.metrics.rows() if row["stage"] == self.stage.name]
 
     def best(self) -> Path | None:
-        """The checkpoint with the highest mean reward over the few steps before it, the earliest of equals; None if the
-        stage has no reward. One that was saved off schedule counts only if there is no other, so that an interrupted
-        run keeps the same checkpoints."""
+        """The checkpoint with the highest figure `best` of the stage or, without one, with the highest mean reward over
+        the few steps before it, the earliest of equals; None if the stage has no reward. One that was saved off
+        schedule counts only if there is no other, so that an interrupted run keeps the same checkpoints."""
+        if self.stage.best_key is not None:
+            measured = self.measured_steps()
+            places = [place for place in self.resumable() if step_of(place) in measured]
+            return max(places, key=lambda place: measured[step_of(place)], default=None)
         rewards = {row["step"]: row.get("reward_mean") for row in self.rows()}
         saved, off_schedule = self.resumable(), self._off_schedule()
         means = {}
@@ -87,6 +92,34 @@ class StageCheckpoints:
             if known := [value for value in values if value is not None]:
                 means[place] = fmean(known)
         return max(means, key=means.__getitem__, default=None)
+
+    def measured_steps(self) -> dict[int, float]:
+        """The figure `best` of the stage at the steps of the run at which it was measured, in their order."""
+        key = self.stage.best_key or ""
+        return {row["step"]: row[key] for row in self.rows() if row.get(key) is not None}
+
+    def pending(self, step: int) -> list[str]:
+        """The evaluations that are due after a step of the stage, and not in its row of `metrics.jsonl` yet."""
+        row = next((row for row in self.rows() if row["step"] == self.first_step + step), {})
+        names = self.stage.evaluates_at(step)
+        return [name for name in names if not any(key.startswith(f"{EVAL_PREFIX}{name}/") for key in row)]
+
+    def ends_early(self) -> bool:
+        """Whether the last evaluations, as many as `stop_after_worse`, were not better than one before them."""
+        values, most = [*self.measured_steps().values()], self.stage.stop_after_worse
+        return most is not None and bool(values) and len(values) - values.index(max(values)) > most
+
+    def handed_on(self, last: Path) -> Path:
+        """The checkpoint that the next stages get from a finished one, whose last is `last`: the best by the figure
+        `best`; prints a line if it is another."""
+        best = self.best() if self.stage.best_key is not None else None
+        if best is None or best == last:
+            return last
+        figure = self.measured_steps()[step_of(best)]
+        self.folder.say(
+            f"{self.stage.name}: {best.name} is the best by {self.stage.best_key} ({figure:.3f}), and handed on"
+        )
+        return best
 
     def save(
         self,
@@ -122,7 +155,7 @@ class StageCheckpoints:
         best, last = self.best(), self.resumable()[-1]
         assert best is not None  # the pipeline rolls back no other stage
         discarded = [place for place in checkpoints_in(self.folder.checkpoints) if step_of(place) > step_of(best)]
-        for file in self.folder.eval.glob("*.json"):
+        for file in self.folder.eval.rglob("*.json"):
             model = str(json.loads(file.read_bytes()).get("model"))
             if model != self.recipe.model and Path(model).name in {place.name for place in discarded}:
                 forget(file)

@@ -181,7 +181,7 @@ def open_trackers(
             if name not in TRACKERS:
                 raise SleuthError(f"trackers: there is no {name!r}; there are {', '.join(TRACKERS)}")
             folder.mkdir(parents=True, exist_ok=True)
-            trackers.feeds.append(_Feed(name, TRACKERS[name](folder, run_name, config)))
+            trackers.add(name, TRACKERS[name](folder, run_name, config))
     except Exception as error:  # a tracker may raise anything
         trackers.close()
         if isinstance(error, SleuthError):
@@ -200,6 +200,10 @@ class Trackers:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self.feeds: list[_Feed] = []
+
+    def add(self, name: str, tracker: Tracker) -> None:
+        """Sends what follows to one more tracker."""
+        self.feeds.append(_Feed(name, tracker))
 
     def log(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         """Sends the row of a step to each tracker."""
@@ -253,4 +257,5 @@ class _Feed(Thread):
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, SleuthError) else f"{type(error).__name__}: {text}"

@@ -26,7 +26,7 @@ from sleuth.training.engines import evaluation_pool
 from sleuth.training.learning import adapt, load, model_to_train
 from sleuth.training.loop import Figures, InfiniteSampler, train
 from sleuth.training.sft import SFTTrainer
-from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, finished, keep_fitting, last_saved
 from sleuth.types import Episode, Piece, RunFailed, Score, Segment, Task
 
 LEAST = 8
@@ -42,8 +42,8 @@ Marked = list[tuple[Segment, bool]]
 def run(stage: WarmStartRecipe, context: StageContext) -> Path:
     """Train on the right episodes; the last checkpoint. If the policy searches already, its model is returned."""
     saved = last_saved(context)
-    if saved and is_finished(context, saved):
-        return saved.checkpoint
+    if (last := finished(context, saved)) is not None:
+        return last
     lesson = Lesson(stage, context)
     rows, lesson.summary = context.ranks.broadcast(lambda: (lesson.rows(), lesson.summary))  # the first rank plays
     return train(stage, context, WarmStartTrainer(lesson, rows, saved), saved) if rows else Path(context.model)

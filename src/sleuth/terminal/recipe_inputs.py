@@ -163,6 +163,7 @@ REQUIRED: dict[str, Callable[[Any, StrictModel], object]] = {
     "prompt": _require_prompt,
     "text": lambda name, table: read_prompt(name),
     "function": _load,
+    "functions": lambda names, table: [_load(name, table) for name in names],
     "reward": _require_reward,
     "tools": _require_tools,
     "server": _require_server,

@@ -42,15 +42,15 @@ from sleuth.training.grpo import require_same_reward
 from sleuth.training.learning import model_to_train, policy_of, starting_weights, token_budget
 from sleuth.training.loop import Figures, InfiniteSampler, Trainer, train, update_figures
 from sleuth.training.rollout_worker import store_rollouts
-from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, last_saved
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, finished, last_saved
 from sleuth.types import Group, Sampling, SleuthError, Task
 
 
 def run(stage: OnlineDpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = last_saved(context)
-    if saved and is_finished(context, saved):
-        return saved.checkpoint
+    if (last := finished(context, saved)) is not None:
+        return last
     with JudgePool(context.folder.verdicts) as judge_pool:
         return train(stage, context, DPOTrainer(stage, context, saved, judge_pool), saved)
 

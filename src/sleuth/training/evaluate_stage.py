@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 from sleuth.answers.factory import answer_scorer_of, require_answers, require_gradable, require_judges
 from sleuth.answers.suites import eval_tasks, load_suite
 from sleuth.data.questions import select_tasks
+from sleuth.engines.remote.pool import PoolEngine
 from sleuth.evaluation.eval_session import EvalSession
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
 from sleuth.judges.factory import JudgePool
+from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.stage import EvaluateRecipe
+from sleuth.recipe.training import EVAL_PREFIX
+from sleuth.runs.chain import STEPS, step_name
 from sleuth.runs.eval_file import read_eval, with_digests, write_eval
 from sleuth.training.engines import evaluation_pool
 from sleuth.training.learning import load
 from sleuth.training.stage_context import StageContext, StageInputs
-from sleuth.types import RetrievalFailed, Task
+from sleuth.types import RetrievalFailed, SleuthError, Task
 
 
 def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
@@ -42,15 +49,58 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
     missing = {name: arm for name, arm in arms.items() if stored_eval(context, name) is None}
-    if not missing:
-        return Path(context.model)
-    model, tokenizer = load(context, context.model)
+    if missing:
+        model, tokenizer = load(context, context.model)
+        _measure(stage, context, missing, model, tokenizer, evaluation_pool(context, model, tokenizer, longest))
+    return Path(context.model)
+
+
+def evaluate_step(
+    context: StageContext,
+    step: int,
+    checkpoint: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    pool: PoolEngine | None,
+) -> None:
+    """Writes the evaluations that are `pending` after a step of a stage that trains, `eval/steps/NAME.STEP.json`, and
+    adds their figures to its row. `model` has the weights of `checkpoint`; with a `pool` its servers generate.
+
+    Raises SleuthError if one of them lacks the figure by which the stage chooses its best checkpoint."""
+    at, folder, key = context.first_step + step, context.folder, context.stage.best_key
+    stages = {stage.name: index for index, stage in context.recipe.stages_of(EvaluateRecipe).items()}
+    for name in context.checkpoints.pending(step):
+        asked = replace(context, index=stages[name], model=str(checkpoint), trained=context.index + 1)
+        stage, file = context.recipe.stages_of(EvaluateRecipe)[stages[name]], f"{STEPS}/{name}.{step_name(at)}"
+        if (contents := stored_eval(asked, file)) is None:
+            folder.say(f"evaluating {name} after step {step}")
+            (folder.eval / STEPS).mkdir(exist_ok=True)
+            env, _ = context.recipe.env_and_context(asked.index)
+            contents = _measure(stage, asked, {file: env}, model, tokenizer, pool)
+        measured = {figure: one["value"] for figure, one in contents.items() if isinstance(one, dict) and "low" in one}
+        figures = {f"{EVAL_PREFIX}{name}/{figure}": value for figure, value in measured.items()}
+        if key is not None and key.startswith(f"{EVAL_PREFIX}{name}/") and figures.get(key) is None:
+            has = ", ".join(figure for figure, value in measured.items() if value is not None)
+            raise SleuthError(f"best = {context.stage.best!r}: the evaluation {name} has no such figure; it has {has}")
+        folder.amend_metrics(context.stage.name, at, figures)
+
+
+def _measure(
+    stage: EvaluateRecipe,
+    context: StageContext,
+    arms: Mapping[str, EnvFields],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    pool: PoolEngine | None,
+) -> dict[str, Any]:
+    """Asks a model the questions of a stage in each environment and writes a file for each, by its name; the contents
+    of the last."""
+    longest = context.recipe.env_and_context(context.index)[1]
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
-    rewards = context.recipe.rewards_for(context.index)
-    pool = evaluation_pool(context, model, tokenizer, longest)
+    rewards, contents = context.recipe.rewards_for(context.index), dict[str, Any]()
     with JudgePool(context.folder.verdicts) as judge_pool:
-        for name, arm in missing.items():
+        for name, arm in arms.items():
             session = EvalSession(
                 model=model,
                 tokenizer=tokenizer,
@@ -84,7 +134,7 @@ def run(stage: EvaluateRecipe, context: StageContext) -> Path:
                     raise RetrievalFailed(f"evaluate {name}: {line}; remove the cause and run the same command again")
             store_eval(context, name, contents | judge_pool.figures())
             context.folder.say(evaluation_line(name, contents))
-    return Path(context.model)
+    return contents
 
 
 def stored_eval(context: StageContext, name: str, **others: str) -> dict[str, Any] | None:
@@ -102,6 +152,6 @@ def store_eval(context: StageContext, name: str, contents: Mapping[str, Any], wh
     """Writes `eval/NAME.json`, or queues it until the disk has room, with the names of the stages that had trained the
     model as `after`."""
     folder = context.folder
-    trained = [stage.name for stage in context.recipe.stage[: context.index] if stage.trains]
+    trained = [stage.name for stage in context.recipe.stage[: context.trained or context.index] if stage.trains]
     whole = with_digests({"name": name, "after": trained, **contents})
     folder.backlog.write(f"the {what} {name}", lambda: write_eval(folder.eval / f"{name}.json", whole))

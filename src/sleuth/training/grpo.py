@@ -41,7 +41,7 @@ from sleuth.learn.losses import (
 )
 from sleuth.learn.models import require_teacher
 from sleuth.learn.policy import no_update
-from sleuth.own.functions import merged_sources
+from sleuth.own.functions import load_function, merged_sources
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.training import TrainingRecipe
@@ -62,6 +62,7 @@ from sleuth.training.learning import (
     update_on,
 )
 from sleuth.training.loop import Figures, InfiniteSampler, Trainer, figures_of, train
+from sleuth.training.own_hooks import own_hooks, require_hook
 from sleuth.training.rollout_worker import (
     MIN_SIBLINGS,
     HookInputs,
@@ -71,7 +72,7 @@ from sleuth.training.rollout_worker import (
     store_rollouts,
 )
 from sleuth.training.servers import program_of
-from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, finished, keep_fitting, last_saved
 from sleuth.training.step_metrics import episodes_showing, probe_lines, sampled_entropy, step_figures, values_of
 from sleuth.types import Group, SleuthError, Task
 
@@ -79,8 +80,8 @@ from sleuth.types import Group, SleuthError, Task
 def run(stage: GrpoRecipe, context: StageContext) -> Path:
     """Train until the stage's last step; the last checkpoint."""
     saved = last_saved(context)
-    if saved and is_finished(context, saved):
-        return saved.checkpoint
+    if (last := finished(context, saved)) is not None:
+        return last
     with JudgePool(context.folder.verdicts) as judge_pool:
         trainer = GRPOTrainer(stage, context, saved, judge_pool)
         with closing(trainer.worker):
@@ -103,6 +104,8 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
         require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
     if (advantages := own_advantages(stage.loss)) is not None:
         require_advantages(advantages, stage.samples_per_prompt)
+    for name in stage.hooks:
+        require_hook(load_function(name))
     if stage.engine is not None and stage.engine.launch is not None:
         program_of(stage.engine)
     if inputs.tokenizer is not None and tasks:
@@ -164,9 +167,8 @@ class GRPOTrainer(Trainer):
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
         self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = token_budget(context, saved)
-        self.hooks = hooks_of(
-            HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
-        )
+        inputs = HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
+        self.hooks = hooks_of(inputs)
         self.groups: list[Group] = []  # of the last step
         self.rollouts = folder.rollouts  # their file
         self.judges = ranks.broadcast(lambda: require_accurate(judges_in(stage.reward), judge_pool, folder.say))
@@ -177,6 +179,7 @@ class GRPOTrainer(Trainer):
         if saved:
             require_same_reward(context, saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
+        self.hooks += own_hooks(stage, context, self.model, self.tokenizer, saved)
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):

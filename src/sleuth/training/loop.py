@@ -3,7 +3,9 @@ what such a stage is checked for."""
 
 from __future__ import annotations
 
+import difflib
 import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,16 +13,20 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from sleuth.engines.remote.pool import PoolEngine
+from sleuth.evaluation.figures import figures, is_score
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
+from sleuth.kernels.device import releasing_cached_memory
 from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, TokenBudget, Update, no_update
 from sleuth.ranks import Ranks
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.interruption import Interrupted, StopRequest
-from sleuth.runs.progress import ProgressBar
+from sleuth.runs.progress import ProgressBar, quiet
+from sleuth.training.evaluate_stage import evaluate_step
 from sleuth.training.stage_context import Saved, StageContext, failing
 from sleuth.types import SleuthError, StoppedByRule
 
@@ -32,7 +38,10 @@ class Trainer(ABC):
     """What a stage trains. Steps are the stage's own, counted from 1."""
 
     model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
     policy: Policy
+    engine: Any = None
+    """What plays its episodes, if anything does."""
 
     @abstractmethod
     def step(self, step: int) -> Figures:
@@ -81,7 +90,12 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         for line in lines or trainer.opening():
             folder.say(line)
         with StopRequest(folder.say) as request:
+            if saved:  # else a kill in an evaluation would leave it out
+                _evaluate(context, trainer, begin, saved.checkpoint)
             for step in range(begin + 1, end + 1):
+                if ranks.broadcast(context.checkpoints.ends_early):
+                    folder.say(f"{stage.name}: ends after step {step - 1}: {_worse(stage)}")
+                    break
                 figures = ranks.broadcast(partial(dict, trainer.step(step)))  # all decide by the row of the first
                 alarms = diagnose([*rows, figures]).items()
                 raised = {name: line for name, line in alarms if getattr(stage.alarms, name) != "off"}
@@ -102,6 +116,12 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                     owed, checkpoint = found is None, found or checkpoint
                 if pausing:
                     raise StoppedByRule(_ending("pause", context, step, actions, checkpoint))
+                if stage.evaluates_at(step) and not signalled:
+                    if owed:
+                        folder.say(f"step {step}: is not evaluated without its checkpoint")
+                    elif checkpoint is not None:
+                        _evaluate(context, trainer, step, checkpoint)
+                        signalled = request.agreed(ranks)
                 if signalled:
                     line = f"saved at step {step}; the same command goes on"
                     if owed:
@@ -111,7 +131,20 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
-    return checkpoint
+    return ranks.broadcast(partial(context.checkpoints.handed_on, checkpoint))
+
+
+def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Path) -> None:
+    """Measures what is pending at a step; the first rank asks."""
+    pool = trainer.engine if isinstance(trainer.engine, PoolEngine) else None
+    with releasing_cached_memory(), quiet(sys.stderr.isatty()):  # on a terminal there is the bar of the steps
+        context.ranks.broadcast(
+            lambda: evaluate_step(context, step, checkpoint, trainer.model, trainer.tokenizer, pool)
+        )
+
+
+def _worse(stage: TrainingRecipe) -> str:
+    return f"{stage.best} was not better in {stage.stop_after_worse} evaluations (stop_after_worse)"
 
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:
@@ -136,6 +169,16 @@ def require_ranks(stage: TrainingRecipe, ranks: Ranks) -> None:
         )
     if not ranks.alone and getattr(stage, "copying_weight", 0.0):
         raise SleuthError("copying_weight needs the attention of a whole model; use one process")
+
+
+def require_best(stage: TrainingRecipe) -> None:
+    """Raises SleuthError if no evaluation has the figure by which the stage chooses its best checkpoint."""
+    name = (stage.best_key or "/em").partition("/")[2]
+    known = [row.name for row in figures() if "*" not in row.name]
+    if not is_score(name) and name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"the nearest is {near[0]}" if near else f"there are {', '.join(known[:8])} and others"
+        raise SleuthError(f'best = "{stage.best}": no evaluation has a figure {name}; {hint}')
 
 
 def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:

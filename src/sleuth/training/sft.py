@@ -29,7 +29,7 @@ from sleuth.recipe import AnsweredRowsRecipe, InitRecipe, SupervisedRecipe, Text
 from sleuth.render import Renderer
 from sleuth.training.learning import model_to_train, policy_of, token_budget
 from sleuth.training.loop import Figures, InfiniteSampler, Trainer, train, update_figures
-from sleuth.training.stage_context import Saved, StageContext, StageInputs, is_finished, keep_fitting, last_saved
+from sleuth.training.stage_context import Saved, StageContext, StageInputs, finished, keep_fitting, last_saved
 from sleuth.types import Piece, SleuthError, Task
 from sleuth.world.text import TextRows, make_text_tokenizer
 
@@ -51,8 +51,8 @@ def run_with(
 ) -> Path:
     """Train with a trainer, unless the stage is finished; the last checkpoint."""
     saved = last_saved(context)
-    if saved and is_finished(context, saved):
-        return saved.checkpoint
+    if (last := finished(context, saved)) is not None:
+        return last
     return train(stage, context, make(stage, context, saved), saved)
 
 

@@ -51,7 +51,7 @@ class StageContext:
     Steps are counted through the whole run, so that a file named after a step belongs to one stage: `first_step` is the
     sum of `steps` of the earlier stages, wherever `stop_after` ended them. `ranks` run the stage together: the first
     one reads the checkpoints in the folder for all, and all of them save at the same time. `servers` are those that the
-    run starts.
+    run starts. If another number of stages than `index` has trained the model, it is `trained`.
     """
 
     recipe: Recipe
@@ -61,6 +61,7 @@ class StageContext:
     first_step: int = 0
     ranks: Ranks = ALONE
     servers: RunServers | None = None
+    trained: int | None = None
 
     @property
     def stage(self) -> TrainingRecipe:
@@ -90,16 +91,23 @@ def last_saved(context: StageContext) -> Saved | None:
     return Saved(checkpoint=last, steps=step_of(last) - context.first_step, state=state)
 
 
-def is_finished(context: StageContext, saved: Saved) -> bool:
-    """Whether the stage has trained its last step; prints where it trained more steps than `stop_after` asks for, which
-    are not taken back."""
+def finished(context: StageContext, saved: Saved | None) -> Path | None:
+    """What the stage hands on, if it has trained and evaluated its last step; prints where it trained more steps than
+    `stop_after` asks for, which are not taken back."""
+    if saved is None or context.ranks.broadcast(lambda: _goes_on(context, saved)):
+        return None
+    return context.ranks.broadcast(lambda: context.checkpoints.handed_on(saved.checkpoint))
+
+
+def _goes_on(context: StageContext, saved: Saved) -> bool:
     last = context.stage.last_step
     if saved.steps > last and context.ranks.first:
         context.folder.say(
             f"{context.stage.name}: stop_after = {last}, but {saved.checkpoint} has {saved.steps} steps already and "
             "stays as it is; a new --run ends earlier"
         )
-    return saved.steps >= last
+    ended = saved.steps >= last or context.checkpoints.ends_early()
+    return not ended or bool(context.checkpoints.pending(saved.steps))
 
 
 def keep_fitting(
