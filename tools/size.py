@@ -18,13 +18,13 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_829,
     "cite": 3_424,
-    "cli": 5_173,
+    "cli": 5_202,
     "convert": 1_234,
     "data": 2_650,
     "dialect.py": 252,
     "engines": 5_119,
     "episodes": 2_189,
-    "evaluation": 2_464,
+    "evaluation": 2_482,
     "family.py": 260,
     "host": 1_694,
     "judges": 1_836,
@@ -33,11 +33,11 @@ ROOMS = {
     "own": 844,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_309,
+    "read": 2_317,
     "recipe": 3_721,
     "render.py": 393,
-    "report": 2_662,
-    "retrieval": 2_792,
+    "report": 2_623,
+    "retrieval": 2_795,
     "rollout.py": 241,
     "runs": 3_434,
     "search": 2_847,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 361
+FILES = 360
 OTHER_LINES = 2_451
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -214,7 +214,7 @@ def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     end = require_end(events[-1])
     details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     for cited, citation in zip(details["citations"], end.citations, strict=True):
-        file, page = place_of(citation.passage.id) if "#" in citation.passage.id else (None, None)
+        file, page = place_of(citation.passage.id) or (None, None)
         cited |= {"text": citation.text, "file": file, "page": page}
     answer = answers[-1] if answers and end.withheld is None else None
     return {"question": question, "answer": answer, **details}
@@ -243,13 +243,11 @@ def answer_lines(events: Sequence[Event]) -> list[str]:
 
 def name_of(passage: Passage) -> str:
     """`lakes/tarn.pdf, page 12` of a document, or the title of another passage."""
-    if "#" not in passage.id:
-        return passage.title or passage.id
-
     from sleuth.retrieval.folder import place_of
 
-    file, page = place_of(passage.id)
-    return f"{file}, page {page}" if page else file
+    if (place := place_of(passage.id)) is None:
+        return passage.title or passage.id
+    return f"{place[0]}, page {place[1]}" if place[1] else place[0]
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -71,8 +71,8 @@ class Sources:
 
 def document_of(passage: Passage) -> str:
     """The document of a passage: its file (`guide.pdf#p12.3`), or else its title, or the passage itself."""
-    file, _ = place_of(passage.id)
-    return file if file != passage.id else passage.title or file
+    place = place_of(passage.id)
+    return place[0] if place else passage.title or passage.id
 
 
 def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
