@@ -124,7 +124,7 @@ def open_agent(
     import_heavy()
 
     from sleuth.episodes.protocol import ProtocolCard
-    from sleuth.evaluation.certainty import Certainty
+    from sleuth.evaluation.certainty import FILE, Certainty
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.serve.agent import agent_of
 
@@ -133,8 +133,11 @@ def open_agent(
     session, notes = open_eval_session(
         model, [], index=index, slots=CONVERSATIONS, engine=engine, served_as=served_as, **asked
     )
-    print_notes(note for note in notes if "corpus" not in note)  # which is never the one that it was trained with
-    return agent_of(session, Path(model).name, index, examples, facts, Certainty.read(Path(model)))
+    certainty = Certainty.read(Path(model))
+    unsure = f"{model} has no {FILE}: it does not say how sure an answer is, and withholds none"
+    notes = [note for note in notes if "corpus" not in note]  # which is never the one that it was trained with
+    print_notes([*notes, unsure] if certainty is None else notes)
+    return agent_of(session, Path(model).name, index, examples, facts, certainty)
 
 
 def serve_page(agent: Agent, listening: socket) -> None:
