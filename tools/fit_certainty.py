@@ -9,89 +9,37 @@ the right answers is lost, and of the others withheld, at several thresholds. Pr
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
-from sleuth.answers.answer import given_answer
-from sleuth.answers.match import normalise
 from sleuth.data.questions import load_questions
-from sleuth.evaluation.certainty import Certainty, Signals, signals_of
+from sleuth.evaluation.certainty import Answers, Certainty, answers_in
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.evaluation.intervals import wilson
-from sleuth.render import Renderer
+from sleuth.read.gates import near_copies
 from sleuth.retrieval.open_index import open_index
-from sleuth.rollout import Rollout
-from sleuth.search.env import SearchEnv
 from sleuth.search.setting import SearchSetting
-from sleuth.types import Passage, Retriever, SleuthError, Task
+from sleuth.types import SleuthError, Task
 
 SLOTS = 64
-MORE = 12
-"""Passages that a search finds beyond those that are shown, in place of those taken out."""
-WORDS, SAME = 4, 0.4
-"""A near copy has this share of the runs of so many words of the shorter of two passages."""
 LOST = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
 """Shares of the right answers, among those fitted on, that each threshold of the table loses."""
 
-Answers = list[tuple[Signals | None, bool]]
-"""The signals of each answer, None without a valid one, and whether it is right."""
+
+def ask(session: EvalSession, tasks: Sequence[Task], hidden: Mapping[str, Sequence[str]] | None = None) -> Answers:
+    """Asks each question once, greedily; the `hidden` passages of a question are not found."""
+    setting = replace(cast(SearchSetting, session.setting), hidden=hidden or {})
+    return answers_in(replace(session, setting=setting).ask(tasks, "ask"), setting.dialect)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Without:
-    """Finds what `retriever` does, but no passage of `gold` and no near copy of one."""
-
-    retriever: Retriever
-    gold: Sequence[Passage]
-
-    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        found = await self.retriever.search(queries, k + MORE)
-        return [[passage for passage in passages if not self._has(passage)][:k] for passages in found]
-
-    def _has(self, passage: Passage) -> bool:
-        return any(passage.id == one.id or near_copies(passage.text, one.text) for one in self.gold)
-
-
-def near_copies(one: str, other: str) -> bool:
-    """Whether two texts share `SAME` of the runs of words of the shorter."""
-    runs = _runs(one), _runs(other)
-    return len(runs[0] & runs[1]) > SAME * max(1, min(map(len, runs)))
-
-
-def _runs(text: str) -> set[tuple[str, ...]]:
-    words = normalise(text).split()
-    return {tuple(words[at : at + WORDS]) for at in range(len(words) - WORDS + 1)}
-
-
-def ask(session: EvalSession, tasks: Sequence[Task], index: Path, *, take_out: bool) -> Answers:
-    """Asks each question once, greedily."""
-    setting, opened = session.setting, open_index(index)
-    assert isinstance(setting, SearchSetting)
-
-    def env(task: Task, key: tuple[int, int]) -> SearchEnv:
-        gold = [passage for name in task.gold_passages if (passage := opened.passage(name)) is not None]
-        retriever = Without(retriever=setting.retriever, gold=gold) if take_out else setting.retriever
-        return SearchEnv(task, setting.dialect, setting.asked_prompt(), retriever, frame=setting.frame())
-
-    rollout = Rollout(
-        engine=session.local_engine(),
-        renderer=Renderer(session.tokenizer, setting.dialect.tags),
-        context=session.context,
-        temperature=0.0,
-        key=(0,),
-    )
-    answers: Answers = []
-    for group in asyncio.run(rollout.groups(tasks, env, samples=1)):
-        [episode] = group.episodes
-        answer, outcome = given_answer(episode, setting.dialect)
-        signals = None
-        if answer is not None:
-            signals = signals_of(group.task.question, answer, episode.trajectory, setting.dialect)
-        answers.append((signals, outcome == "correct"))
-    return answers
+def taken_out(tasks: Sequence[Task], index: Path) -> dict[str, list[str]]:
+    """By the id of a question its gold passages and their near copies."""
+    opened = open_index(index)
+    gold = {task.id: [one for name in task.gold_passages if (one := opened.passage(name))] for task in tasks}
+    return {name: [copy.id for one in of for copy in (one, *near_copies(one, opened))] for name, of in gold.items()}
 
 
 def withheld(certainty: Certainty, answers: Answers, *, right: bool | None = None) -> str:
@@ -105,8 +53,7 @@ def table(fitted: Certainty, answers: Answers, held_out: Answers, without: Answe
     lines = ["| lost where it was fitted | right answers lost | wrong answers withheld | passage taken out: withheld |"]
     lines.append("|---|---|---|---|")
     for lost in LOST:
-        right = sorted(fitted.weighted(signals) for signals, is_right in answers_of(answers) if is_right)
-        certainty = replace(fitted, threshold=right[int(lost * len(right))])
+        certainty = fitted.losing(lost, answers)
         shares = (
             withheld(certainty, held_out, right=True),
             withheld(certainty, held_out, right=False),
@@ -116,9 +63,19 @@ def table(fitted: Certainty, answers: Answers, held_out: Answers, without: Answe
     return lines
 
 
-def answers_of(answers: Answers) -> list[tuple[Signals, bool]]:
-    """Those that are valid."""
-    return [(signals, is_right) for signals, is_right in answers if signals is not None]
+def steps(certainty: Certainty, answers: Answers) -> list[str]:
+    """For each step the share of right answers that it says, and that of other answers on it."""
+    lines = ["| said to be right | right | answers |", "|---|---|---|"]
+    for step in certainty.steps:
+        said = wilson(step.right, step.n)
+        chosen = [right for one, right in answers if one is not None and certainty.share_right(one) == said]
+        lines.append(f"| {said.formatted()} | {wilson(sum(chosen), len(chosen)).formatted()} | {len(chosen):,} |")
+    return lines
+
+
+def likelihood_alone(answers: Answers) -> Answers:
+    """The answers with the first signal alone."""
+    return [(None if signals is None else signals[:1], is_right) for signals, is_right in answers]
 
 
 def main() -> None:
@@ -131,20 +88,22 @@ def main() -> None:
         index = asked.data / "index"
         session, _ = open_eval_session(str(asked.model), [], index=index, slots=SLOTS)
         test, held_out = (load_questions(asked.data / f"{name}.jsonl")[: asked.limit] for name in ("test", "held_out"))
-        answers = ask(session, test, index, take_out=False)
-        certainty = Certainty.fit(answers_of(answers))
+        answers = ask(session, test)
+        certainty = Certainty.fit(answers)
         certainty.write(asked.model)
-        print(
-            f"{asked.model}: of {len(answers):,} answers {sum(right for _, right in answers):,} are right: {certainty}"
-        )
-        of_others = [ask(session, held_out, index, take_out=take_out) for take_out in (False, True)]
+        right = sum(is_right for _, is_right in answers)
+        print(f"{asked.model}: of {len(answers):,} answers {right:,} are right: {certainty}", flush=True)
+        of_others = ask(session, held_out), ask(session, held_out, taken_out(held_out, index))
     except SleuthError as error:
         sys.exit(str(error))
-    print("\n".join(table(certainty, answers, *of_others)))
-    for step in certainty.steps:
-        told = wilson(step.right, step.n)
-        chosen = [right for signals, right in answers_of(of_others[0]) if certainty.share_right(signals) == told]
-        print(f"| {told.formatted()} | {wilson(sum(chosen), len(chosen)).formatted()} | {len(chosen):,} |")
+    print("\n".join([*table(certainty, answers, *of_others), *steps(certainty, of_others[0])]))
+    alone = [likelihood_alone(of) for of in (answers, *of_others)]
+    for name, fitted, (as_they_are, without) in (
+        ("four signals", certainty, of_others),
+        ("log-probability alone", Certainty.fit(alone[0]), alone[1:]),
+    ):
+        at_tenth = fitted.losing(0.1, as_they_are)
+        print(f"{name}: {withheld(at_tenth, as_they_are, right=True)} lost, {withheld(at_tenth, without)} withheld")
 
 
 if __name__ == "__main__":

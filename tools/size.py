@@ -18,13 +18,13 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_880,
     "cite": 3_416,
-    "cli": 5_135,
+    "cli": 5_167,
     "convert": 1_195,
     "data": 2_674,
     "dialect.py": 252,
     "engines": 5_119,
     "episodes": 2_892,
-    "evaluation": 2_464,
+    "evaluation": 2_482,
     "family.py": 262,
     "host": 1_694,
     "judges": 1_836,
@@ -33,11 +33,11 @@ ROOMS = {
     "own": 870,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_309,
+    "read": 2_317,
     "recipe": 3_811,
     "render.py": 393,
-    "report": 2_644,
-    "retrieval": 2_792,
+    "report": 2_605,
+    "retrieval": 2_795,
     "rollout.py": 247,
     "runs": 3_499,
     "search": 2_844,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 363
-OTHER_LINES = 2_374
+FILES = 362
+OTHER_LINES = 2374
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

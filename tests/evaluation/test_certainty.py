@@ -86,7 +86,7 @@ def test_signals_are_of_the_last_turn_and_of_the_place_that_it_quotes() -> None:
 
 
 def test_a_dialect_that_does_not_quote_is_measured_where_the_answer_stands() -> None:
-    told = episode("<answer> Tarn</answer>", TARN)
-    assert signals_of("Who was born?", "Tarn", told, SLEUTH) == (-0.5, 1.0, 1.0, 0.0)
-    unknown = replace(told, segments=(replace(told.segments[-1], logprobs=None),))
-    assert signals_of("Who was born?", "Tarn", unknown, SLEUTH) is None
+    trajectory = episode("<answer> Tarn</answer>", TARN)
+    assert signals_of("Who was born?", "Tarn", trajectory, SLEUTH) == (-0.5, 1.0, 1.0, 0.0)
+    without = replace(trajectory, segments=(replace(trajectory.segments[-1], logprobs=None),))
+    assert signals_of("Who was born?", "Tarn", without, SLEUTH) is None

@@ -98,6 +98,7 @@ def test_only_what_changed_is_read_again(source: Path, tmp_path: Path, monkeypat
 def test_places_are_read_from_ids() -> None:
     assert place_of("a/C#.pdf#p12.3") == ("a/C#.pdf", 12)
     assert place_of("a.txt#3") == ("a.txt", None)
+    assert [place_of(other) for other in ("17", "C#", "a.txt#", "a.txt#p3")] == [None] * 4
 
 
 def test_a_file_beyond_the_bound_is_left_out_unread_whatever_its_kind(

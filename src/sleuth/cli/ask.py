@@ -124,7 +124,7 @@ def open_agent(
     import_heavy()
 
     from sleuth.episodes.protocol import ProtocolCard
-    from sleuth.evaluation.certainty import Certainty
+    from sleuth.evaluation.certainty import FILE, Certainty
     from sleuth.evaluation.eval_session import open_eval_session
     from sleuth.serve.agent import agent_of
 
@@ -133,8 +133,11 @@ def open_agent(
     session, notes = open_eval_session(
         model, [], index=index, slots=CONVERSATIONS, engine=engine, served_as=served_as, **asked
     )
-    print_notes(note for note in notes if "corpus" not in note)  # which is never the one that it was trained with
-    return agent_of(session, Path(model).name, index, examples, facts, Certainty.read(Path(model)))
+    certainty = Certainty.read(Path(model))
+    unsure = f"{model} has no {FILE}: it does not say how sure an answer is, and withholds none"
+    notes = [note for note in notes if "corpus" not in note]  # which is never the one that it was trained with
+    print_notes([*notes, unsure] if certainty is None else notes)
+    return agent_of(session, Path(model).name, index, examples, facts, certainty)
 
 
 def serve_page(agent: Agent, listening: socket) -> None:
@@ -214,7 +217,7 @@ def answer_json(question: str, events: Sequence[Event]) -> dict[str, object]:
     end = require_end(events[-1])
     details = answer_details(end, [event for event in events if isinstance(event, Searched)])
     for cited, citation in zip(details["citations"], end.citations, strict=True):
-        file, page = place_of(citation.passage.id) if "#" in citation.passage.id else (None, None)
+        file, page = place_of(citation.passage.id) or (None, None)
         cited |= {"text": citation.text, "file": file, "page": page}
     answer = answers[-1] if answers and end.withheld is None else None
     return {"question": question, "answer": answer, **details}
@@ -243,13 +246,11 @@ def answer_lines(events: Sequence[Event]) -> list[str]:
 
 def name_of(passage: Passage) -> str:
     """`lakes/tarn.pdf, page 12` of a document, or the title of another passage."""
-    if "#" not in passage.id:
-        return passage.title or passage.id
-
     from sleuth.retrieval.folder import place_of
 
-    file, page = place_of(passage.id)
-    return f"{file}, page {page}" if page else file
+    if (place := place_of(passage.id)) is None:
+        return passage.title or passage.id
+    return f"{place[0]}, page {place[1]}" if place[1] else place[0]
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -117,8 +117,8 @@ class CertifiedArms:
     def controls(self) -> dict[str, Sequence[Record]]:
         """The trained model without a search, without results and with those of other questions; and the words beside
         the question's in the first passage that it finds, which learns nothing (`sleuth.read.exam.window_answer`)."""
-        found = open_index(self.index).find([task.question for task in self.answerable], 1)
-        texts = [first[0].text if first else "" for first in found]
+        results = open_index(self.index).find([task.question for task in self.answerable], 1)
+        texts = [first[0].text if first else "" for first in results]
         window = [
             {"id": task.id, "em": float(exact_match(window_answer(task.question, text), task.golden_answers))}
             for task, text in zip(self.answerable, texts, strict=True)
@@ -128,8 +128,8 @@ class CertifiedArms:
     def passages(self) -> dict[str, list[str]]:
         """What a person reads beside an answer, by question: the passages that answer it."""
         index = open_index(self.index)
-        found = {task.id: map(index.passage, task.gold_passages) for task in self.answerable}
-        return {name: [f"{one.title} ({one.id})\n{one.text}" for one in of if one] for name, of in found.items()}
+        gold = {task.id: map(index.passage, task.gold_passages) for task in self.answerable}
+        return {name: [f"{one.title} ({one.id})\n{one.text}" for one in of if one] for name, of in gold.items()}
 
     def _answers(self, arm: str, model: str, *, control: bool = False) -> Sequence[Record]:
         """The records of an arm: those of its file if that is of the same model, questions and index, or else asked."""

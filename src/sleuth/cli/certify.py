@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sleuth.evaluation.certificate import Certificate
     from sleuth.evaluation.intervals import Measured
 
+SCRIPTS = ("elements.js", "certificate.js")
 LARGEST = 1_000_000
 """Bytes that are read of a file of ratings; those of 100 answers are 3,000."""
 
@@ -65,7 +67,6 @@ def certify(
     import_heavy()
     from sleuth.cli.certified_arms import CertifiedArms, equality_judge
     from sleuth.evaluation.certificate import Certificate
-    from sleuth.report.certificate import write_certificate
     from sleuth.runs.model_card import note_on_card
 
     equal = None if judge is None or judging is None else equality_judge(judging, judge)
@@ -81,7 +82,7 @@ def certify(
             certificate.require_ratings(rated["certificate"])
     contents = certificate.as_json()
     write_text(home / "certificate.json", json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
-    write_certificate(certificate, page, arms.passages())
+    _write_page(certificate, page, arms.passages())
     if as_json:
         typer.echo(json.dumps(contents))
     else:
@@ -97,14 +98,44 @@ def _read_ratings(file: Path) -> dict[str, Any]:
     """`{"certificate": ID, "ratings": {KEY: true}}`. Raises SleuthError for another file."""
     try:
         with file.open("rb") as opened:
-            found = json.loads(opened.read(LARGEST))
-        if isinstance(found["certificate"], str) and {*map(type, found["ratings"].values())} <= {bool}:
-            return found
+            contents = json.loads(opened.read(LARGEST))
+        if isinstance(contents["certificate"], str) and {*map(type, contents["ratings"].values())} <= {bool}:
+            return contents
     except FileNotFoundError:
         raise SleuthError(f"--ratings {file}: no such file; the page certificate.html saves one") from None
     except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
         pass
     raise SleuthError(f"--ratings {file}: holds no ratings; expected what the page certificate.html saves")
+
+
+def _write_page(certificate: Certificate, file: Path, passages: Mapping[str, Sequence[str]]) -> None:
+    """Writes the page on which a person rates answers beside the `passages` that answer a question. It opens offline
+    and keeps the ratings in the browser."""
+    from sleuth.evaluation.certificate import FIGURES, LEAST
+    from sleuth.evaluation.paired import TRAINED
+    from sleuth.report.figures import failure_rows
+    from sleuth.report.page import fill, write_page
+
+    questions = {one["id"]: one["question"] for one in certificate.arms[TRAINED]}
+    to_rate = [
+        {"key": key, "answer": answer, "question": questions[base["id"]], "passages": passages.get(base["id"], ())}
+        for (base, _), keyed in zip(certificate.pairs, certificate.queue, strict=False)
+        for key, answer in keyed.items()
+    ]
+    answered = certificate.answerable()
+    html = fill(
+        "certificate.html",
+        SCRIPTS,
+        certificate=certificate,
+        by_label={row.label: figures for row, figures in certificate.figures()},
+        meanings={row.label: row.meaning for row in FIGURES},
+        by_person={"Right answers": certificate.by_person()} if certificate.ratings else {},
+        failures=failure_rows(answered),
+        failure_arms=answered,
+        least=LEAST,
+        data={"certificate": certificate.id, "least": LEAST, "to_rate": to_rate},
+    )
+    write_page(file, html)
 
 
 def _print(certificate: Certificate, page: Path) -> None:

@@ -16,13 +16,13 @@ from typing import Self
 
 import numpy as np
 
-from sleuth.answers.answer import cited_passage, find_words, passages_with, quotation
+from sleuth.answers.answer import cited_passage, find_words, given_answer, passages_with, quotation
 from sleuth.data.spans import STOP_WORDS, WORD
 from sleuth.dialect import Dialect
 from sleuth.evaluation.intervals import Measured, wilson
 from sleuth.host.atomic import write_text
 from sleuth.host.checksums import list_again
-from sleuth.types import SleuthError, Trajectory
+from sleuth.types import Episode, Score, SleuthError, Trajectory
 
 FILE = "certainty.json"
 LOST = 0.05
@@ -33,6 +33,8 @@ NEAR, STEM = 100, 5
 """Characters around the words of an answer in which words of the question count, by their first letters."""
 
 Signals = tuple[float, ...]
+Answers = Sequence[tuple[Signals | None, bool]]
+"""The signals of each answer, None without a valid one, and whether it is right."""
 
 
 def signals_of(question: str, answer: str, trajectory: Trajectory, dialect: Dialect) -> Signals | None:
@@ -50,6 +52,15 @@ def signals_of(question: str, answer: str, trajectory: Trajectory, dialect: Dial
         near = _stems(f"{holding.title} {holding.text[max(0, begin - NEAR) : end + NEAR]}")
     likelihood = math.fsum(turn.logprobs) / len(turn.logprobs)
     return likelihood, float(holding is not None), _share(asked, near), _share(_stems(answer), asked)
+
+
+def answers_in(answered: Sequence[tuple[Episode, Score]], dialect: Dialect) -> Answers:
+    """The signals of scored episodes, and whether each is right."""
+    given = [(episode, given_answer(episode, dialect)) for episode, _ in answered]
+    return [
+        (None if answer is None else signals_of(one.task.question, answer, one.trajectory, dialect), note == "correct")
+        for one, (answer, note) in given
+    ]
 
 
 def _stems(text: str) -> set[str]:
@@ -79,13 +90,14 @@ class Certainty:
     steps: tuple[Step, ...]
 
     @classmethod
-    def fit(cls, answers: Sequence[tuple[Signals, bool]]) -> Self:
-        """Of (signals, whether it is right) of held-out answers. Raises SleuthError if none is right."""
-        if not any(is_right for _, is_right in answers):
+    def fit(cls, answers: Answers) -> Self:
+        """Of held-out answers, of which those without signals say nothing. Raises SleuthError if none is right."""
+        known = [(one, is_right) for one, is_right in answers if one is not None]
+        if not any(is_right for _, is_right in known):
             raise SleuthError(f"certainty: none of {len(answers):,} answers is right")
-        signals, right = np.array([[*one, 1.0] for one, _ in answers]), np.array([is_right for _, is_right in answers])
+        signals, right = np.array([[*one, 1.0] for one, _ in known]), np.array([is_right for _, is_right in known])
         bare = cls(weights=_logistic(signals, right), threshold=-math.inf, steps=())
-        ordered = sorted((bare.weighted(one), is_right) for one, is_right in answers)
+        ordered = sorted((bare.weighted(one), is_right) for one, is_right in known)
         steps: list[Step] = []
         for begin in range(0, max(1, len(ordered) - STEP + 1), STEP):
             part = ordered[begin : begin + STEP if begin + 2 * STEP <= len(ordered) else None]
@@ -94,8 +106,12 @@ class Certainty:
                 last = steps.pop()
                 step = Step(above=last.above, right=last.right + step.right, n=last.n + step.n)
             steps.append(step)
-        threshold = [weighted for weighted, is_right in ordered if is_right][math.floor(LOST * right.sum())]
-        return replace(bare, threshold=threshold, steps=tuple(steps))
+        return replace(bare, steps=tuple(steps)).losing(LOST, answers)
+
+    def losing(self, share: float, answers: Answers) -> Self:
+        """With the threshold at which at most that share of the right ones among other answers is withheld."""
+        right = sorted(self.weighted(signals) for signals, is_right in answers if is_right and signals is not None)
+        return replace(self, threshold=right[math.floor(share * len(right))])
 
     def weighted(self, signals: Signals) -> float:
         """The weighted sum of the signals."""
@@ -123,11 +139,13 @@ class Certainty:
         if not file.is_file():
             return None
         try:
-            found = json.loads(file.read_bytes())
-            steps = tuple(Step(**step) for step in found["steps"])
+            contents = json.loads(file.read_bytes())
+            steps = tuple(Step(**step) for step in contents["steps"])
             if not steps or any(one.above >= other.above for one, other in pairwise(steps)):
                 raise ValueError("its steps do not rise")
-            return cls(weights=tuple(map(float, found["weights"])), threshold=float(found["threshold"]), steps=steps)
+            return cls(
+                weights=tuple(map(float, contents["weights"])), threshold=float(contents["threshold"]), steps=steps
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SleuthError(f"{file}: no certainty of a model can be read there ({error}); write it again") from None
 

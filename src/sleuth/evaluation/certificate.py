@@ -37,9 +37,9 @@ INVENTED = "Share of unanswerable questions that are answered. Less is better."
 FIGURES = (
     Figure("em", "Exact match", "Share of answers that match a golden answer.", of=is_answerable),
     Figure("judged", "Right by the judge", "Share that a judge finds equal to a golden answer.", of=is_answerable),
-    Figure("supported", "Right, and its source quoted", QUOTED, of=is_answerable),
-    Figure("silent", "No answer, though there is one", SILENT, of=is_answerable),
-    Figure("shown", "An answer, though there is none", INVENTED, of=is_kind(UNANSWERABLE)),
+    Figure("supported", "Right with a supporting quotation", QUOTED, of=is_answerable),
+    Figure("silent", "Abstained on an answerable question", SILENT, of=is_answerable),
+    Figure("shown", "Answered an unanswerable question", INVENTED, of=is_kind(UNANSWERABLE)),
 )
 
 
@@ -108,12 +108,12 @@ class Certificate:
         complete = [*(keys.keys() <= self.ratings.keys() for keys in self.queue), False].index(False)
         right = [[float(self.ratings.get(self._key(one), False)) for one in pair] for pair in self.pairs[:complete]]
 
-        def found(value: Callable[[Sequence[float]], float], *, gain: bool = False) -> Measured:
+        def interval(value: Callable[[Sequence[float]], float], *, gain: bool = False) -> Measured:
             rated = [(value(one), value(other)) for one, other in zip(right, judged, strict=False)]
             return prediction_powered(rated, [*map(value, judged[complete:])], gain=gain)
 
-        levels = {BASE: found(lambda pair: pair[0]), TRAINED: found(lambda pair: pair[1])}
-        return levels | {"difference": found(lambda pair: pair[1] - pair[0], gain=True)}
+        levels = {BASE: interval(lambda pair: pair[0]), TRAINED: interval(lambda pair: pair[1])}
+        return levels | {"difference": interval(lambda pair: pair[1] - pair[0], gain=True)}
 
     def figures(self, kind: str | None = None) -> Iterator[tuple[Figure, dict[str, Measured]]]:
         """Each figure of some question, or of those of a kind: `base`, `trained`, and `difference`, paired."""

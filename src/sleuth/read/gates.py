@@ -16,6 +16,8 @@ from sleuth.types import Passage
 
 FOUND = 10
 """Passages of a search among which those of a question must be."""
+SEARCHED = 30
+"""Passages among which near copies are looked for."""
 NEAR_COPY = 0.5
 """Share of three words in a row that a near copy has of the shorter text."""
 PARAPHRASE, WITH_ITS_ANSWER = 0.8, 0.5
@@ -79,6 +81,12 @@ def is_near_copy(one: str, other: str) -> bool:
         for words in (one.lower().split(), other.lower().split())
     )
     return bool(first & second) and len(first & second) >= NEAR_COPY * min(len(first), len(second))
+
+
+def near_copies(passage: Passage, index: Index) -> list[Passage]:
+    """The near copies of a passage among those that a search for its text finds."""
+    [found] = index.find([passage.text], SEARCHED)
+    return [one for one in found if one.id != passage.id and is_near_copy(one.text, passage.text)]
 
 
 def same_answer(answer: str, golden: str) -> bool:

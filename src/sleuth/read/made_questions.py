@@ -26,7 +26,7 @@ from sleuth.data.held_out import split, write_rows
 from sleuth.data.questions import load_questions
 from sleuth.data.spans import cloze
 from sleuth.host.atomic import write_text
-from sleuth.read.gates import WORD, Candidate, Gates, Reader, is_near_copy
+from sleuth.read.gates import SEARCHED, WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.corpus import PASSAGES, corpus_file, read_corpus
@@ -46,8 +46,8 @@ TOGETHER = 32
 """Passages between two writes of the file, which a kill may lose."""
 MOST_PASSAGES = 200_000
 """Of a corpus, which are held in memory."""
-SEARCHED, SNIPPETS = 30, 3
-"""Passages among which near copies are looked for, and those that are shown in their place."""
+SNIPPETS = 3
+"""Passages that are shown in the place of near copies."""
 SHOWN = 3
 """Examples of a gate on the card."""
 MADE, TRAIN, TEST, CARD = "made.jsonl", "train.jsonl", "test.jsonl", "card.json"
@@ -71,8 +71,8 @@ class Sources:
 
 def document_of(passage: Passage) -> str:
     """The document of a passage: its file (`guide.pdf#p12.3`), or else its title, or the passage itself."""
-    file, _ = place_of(passage.id)
-    return file if file != passage.id else passage.title or file
+    place = place_of(passage.id)
+    return place[0] if place else passage.title or passage.id
 
 
 def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:

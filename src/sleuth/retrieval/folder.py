@@ -49,10 +49,11 @@ class FolderRecord:
 _RECORD = TypeAdapter(FolderRecord)
 
 
-def place_of(passage_id: str) -> tuple[str, int | None]:
-    """The file of a passage and its page: `a/b.pdf#p12.3` is `("a/b.pdf", 12)`, and `a.txt#3` is `("a.txt", None)`."""
-    found = re.fullmatch(r"(.*)#(?:p(\d+)\.)?\d+", passage_id)
-    return (passage_id, None) if found is None else (found[1], int(found[2]) if found[2] else None)
+def place_of(passage_id: str) -> tuple[str, int | None] | None:
+    """The file of a passage and its page: `a/b.pdf#p12.3` is `("a/b.pdf", 12)`, and `a.txt#3` is `("a.txt", None)`;
+    None for an id that is not of a folder."""
+    match = re.fullmatch(r"(.*)#(?:p(\d+)\.)?\d+", passage_id)
+    return None if match is None else (match[1], int(match[2]) if match[2] else None)
 
 
 def update_folder(source: Path, home: Path, say: Callable[[str], None]) -> FolderRecord:
@@ -121,7 +122,9 @@ def _lines_by_document(corpus: Path, old: FolderRecord) -> dict[str, list[str]]:
             for line in lines:
                 passage = passage_of(json.loads(line), str(corpus))
                 digest.update(hash_input(passage))
-                found.setdefault(place_of(passage.id)[0], []).append(line)
+                if (place := place_of(passage.id)) is None:
+                    return {}
+                found.setdefault(place[0], []).append(line)
     except (OSError, ValueError, SleuthError):
         return {}
     return found if digest.hexdigest() == old.corpus_sha256 else {}
