@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_829,
     "cite": 3_424,
-    "cli": 5_173,
+    "cli": 5_261,
     "convert": 1_234,
     "data": 2_650,
     "dialect.py": 252,
@@ -33,16 +33,16 @@ ROOMS = {
     "own": 844,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_309,
-    "recipe": 3_721,
+    "read": 2_310,
+    "recipe": 3_730,
     "render.py": 393,
-    "report": 2_662,
-    "retrieval": 2_792,
+    "report": 2_707,
+    "retrieval": 2_844,
     "rollout.py": 241,
     "runs": 3_434,
     "search": 2_847,
     "serve": 2_613,
-    "terminal": 577,
+    "terminal": 598,
     "think": 5_142,
     "trainers": 667,
     "training": 3_293,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 361
-OTHER_LINES = 2_451
+OTHER_LINES = 2_454
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

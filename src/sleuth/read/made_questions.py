@@ -28,6 +28,7 @@ from sleuth.data.spans import cloze
 from sleuth.host.atomic import write_text
 from sleuth.read.gates import WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
+from sleuth.recipe.shipped import INDEX
 from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.corpus import PASSAGES, corpus_file, read_corpus
 from sleuth.retrieval.folder import place_of
@@ -78,8 +79,8 @@ def document_of(passage: Passage) -> str:
 def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
     """The passages of a corpus file, an index or a home with both, `limit` of them drawn by the seed. Raises
     SleuthError for one with too many passages or with one document alone."""
-    of_index = next((one for one in (corpus / "index", corpus) if (one / FILE_NAME).is_file()), None)
-    file = next((one for one in (corpus / PASSAGES, corpus / "index" / PASSAGES) if one.is_file()), corpus_file(corpus))
+    of_index = next((one for one in (corpus / INDEX, corpus) if (one / FILE_NAME).is_file()), None)
+    file = next((one for one in (corpus / PASSAGES, corpus / INDEX / PASSAGES) if one.is_file()), corpus_file(corpus))
     passages: list[Passage] = []
     for passage in read_corpus(file):
         passages.append(passage)
@@ -88,7 +89,7 @@ def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> So
     train, test = split(passages, document_of, seed, f"documents in {file}")
     parts = {document_of(one): part for part, some in ((TRAIN, train), (TEST, test)) for one in some}
     if of_index is None:
-        build_index(file, of_index := out / "index")
+        build_index(file, of_index := out / INDEX)
     random.Random(seed).shuffle(passages)
     drawn = sorted((one for one in passages if one.text.strip()), key=lambda one: parts[document_of(one)])
     words = {word.lower() for one in passages for word in WORD.findall(f"{one.title} {one.text}")}
