@@ -10,6 +10,7 @@ Of an unanswerable one the passage and its near copies are `taken_out`; `tool_ou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import zlib
@@ -30,7 +31,7 @@ from sleuth.read.gates import WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
 from sleuth.recipe.shipped import INDEX
 from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.corpus import PASSAGES, corpus_file, read_corpus
+from sleuth.retrieval.corpus import PASSAGES, corpus_file, hash_input, read_corpus
 from sleuth.retrieval.folder import place_of
 from sleuth.retrieval.index_card import FILE_NAME, Index
 from sleuth.retrieval.open_index import open_index
@@ -120,7 +121,7 @@ def make_questions(
     for file in held_out:
         for task in load_questions(file):
             gates.remember(task.question, task.golden_answers)
-    made = _read_made(out / MADE)
+    made = _read_made(out / MADE, sources.index)
     known = made.keys()
     for row in (row for rows in made.values() for row in rows if not row["fell"]):
         gates.remember(row["question"], row["golden_answers"] or [row["lost_answer"]])
@@ -134,9 +135,11 @@ def make_questions(
         ]
         with (out / MADE).open("a", encoding="utf-8") as lines:
             for unit, rows in _made(units, gates, sources, "unanswerable" in kinds):
-                lines.write(json.dumps({"unit": unit, "rows": rows}, ensure_ascii=False) + "\n")
+                of = {unit.partition(":")[2]}.union(*(row.get("gold_ids", row.get("taken_out", ())) for row in rows))
+                line = {"unit": unit, "made_of": {one: _digest(sources.index, one) for one in sorted(of)}, "rows": rows}
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
         progress(min(at + TOGETHER, len(sources.passages)), len(sources.passages))
-    rows = [row for rows in _read_made(out / MADE).values() for row in rows]
+    rows = [row for rows in _read_made(out / MADE, sources.index).values() for row in rows]
     for row in rows:  # a corpus that has grown may be split otherwise than when a row was made
         row["part"] = sources.parts.get(row.get("document", ""), row["part"])
     card = _card(rows, sources, writer, off, held_out, seed)
@@ -320,15 +323,26 @@ def _written(
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def _read_made(file: Path) -> dict[str, list[Record]]:
-    """The rows of each passage and kind that an earlier call finished; a line that a kill cut is removed."""
+def _digest(index: Index, passage_id: str) -> str | None:
+    """Of the title and text of a passage; None if the index has it no more."""
+    found = index.passage(passage_id)
+    return None if found is None else hashlib.blake2b(hash_input(found), digest_size=8).hexdigest()
+
+
+def _read_made(file: Path, index: Index) -> dict[str, list[Record]]:
+    """The rows of each passage and kind that an earlier call finished, of passages that are as they were then; a line
+    that a kill cut is removed."""
     if not file.exists():
         return {}
     *lines, rest = file.read_text(encoding="utf-8", errors="replace").split("\n")
     if rest:
         write_text(file, "".join(f"{line}\n" for line in lines))
     try:
-        return {unit["unit"]: unit["rows"] for unit in map(json.loads, lines)}
+        return {
+            unit["unit"]: unit["rows"]
+            for unit in map(json.loads, lines)
+            if all(_digest(index, one) == digest for one, digest in unit.get("made_of", {}).items())
+        }
     except (ValueError, KeyError, TypeError):
         raise SleuthError(f"{file}: was not written by annotate; name another folder") from None
 
