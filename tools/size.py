@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_880,
     "cite": 3_416,
-    "cli": 5_167,
+    "cli": 5_255,
     "convert": 1_195,
     "data": 2_674,
     "dialect.py": 252,
@@ -33,16 +33,16 @@ ROOMS = {
     "own": 870,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_317,
-    "recipe": 3_811,
+    "read": 2_332,
+    "recipe": 3_820,
     "render.py": 393,
-    "report": 2_605,
-    "retrieval": 2_795,
+    "report": 2_650,
+    "retrieval": 2_847,
     "rollout.py": 247,
     "runs": 3_499,
     "search": 2_844,
     "serve": 2_607,
-    "terminal": 578,
+    "terminal": 599,
     "think": 5_121,
     "trainers": 667,
     "training": 3_605,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 362
-OTHER_LINES = 2374
+OTHER_LINES = 2_377
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -106,7 +106,7 @@ def test_the_model_that_was_trained_on_the_folder_is_asked_unless_its_certificat
 ) -> None:
     ships = find_model(ask.READER)
     assert ask.find_reader(tmp_path) == ships
-    trained = tmp_path / ask.TRAINED / "step-000040"
+    trained = tmp_path / "training/checkpoints/step-000040"
     shutil.copytree(ships, trained)
     assert ask.find_reader(tmp_path) == str(trained)
     (tmp_path / "certificate.json").write_text('{"passes": true}')

@@ -18,6 +18,7 @@ from sleuth.data.questions import normalised_question
 from sleuth.dialect import DIALECTS
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.recipe import GrpoRecipe, load_recipe
+from sleuth.retrieval.folder import update_folder
 
 BASE = Path(__file__).parents[2] / "models" / "tiny-base"
 Run = Callable[..., Path]
@@ -132,6 +133,26 @@ def with_positions(folder: Path, positions: int) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
 
 
+def test_init_index_and_check_read_a_folder_as_ask_does(own: Path) -> None:
+    (own / "texts/broken.csv").write_text("town,people\nTarn\n")
+    (own / "texts/twin.md").write_bytes((own / "texts/firms.md").read_bytes())
+    assert refusal("index", "nowhere", "nothing") == "nowhere: no such file"
+    said: list[str] = []
+    update_folder(Path("texts"), Path("home"), said.append)
+    commands = [
+        ("init", "mine", "--corpus", "texts", "--questions", "asked.csv"),
+        ("index", "texts", "found"),
+        ("check", "corpus", "texts", "--against", "asked.csv"),
+    ]
+    results = [sleuth(*command) for command in commands]
+    assert [result.exit_code for result in results] == [0, 0, 0], [result.output for result in results]
+    corpora = {(own / folder / "corpus.jsonl").read_text() for folder in ("home", "mine", "found.corpus")}
+    assert len(corpora) == 1
+    assert '"sub/towns.txt#1"' in corpora.pop()
+    assert len(said) == 3
+    assert all({f"note: {line}" for line in said} <= {*result.stderr.splitlines()} for result in results)
+
+
 def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own: Path) -> None:
     corpus = ["--corpus", "texts", "--questions", "asked.csv"]
     assert sleuth("init", "first", *corpus).exit_code == 0
@@ -140,7 +161,10 @@ def test_a_checkpoint_is_trained_further_in_the_protocol_that_it_was_taught(own:
     prompt = {"prompt": "ours", "prompt_text": text, "prompt_sha256": text_sha256(text)}
     checkpoint_of(own / "taught", own / "first/recipe.toml", dialect=dialect, context=500, scorer="slime", **prompt)
     done = sleuth("init", "mine", *corpus, "--model", "taught")
-    assert (done.exit_code, done.stderr) == (0, "left out: texts/picture.png: no kind of document that is read\n")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "note: texts: picture.png: left out: no kind of document that is read\n",
+    )
     text = (own / "mine/recipe.toml").read_text()
     assert "[stage.env] # the model's own protocol, of its protocol.json" in text
     stage = trained(own / "mine/recipe.toml")
@@ -238,7 +262,6 @@ FILES = {
     [
         ("--corpus nope --questions asked.csv", "nope: no such file"),
         ("--corpus x.odt --questions asked.csv", "x.odt: unknown kind of file; its name should end in one of"),
-        ("--corpus deep --questions asked.csv", "deep: nothing to read in this folder: no file in it ends in .txt"),
         ("--corpus texts --questions plain.csv", "plain.csv: in all 2 rows: no `golden_answers`; expected a list"),
         ("--corpus texts --questions corpus.jsonl", "corpus.jsonl:1: a passage, not a question: it has `contents`"),
         ("--corpus asked.csv --questions asked.csv", "asked.csv:2: a question, not a passage: it has `query` and no"),

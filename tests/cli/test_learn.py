@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from itertools import product
 from pathlib import Path
 
 import pytest
-from verb import refusal, sleuth
+from verb import printed_json, refusal, sleuth
 
-from sleuth.cli.learn import settings_of
+from sleuth.cli.learn import LEARNING, _Steps, settings_of
+from sleuth.report.live import home_state, live_reports, state_shown
 from sleuth.types import SleuthError
 
 PEOPLE = (
@@ -43,9 +50,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_a_stop(folder: Path) -> None:
-    first = sleuth("learn", folder, *SHORT, "--anyway")
-    assert first.exit_code == 0, first.stderr
+    made = printed_json("learn", folder, *SHORT, "--anyway")
     home = Path("runs/papers")
+    assert made["questions"] == {
+        part: Counter(json.loads(line)["type"] for line in (home / f"questions/{part}.jsonl").read_text().splitlines())
+        for part in ("train", "test")
+    }
+    assert [*made["seconds"]] == [*LEARNING]
+    assert (made["handed_over"], made["certificate"]["passes"]) == (True, False)  # of two steps
+    assert (made["home"], made["model"]) == (str(home), str(home / "training/checkpoints/step-000002"))
+    state, steps = home_state(home)
+    assert state is not None
+    assert state.sentence.startswith("finished, and handed over: its gain in exact match, ")
+    assert [step.partition(":")[0] for step in steps] == [*LEARNING.values()]
     card = json.loads((home / "questions/card.json").read_text())
     assert card["rows"]["test"] >= 20
     documents = {
@@ -54,15 +71,75 @@ def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_
     }
     assert documents["train"]
     assert documents["train"].isdisjoint(documents["test"])
-    certificate = json.loads((home / "certificate.json").read_text())
-    assert "not above zero" in json.dumps(certificate)  # of two steps
     weights = (home / "training/checkpoints/step-000002/model.safetensors").read_bytes()
     again = sleuth("learn", folder, *SHORT)
     assert again.exit_code == 1
     assert "is not handed over" in again.stderr
+    assert home_state(home)[0].sentence.startswith("finished, and not handed over: ")  # pyright: ignore
     assert (home / "training/checkpoints/step-000002/model.safetensors").read_bytes() == weights
     answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
     assert answer["question"] == "Where was Ada Voss born?"
+
+
+KILLED_AT = {
+    "documents": "documents.json",
+    "questions": "questions/made.jsonl",
+    "training": "training/metrics.jsonl",
+    "certificate": "certificate/base.json",
+    "file": "certificate.html",
+}
+"""A file that is there before a step is over."""
+
+
+@pytest.mark.slow
+def test_killed_in_each_step_it_ends_as_if_nothing_had_happened(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sleuth", "learn", folder, *SHORT, "--anyway", "--quiet", "--json"]
+    home, ended = Path("runs/papers"), []
+    for step, file in KILLED_AT.items():
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            while process.poll() is None and not (home / file).exists():
+                time.sleep(0.01)
+            process.kill()
+        ended.append((step, process.returncode))
+        state, _ = home_state(home)
+        assert state is None or state.kind in ("stopped", "waiting"), state
+    assert ended == [(step, -signal.SIGKILL) for step in KILLED_AT]
+    killed = printed_json(*command[3:-1])
+    kept = {name: (home / name).read_bytes() for name in SAME}
+    shutil.rmtree(home)
+    whole = printed_json(*command[3:-1])
+    assert {name: (home / name).read_bytes() for name in SAME} == kept
+    assert whole | {"seconds": None} == killed | {"seconds": None}
+
+
+SAME = (
+    *("corpus.jsonl", "questions/train.jsonl", "questions/test.jsonl", "questions/made.jsonl"),
+    *("training/checkpoints/step-000002/model.safetensors", "certificate.json"),
+)
+
+
+def test_a_home_is_watched_by_its_steps_and_only_one_command_works_in_it(folder: Path) -> None:
+    home = Path("runs/papers")
+    steps = _Steps(home, quiet=True, as_json=False)
+    home.mkdir(parents=True)
+    (home / "documents.json").write_text("{}")
+    [report] = live_reports([home])
+    report.look()
+    assert report.state.sentence == "waiting: `sleuth learn` has not begun here"
+    with steps("documents"), steps("questions"):
+        report.look()
+        assert (report.state.kind, report.state.sentence) == ("working", "step 2 of 5: make questions of them")
+        assert report.steps[1:3] == ["Make questions of them: now", "Train a model on most of the questions: to come"]
+        with pytest.raises(SleuthError, match="is writing"), steps("training"):
+            pass
+    report.look()
+    assert report.state.sentence == "stopped at step 2 of 5: make questions of them; the same command goes on"
+    with steps("training"):
+        (home / "training").mkdir()
+        report.look()
+        assert report.state.sentence == "waiting: no run has begun in this folder"
+        shown = state_shown([report], 0)["html"]
+    assert "<li>Train a model on most of the questions: now</li>" in shown
 
 
 def test_a_recipe_for_a_folder_reads_the_home_that_it_is_given() -> None:

@@ -96,6 +96,23 @@ def test_a_word_that_only_begins_a_sentence_is_no_name() -> None:
     assert not [*formed("Protests began in 1890. Officially opened in 1891. She died in 1892.", "Tarn")]
 
 
+def test_questions_about_an_edited_passage_are_made_again_and_of_one_that_is_gone_fall(corpus: Path) -> None:
+    made(corpus)
+    before = {row["id"]: row for row in rows(corpus)}
+    texts = corpus.read_text().replace("born in Tarn", "born in Kiel").splitlines(keepends=True)
+    corpus.write_text("".join(line for line in texts if "p1.txt#1" not in line))
+    made(corpus)
+    after = {row["id"]: row for row in rows(corpus)}
+    assert any(id_.endswith("p0.txt#1:0") and "Tarn" in str(row) for id_, row in before.items())
+    assert not any("Tarn" in str(row) for row in after.values())
+    assert any("Kiel" in str(row) for row in after.values())
+    assert any("p1.txt#1" in row.get("gold_ids", ()) for row in before.values())
+    assert not any("p1.txt#1" in row.get("gold_ids", ()) for row in after.values())
+    lines = (corpus.parent / "out/made.jsonl").read_text().count("\n")
+    made(corpus)
+    assert (corpus.parent / "out/made.jsonl").read_text().count("\n") == lines
+
+
 def test_questions_without_a_model_are_split_by_document_and_can_be_trained_on(corpus: Path) -> None:
     result = made(corpus)
     assert result.exit_code == 0, result.stderr

@@ -13,6 +13,7 @@ import pytest
 from sleuth.data import pages
 from sleuth.retrieval import folder
 from sleuth.retrieval.bm25 import Bm25
+from sleuth.retrieval.corpus import corpus_hash, read_corpus
 from sleuth.retrieval.folder import place_of, update_folder
 from sleuth.types import SleuthError
 
@@ -93,6 +94,32 @@ def test_only_what_changed_is_read_again(source: Path, tmp_path: Path, monkeypat
     assert Bm25(home / "index").find(["Voss"], 1) == [[]]
     with pytest.raises(SleuthError, match="was made of"):
         update_folder(tmp_path, home, read.append)
+
+
+def test_what_was_left_out_is_read_when_its_reason_has_gone(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, quiet = tmp_path / "home", list[str]().append
+    (source / "h.csv").write_text("town,people\n" + f"{'Tarn ' * 500},300\n" * 600)
+    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "1")
+    record = update_folder(source, home, quiet)
+    assert record.documents["h.csv"].skipped.startswith("larger than 1 MB")
+    assert record.documents["g.txt"].same_as == "f.txt"
+    (source / "f.txt").unlink()
+    monkeypatch.setenv("SLEUTH_MAX_ROW_MB", "2")
+    record = update_folder(source, home, quiet)
+    assert (record.documents["h.csv"].passages, record.documents["g.txt"].passages) == (3_600, 1)
+
+
+def test_of_a_table_with_a_broken_row_nothing_is_kept_and_what_follows_is(source: Path, tmp_path: Path) -> None:
+    done: list[tuple[int, int]] = []
+    (source / "d.csv").write_text("town,people\n" + "Tarn,300\n" * 50 + "Tarn\n")
+    home = tmp_path / "home"
+    record = update_folder(source, home, lambda line: None, lambda *counts: done.append(counts))
+    assert record.documents["d.csv"].skipped.startswith("line 52: has 1 cells, and the first line names 2 columns")
+    assert ids(home) == ["a.docx#1", "b.pptx#p1.1", "b.pptx#p2.1", "c.pdf#p1.1", "e.md#1", "f.txt#1"]
+    assert record.corpus_sha256 == corpus_hash(read_corpus(home / "corpus.jsonl"))
+    assert done == [(at + 1, 14) for at in range(14)]
 
 
 def test_places_are_read_from_ids() -> None:

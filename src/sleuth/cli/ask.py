@@ -18,7 +18,7 @@ from sleuth.cli.http_server import LOOPBACK, address_of, listen_here, run, serve
 from sleuth.host.escapes import replace_surrogates
 from sleuth.host.threads import PROCESS
 from sleuth.terminal import options
-from sleuth.terminal.inputs import require_engine, require_inputs, require_unset
+from sleuth.terminal.inputs import read_folder, require_engine, require_inputs, require_unset
 from sleuth.terminal.tables import print_notes, show
 from sleuth.training.heavy import import_heavy
 from sleuth.types import Passage, SleuthError
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 READER = "models/tiny-real"
 """The model that ships and quotes."""
-TRAINED = Path("training/checkpoints")
-"""Where the home of a folder has a model that was trained on it."""
 UNTAUGHT: dict[str, Any] = {"dialect": "search_r1", "prompt": "search_rules", "prompt_role": "user"}
 """How a model without a protocol is asked: the passage that holds its answer is cited."""
 PORT = 8000
@@ -74,8 +72,7 @@ def ask(
     Indexes what is new in FOLDER, and answers with the sentence, its file and page, and how sure the answer is; or says
     that it found nothing. A tiny model that ships reads, on this machine; --model and --engine name a larger one.
     """
-    from sleuth.recipe.shipped import find_model
-    from sleuth.retrieval.folder import update_folder
+    from sleuth.recipe.shipped import INDEX, find_model, home_of
 
     require_unset({"--page": (page and question is not None) or None}, "takes its questions there; leave QUESTION out")
     require_unset({"--json": (page and as_json) or None}, "prints answers, and --page shows them; leave one out")
@@ -83,13 +80,13 @@ def ask(
     if question is not None and not question.strip():
         raise SleuthError('the question is empty; sleuth ask FOLDER "Who ...?"')
     require_engine(engine, served_as, {})
-    home = home or Path("runs") / folder.resolve().name
+    home = home or home_of(folder)
     name = find_reader(home) if model is None else find_model(model)
     require_inputs([name])
     listening = listen_here(port, PORT) if page else None
-    documents = update_folder(folder, home, lambda line: print_notes([] if quiet else [line])).documents
+    documents = read_folder(folder, home, quiet=quiet).documents
     named = [name for name, document in documents.items() if document.passages]
-    agent = open_agent(name, home / "index", {"documents": named}, engine=engine, served_as=served_as)
+    agent = open_agent(name, home / INDEX, {"documents": named}, engine=engine, served_as=served_as)
     if listening is not None:
         serve_page(agent, listening)
     else:
@@ -99,11 +96,11 @@ def ask(
 def find_reader(home: Path) -> str:
     """The model that was trained on the documents of a home, unless its certificate says that it is no better, else the
     one that ships."""
-    from sleuth.recipe.shipped import find_model
+    from sleuth.recipe.shipped import CERTIFICATE, TRAINING, find_model
     from sleuth.report.run_files import read_object
     from sleuth.runs.checkpoints import latest_checkpoint
 
-    trained, certificate = latest_checkpoint(home / TRAINED), home / "certificate.json"
+    trained, certificate = latest_checkpoint(home / TRAINING / "checkpoints"), home / CERTIFICATE
     if trained is not None and certificate.is_file() and not read_object(certificate).get("passes"):
         print_notes([f"{trained} is not asked, as {certificate} does not pass it; --model {trained} asks it"])
         trained = None

@@ -53,7 +53,7 @@ def certify(
     which 30 to 100 answers can be rated. Ends with status 1 if the interval of the gain is not above zero.
     """
     from sleuth.recipe.load import load_judge
-    from sleuth.recipe.shipped import find_model
+    from sleuth.recipe.shipped import CERTIFICATE, find_model
     from sleuth.terminal.recipe_inputs import missing_inputs
 
     if anyway and not Path(model).is_dir():
@@ -62,7 +62,7 @@ def certify(
     require_inputs([model, base], questions=questions, index=index)
     rated = {} if ratings is None else _read_ratings(ratings)
     judging = None if judge is None else load_judge(judge, missing_inputs)
-    prepare_out_file(home / "certificate.json", option="--run")
+    prepare_out_file(home / CERTIFICATE, option="--run")
 
     import_heavy()
     from sleuth.cli.certified_arms import CertifiedArms, equality_judge
@@ -70,7 +70,7 @@ def certify(
     from sleuth.runs.model_card import note_on_card
 
     equal = None if judge is None or judging is None else equality_judge(judging, judge)
-    folder, page = home / "certificate", home / "certificate.html"
+    folder, page = (home / CERTIFICATE.with_suffix(ending) for ending in ("", ".html"))
     arms = CertifiedArms(
         model=model, base=base, questions=questions, index=index, folder=folder, judge=equal, stored=bool(rated)
     )
@@ -81,7 +81,7 @@ def certify(
         with naming(f"--ratings {ratings}"):
             certificate.require_ratings(rated["certificate"])
     contents = certificate.as_json()
-    write_text(home / "certificate.json", json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
+    write_text(home / CERTIFICATE, json.dumps(contents, ensure_ascii=False, indent=1) + "\n")
     _write_page(certificate, page, arms.passages())
     if as_json:
         typer.echo(json.dumps(contents))

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
+from sleuth.terminal.inputs import read_folder
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import print_figures, show
 from sleuth.types import SleuthError
@@ -155,7 +157,7 @@ def check_corpus(
         Path,
         Argument(
             metavar="CORPUS",
-            help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), or BEIR's folder.",
+            help="Passages (.jsonl, .jsonl.gz, .parquet, .csv, .tsv, .json), BEIR's folder, or a folder of documents.",
             show_default=False,
         ),
     ],
@@ -175,7 +177,11 @@ def check_corpus(
     from sleuth.search.corpus_check import read_needs
 
     needs = read_needs(against)
-    found = check(read_corpus(corpus_file(corpus)), needs, row_counter(f"check {corpus}"))
+    with TemporaryDirectory() as folder:
+        if (file := corpus_file(corpus)).is_dir():
+            read_folder(file, Path(folder), indexed=False)
+            file = corpus_file(Path(folder))
+        found = check(read_corpus(file), needs, row_counter(f"check {corpus}"))
     if as_json:
         typer.echo(json.dumps({"corpus": str(corpus), "against": str(against), **found.as_json()}))
         return

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from sleuth.terminal.inputs import prepare_out_file, require_unset
+from sleuth.terminal.inputs import prepare_out_file, read_folder, require_unset
 from sleuth.terminal.options import AsJson
 from sleuth.terminal.tables import print_figures, show
 from sleuth.types import Passage, SleuthError, Task
@@ -194,6 +194,9 @@ def _local_corpus(corpus: Path, folder: Path) -> Path:
     from sleuth.runs.progress import progress_bar
 
     place, beside = HubLocation.read(corpus), folder.with_name(f"{folder.name}.corpus")
+    if corpus.is_dir():
+        read_folder(corpus, beside, indexed=False)
+        return beside / BEIR_CORPUS
     if place is None and is_of_pages(corpus):
         with progress_bar("texts") as progress:
             write_corpus(corpus, beside / BEIR_CORPUS, progress=lambda done: progress(done, done))

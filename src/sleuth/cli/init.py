@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.inputs import naming, require_unset
+from sleuth.terminal.inputs import naming, read_folder, require_unset
 from sleuth.terminal.tables import print_notes
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
@@ -136,7 +136,7 @@ def _write_data(
     Returns a line for each."""
     from sleuth.data.held_out import write_rows
     from sleuth.retrieval.bm25 import build_index
-    from sleuth.retrieval.corpus import write_corpus
+    from sleuth.retrieval.corpus import corpus_file, write_corpus
     from sleuth.runs.progress import row_counter
 
     in_corpus = {OF_CORPUS[name]: column for name, column in names.items() if name in OF_CORPUS}
@@ -149,12 +149,15 @@ def _write_data(
         assert corpus is not None  # one of the two is given
         parts = _text_rows(corpus, in_corpus, seed)
     lines = []
+    if task == "search" and corpus is not None:  # a folder's record wants an empty home
+        if (file := corpus_file(corpus)).is_dir():
+            read_folder(file, work, in_corpus, indexed=False)
+        else:
+            write_corpus(file, work / CORPUS, in_corpus, row_counter("corpus"))
     for name, rows in zip(("train.jsonl", "test.jsonl"), parts, strict=True):
         write_rows(work / name, rows)
         lines.append(f"{name}: {len(rows):,} {ROWS[task]}")
     if task == "search":
-        if corpus is not None:
-            write_corpus(corpus, work / CORPUS, in_corpus, row_counter("corpus"))
         card = build_index(work / CORPUS, work / "index", row_counter("index"))
         lines.append(f"index: {card.count:,} passages of {CORPUS}, {card.kind}")
     return lines

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.options import Overrides, Quiet
-from sleuth.terminal.tables import print_notes
+from sleuth.cli.app import FAILED
+from sleuth.host.atomic import write_text
+from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
+from sleuth.terminal.inputs import read_folder
+from sleuth.terminal.options import AsJson, Overrides, Quiet
+from sleuth.terminal.tables import count_of, print_notes, show
 from sleuth.types import SleuthError
 
 RECIPE = Path("tiny/folder")
-QUESTIONS, TRAINED, FILE = Path("questions"), Path("training"), Path("model.gguf")
+LEARNING = {
+    "documents": "Read the documents",
+    "questions": "Make questions of them",
+    "training": "Train a model on most of the questions",
+    "certificate": "Compare it with its base on the others",
+    "file": "Write the file to take away",
+}
+"""The steps, in their order."""
 BY_RULE = (
     "no --teacher: questions are made by rule, clozes most of them; what a model gains on such questions says little "
     "about those that people ask, on which training by rule has made the reader that ships a little worse"
@@ -44,50 +60,108 @@ def learn(
     ] = False,
     overrides: Overrides = None,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a model of your own from a folder of documents.
 
     Indexes them, makes questions and holds out those about a tenth of the documents, trains a model on the others,
     compares it with the model that it began as, and writes the file to take away. Each step is a verb of its own:
-    ask, annotate questions, train, certify, export. The same command goes on after a stop.
+    ask, annotate questions, train, certify, export. The same command goes on after a stop, and `sleuth watch` shows how
+    far it is.
     """
+    from sleuth.data.rows import read_rows
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
-    from sleuth.retrieval.folder import update_folder
+    from sleuth.report.run_files import read_object
 
-    home = home or Path("runs") / folder.resolve().name
+    if not folder.is_dir():
+        raise SleuthError(f"{folder}: no such folder")
+    home = home or home_of(folder)
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
-    update_folder(folder, home, lambda line: print_notes([] if quiet else [line]))
-    if teacher is None:
-        print_notes([BY_RULE])
-    questions(home, home / QUESTIONS, teacher=teacher)
-    card = json.loads((home / QUESTIONS / "card.json").read_bytes())
-    if card["rows"]["test"] < LEAST_TEST:
+    steps = _Steps(home, quiet=quiet, as_json=as_json)
+    with steps("documents"):
+        documents = read_folder(folder, home, quiet=quiet).documents.values()
+        read = [one.passages for one in documents if one.passages]
+        typer.echo(f"{home / INDEX}: {count_of(sum(read), 'passage')} of {count_of(len(read), 'document')}")
+    with steps("questions"):
+        if teacher is None:
+            print_notes([BY_RULE])
+        questions(home, home / QUESTIONS, teacher=teacher)
+    files = {part: home / QUESTIONS / f"{part}.jsonl" for part in ("train", "test")}
+    made = {part: Counter(row["type"] for _, row in read_rows(file)) for part, file in files.items()}
+    if made["test"].total() < LEAST_TEST:
         raise SleuthError(
-            f"{folder}: {card['rows']['test']} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
+            f"{folder}: {made['test'].total()} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
             "add documents, or let a --teacher write questions"
         )
 
     from sleuth.cli.certify import certify
+    from sleuth.cli.convert import export
     from sleuth.cli.train import train
     from sleuth.runs.checkpoints import latest_checkpoint
 
-    train(recipe, settings, home / TRAINED, quiet=quiet)
-    trained = latest_checkpoint(home / TRAINED / "checkpoints")
+    with steps("training"):
+        train(recipe, settings, home / TRAINING, quiet=quiet)
+    trained, file, passed = latest_checkpoint(home / TRAINING / "checkpoints"), home / GGUF, True
     assert trained is not None  # a run that ends has one
-    test = home / QUESTIONS / "test.jsonl"
-    certify(str(trained), test, base=base, index=home / "index", home=home, anyway=anyway)
-    typer.echo(f"Ask it:        sleuth ask {folder} --run {home}")
-    if find_spec("gguf") is None:
-        typer.echo(
-            'To take away:  pip install "sleuth[gguf]", then ' + f"sleuth export {trained} --gguf --out {home / FILE}"
-        )
-        return
+    with steps("certificate"):
+        try:
+            certify(str(trained), files["test"], base=base, index=home / INDEX, home=home, anyway=anyway)
+        except typer.Exit:  # it has said why
+            passed = False
+    if passed:
+        with steps("file"):
+            if find_spec("gguf") is not None:
+                export(trained, gguf=True, out=file)
+            else:
+                typer.echo(f'pip install "sleuth[gguf]", then sleuth export {trained} --gguf --out {file}')
+    certificate = read_object(home / CERTIFICATE)
+    record = {
+        **{"home": str(home), "questions": made, "model": str(trained), "handed_over": passed},
+        "certificate": {key: certificate[key] for key in ("certificate", "passes", "verdict", "gain")},
+        "file": str(file) if passed and file.is_file() else None,
+    }
+    steps.write(**record)
+    model = "it" if passed else "the reader that ships"
+    show(as_json, record | {"seconds": steps.seconds}, f"Ask {model}:  sleuth ask {folder} --run {home}")
+    if not passed:
+        raise typer.Exit(FAILED)
 
-    from sleuth.cli.convert import export
 
-    export(trained, gguf=True, out=home / FILE)
+class _Steps:
+    """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
+
+    def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
+        self.seconds: dict[str, float] = {}
+        self._home, self._quiet, self._as_json = home, quiet, as_json
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """One step, which no other process takes in this home at the same time. What it prints is no result if there
+        is JSON to come, and with `quiet` only the certificate is one."""
+        from sleuth.runs.run_folder import RunLock
+
+        began, silent = time.monotonic(), self._quiet and (self._as_json or name != "certificate")
+        number = [*LEARNING].index(name) + 1
+        with redirect_stdout(StringIO() if silent else sys.stderr if self._as_json else sys.stdout):
+            if not self._quiet:
+                typer.echo(f"\n{number} of {len(LEARNING)}. {LEARNING[name]}", err=True)
+            lock = None
+            if number > 1:  # before, the home has to be empty
+                lock = RunLock(self._home)
+                self.write(now=name)
+            try:
+                yield
+            finally:
+                if lock is not None:
+                    lock.release()
+        self.seconds[name] = round(time.monotonic() - began, 1)
+
+    def write(self, **more: Any) -> None:
+        """Writes how far it is."""
+        steps = [{"name": name, "about": about, "seconds": self.seconds.get(name)} for name, about in LEARNING.items()]
+        write_text(self._home / STEPS, json.dumps({"steps": steps, **more}, indent=1) + "\n")
 
 
 def settings_of(recipe: Path, home: Path) -> list[str]:

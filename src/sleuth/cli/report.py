@@ -30,7 +30,7 @@ corrected for the number of rows."""
 
 
 def report(
-    run: Annotated[Path, Argument(metavar="RUN", help="A run folder, finished or not.")],
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder, finished or not, or a home of `learn`.")],
     all_rollouts: Annotated[
         bool, Option("--all-rollouts", help="Show every stored episode, from files beside the page.")
     ] = False,
@@ -45,9 +45,10 @@ def report(
     """
     from sleuth.report import write_report
     from sleuth.report.curves import stages_of
-    from sleuth.report.run_files import read_run
+    from sleuth.report.run_files import read_run, run_in
     from sleuth.report.summary import stage_times
 
+    run = run_in(run)
     page = write_report(run, all_rollouts=all_rollouts, warn=partial(typer.echo, err=True))
     files = read_run(run)
     times = stage_times(files.manifest, stages_of(files.metrics))
@@ -57,7 +58,11 @@ def report(
 def watch(
     runs: Annotated[
         list[Path],
-        Argument(metavar="RUN...", help="Run folders, at most 8; an empty one is a run to come.", show_default=False),
+        Argument(
+            metavar="RUN...",
+            help="Run folders or homes of `learn`, at most 8; an empty one is a run to come.",
+            show_default=False,
+        ),
     ],
     port: Annotated[int, Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     host: Host = "127.0.0.1",

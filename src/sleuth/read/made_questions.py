@@ -10,6 +10,7 @@ Of an unanswerable one the passage and its near copies are `taken_out`; `tool_ou
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import zlib
@@ -28,8 +29,9 @@ from sleuth.data.spans import cloze
 from sleuth.host.atomic import write_text
 from sleuth.read.gates import SEARCHED, WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
+from sleuth.recipe.shipped import INDEX
 from sleuth.retrieval.bm25 import build_index
-from sleuth.retrieval.corpus import PASSAGES, corpus_file, read_corpus
+from sleuth.retrieval.corpus import PASSAGES, corpus_file, hash_input, read_corpus
 from sleuth.retrieval.folder import place_of
 from sleuth.retrieval.index_card import FILE_NAME, Index
 from sleuth.retrieval.open_index import open_index
@@ -78,8 +80,8 @@ def document_of(passage: Passage) -> str:
 def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
     """The passages of a corpus file, an index or a home with both, `limit` of them drawn by the seed. Raises
     SleuthError for one with too many passages or with one document alone."""
-    of_index = next((one for one in (corpus / "index", corpus) if (one / FILE_NAME).is_file()), None)
-    file = next((one for one in (corpus / PASSAGES, corpus / "index" / PASSAGES) if one.is_file()), corpus_file(corpus))
+    of_index = next((one for one in (corpus / INDEX, corpus) if (one / FILE_NAME).is_file()), None)
+    file = next((one for one in (corpus / PASSAGES, corpus / INDEX / PASSAGES) if one.is_file()), corpus_file(corpus))
     passages: list[Passage] = []
     for passage in read_corpus(file):
         passages.append(passage)
@@ -88,7 +90,7 @@ def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> So
     train, test = split(passages, document_of, seed, f"documents in {file}")
     parts = {document_of(one): part for part, some in ((TRAIN, train), (TEST, test)) for one in some}
     if of_index is None:
-        build_index(file, of_index := out / "index")
+        build_index(file, of_index := out / INDEX)
     random.Random(seed).shuffle(passages)
     drawn = sorted((one for one in passages if one.text.strip()), key=lambda one: parts[document_of(one)])
     words = {word.lower() for one in passages for word in WORD.findall(f"{one.title} {one.text}")}
@@ -119,7 +121,7 @@ def make_questions(
     for file in held_out:
         for task in load_questions(file):
             gates.remember(task.question, task.golden_answers)
-    made = _read_made(out / MADE)
+    made = _read_made(out / MADE, sources.index)
     known = made.keys()
     for row in (row for rows in made.values() for row in rows if not row["fell"]):
         gates.remember(row["question"], row["golden_answers"] or [row["lost_answer"]])
@@ -133,9 +135,11 @@ def make_questions(
         ]
         with (out / MADE).open("a", encoding="utf-8") as lines:
             for unit, rows in _made(units, gates, sources, "unanswerable" in kinds):
-                lines.write(json.dumps({"unit": unit, "rows": rows}, ensure_ascii=False) + "\n")
+                of = {unit.partition(":")[2]}.union(*(row.get("gold_ids", row.get("taken_out", ())) for row in rows))
+                line = {"unit": unit, "made_of": {one: _digest(sources.index, one) for one in sorted(of)}, "rows": rows}
+                lines.write(json.dumps(line, ensure_ascii=False) + "\n")
         progress(min(at + TOGETHER, len(sources.passages)), len(sources.passages))
-    rows = [row for rows in _read_made(out / MADE).values() for row in rows]
+    rows = [row for rows in _read_made(out / MADE, sources.index).values() for row in rows]
     for row in rows:  # a corpus that has grown may be split otherwise than when a row was made
         row["part"] = sources.parts.get(row.get("document", ""), row["part"])
     card = _card(rows, sources, writer, off, held_out, seed)
@@ -319,15 +323,26 @@ def _written(
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def _read_made(file: Path) -> dict[str, list[Record]]:
-    """The rows of each passage and kind that an earlier call finished; a line that a kill cut is removed."""
+def _digest(index: Index, passage_id: str) -> str | None:
+    """Of the title and text of a passage; None if the index has it no more."""
+    found = index.passage(passage_id)
+    return None if found is None else hashlib.blake2b(hash_input(found), digest_size=8).hexdigest()
+
+
+def _read_made(file: Path, index: Index) -> dict[str, list[Record]]:
+    """The rows of each passage and kind that an earlier call finished, of passages that are as they were then; a line
+    that a kill cut is removed."""
     if not file.exists():
         return {}
     *lines, rest = file.read_text(encoding="utf-8", errors="replace").split("\n")
     if rest:
         write_text(file, "".join(f"{line}\n" for line in lines))
     try:
-        return {unit["unit"]: unit["rows"] for unit in map(json.loads, lines)}
+        return {
+            unit["unit"]: unit["rows"]
+            for unit in map(json.loads, lines)
+            if all(_digest(index, one) == digest for one, digest in unit.get("made_of", {}).items())
+        }
     except (ValueError, KeyError, TypeError):
         raise SleuthError(f"{file}: was not written by annotate; name another folder") from None
 

@@ -19,6 +19,10 @@ REFINER_ROWS = Path("refiner")
 """Where the recipes for refiners read their rows."""
 HOME = Path("runs/folder")
 """The home of a folder of documents in the recipes for one; `sleuth learn` puts that of its folder in its place."""
+DOCUMENTS, INDEX, QUESTIONS, TRAINING = (Path(name) for name in ("documents.json", "index", "questions", "training"))
+CERTIFICATE, STEPS, GGUF = Path("certificate.json"), Path("learn.json"), Path("model.gguf")
+"""What a home has: the record of its documents, their index, questions made of them, the run that trains on these, the
+certificate of its model, how far `sleuth learn` is, and the file to take away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,11 @@ def recipe_names() -> list[str]:
     folder = shipped("recipes")
     names = (file.relative_to(folder).with_suffix("") for file in folder.rglob(f"*{SUFFIX}"))
     return [name.as_posix() for name in sorted(names, key=lambda name: (len(name.parts), name))]
+
+
+def home_of(folder: Path) -> Path:
+    """The home of a folder of documents, if no other one is named."""
+    return Path("runs") / folder.resolve().name
 
 
 def find_recipe(path: Path) -> Path:

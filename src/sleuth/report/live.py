@@ -11,11 +11,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
+from sleuth.recipe.shipped import STEPS, TRAINING
 from sleuth.report.arms import MAX_ARMS, distinct_names, require_distinct
 from sleuth.report.curves import stages_of
 from sleuth.report.page import environment, live_body, without_surrogates
 from sleuth.report.rollouts_shown import TextPool, read_tokenizer, rollouts_shown, step_of
-from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run
+from sleuth.report.run_files import MISSHAPEN, RunFiles, look_at_run, read_object, run_in
 from sleuth.report.summary import PURPOSES
 from sleuth.runs.alarms import DETECTORS
 from sleuth.runs.chain import step_name
@@ -33,7 +34,10 @@ def live_reports(folders: Sequence[Path]) -> list[LiveReport]:
     """The reports of these folders, which may be empty still. Raises SleuthError for what is no folder of a run, for
     one that is given twice, and for too many."""
     require_distinct(folders)
-    for folder in folders:
+    runs = [*map(run_in, folders)]
+    for folder, run in zip(folders, runs, strict=True):
+        if run != folder:  # which may be to come
+            continue
         if not folder.is_dir():
             what = "is a file" if folder.exists() else "no such folder"
             raise SleuthError(f"{folder}: {what}; give the folder of a run, for example runs/demo")
@@ -45,14 +49,18 @@ def live_reports(folders: Sequence[Path]) -> list[LiveReport]:
     if len(folders) > MAX_ARMS:
         raise SleuthError(f"{len(folders)} runs are too many to read: give at most {MAX_ARMS}")
     names = distinct_names(list(map(str, folders)))
-    return [LiveReport(folder, name) for folder, name in zip(folders, names, strict=True)]
+    homes = [folder if run != folder else None for folder, run in zip(folders, runs, strict=True)]
+    return [LiveReport(*each) for each in zip(runs, names, homes, strict=True)]
 
 
 class LiveReport:
-    """What a browser asks for, from any thread. If the folder disappears, the page stays as it was."""
+    """What a browser asks for, from any thread. If the folder disappears, the page stays as it was. A run in the `home`
+    of a folder of documents is one of the `steps` of `sleuth learn`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, home: Path | None = None) -> None:
         self.name = name
+        self.steps: list[str] = []
+        self._home = home
         self.state = RunState(kind="waiting", sentence="waiting")
         self.problems: list[str] = []
         self.tag = ""
@@ -65,6 +73,12 @@ class LiveReport:
         """Reads the folder if it has changed: `tag` is another one then. `state` and `problems` are those of now."""
         folder = self._run.folder
         with self._lock:
+            of_home = None
+            if self._home is not None:
+                of_home, self.steps = home_state(self._home)
+            if not folder.is_dir() and of_home is not None:
+                self.state = of_home
+                return
             if not folder.is_dir():
                 self.state = RunState(kind="gone", sentence="the folder is gone; this is what it held")
                 return
@@ -75,7 +89,7 @@ class LiveReport:
             newest = latest_checkpoint(folder / "checkpoints")
             saved = saved_step(newest) if newest else 0
             try:
-                self.state = run_state(self._run, saved=saved, held=is_held(folder), age=max(0.0, age))
+                self.state = of_home or run_state(self._run, saved=saved, held=is_held(folder), age=max(0.0, age))
             except MISSHAPEN as error:
                 self.state = RunState(kind="waiting", sentence=f"the state is unknown: {error!r}")
 
@@ -220,6 +234,31 @@ def run_state(run: RunFiles, *, saved: int, held: bool | None, age: float) -> Ru
     else:
         kind, sentence = _left(at, saved) if held is False else _working(at, held, age)
     return RunState(kind=kind, sentence=sentence, done=at.done, of=at.of)
+
+
+def home_state(home: Path) -> tuple[RunState | None, list[str]]:
+    """The state of `sleuth learn` in a home, None while it trains and the run says more; and a line for each step."""
+    try:
+        record = read_object(home / STEPS)
+        steps, now = record["steps"], record.get("now")
+        lines = [f"{one['about']}: {_step_time(one['seconds'], now == one['name'])}" for one in steps]
+        at = next((at for at, one in enumerate(steps) if one["name"] == now), None)
+        if at is None:
+            verdict = record["certificate"]["verdict"]
+            end = f"{'' if record['handed_over'] else 'not '}handed over: {verdict}"
+            return RunState(kind="finished", sentence=f"finished, and {end}"), lines
+    except (OSError, SleuthError, *MISSHAPEN):
+        return RunState(kind="waiting", sentence="waiting: `sleuth learn` has not begun here"), []
+    place = f"step {at + 1} of {len(steps)}: {steps[at]['about'].lower()}"
+    if now == TRAINING.name and (home / TRAINING).is_dir():
+        return None, lines
+    if is_held(home) is False:
+        return RunState(kind="stopped", sentence=f"stopped at {place}; the same command goes on"), lines
+    return RunState(kind="working", sentence=place), lines
+
+
+def _step_time(seconds: float | None, now: bool) -> str:
+    return "now" if now else "to come" if seconds is None else f"{seconds:,.0f} s"
 
 
 def _reached(run: RunFiles) -> _Reached:

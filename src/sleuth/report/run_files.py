@@ -14,6 +14,7 @@ from typing import Any
 from sleuth import family
 from sleuth.evaluation.paired import records_of
 from sleuth.recipe.renamed import renamed_keys
+from sleuth.recipe.shipped import DOCUMENTS, TRAINING
 from sleuth.runs.chain import require_regular, warning
 from sleuth.runs.eval_file import is_stale, mark_rows, read_cards
 from sleuth.runs.metrics import MetricsFile
@@ -59,6 +60,11 @@ class RunFiles:
     def awaited(self) -> str | None:
         """The last of them, if the run has not measured it yet."""
         return next((name for name in self.evaluate_stages[-1:] if name not in self.evaluations), None)
+
+
+def run_in(folder: Path) -> Path:
+    """The run in the home of a folder of documents; any other folder as it is."""
+    return folder / TRAINING if (folder / DOCUMENTS).is_file() else folder
 
 
 def read_run(folder: Path) -> RunFiles:
