@@ -22,7 +22,7 @@ ROOMS = {
     "convert": 1_195,
     "data": 2_650,
     "dialect.py": 252,
-    "engines": 5_119,
+    "engines": 5_108,
     "episodes": 2_189,
     "evaluation": 2_464,
     "family.py": 260,
@@ -51,7 +51,7 @@ ROOMS = {
 }
 """Lines of Python at most, by folder or module of the package."""
 FILES = 360
-OTHER_LINES = 2_374
+OTHER_LINES = 2_360
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12
