@@ -17,8 +17,8 @@ ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
     "answers": 1_829,
-    "cite": 3_416,
-    "cli": 5_124,
+    "cite": 3_215,
+    "cli": 5_080,
     "convert": 1_195,
     "data": 2_650,
     "dialect.py": 252,
@@ -50,7 +50,7 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 360
+FILES = 359
 OTHER_LINES = 2_360
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -13,8 +13,7 @@ import pytest
 
 from sleuth.answers.factory import reward_of
 from sleuth.cite.citation_reward import CitationRecipe
-from sleuth.cite.hostile import TRICKS, honest_answer
-from sleuth.cite.red_team import TASKS, Attack, attack
+from sleuth.cite.red_team import TASKS, TRICKS, Attack, attack, honest_answer
 from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.data.questions import load_questions
 from sleuth.judges.factory import JudgePool
