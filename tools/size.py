@@ -17,12 +17,12 @@ ROOMS = {
     "__init__.py": 3,
     "__main__.py": 7,
     "answers": 1_880,
-    "cite": 3_416,
-    "cli": 5_255,
+    "cite": 3_215,
+    "cli": 5_211,
     "convert": 1_195,
     "data": 2_674,
     "dialect.py": 252,
-    "engines": 5_119,
+    "engines": 5_108,
     "episodes": 2_892,
     "evaluation": 2_482,
     "family.py": 262,
@@ -50,8 +50,8 @@ ROOMS = {
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 362
-OTHER_LINES = 2_377
+FILES = 361
+OTHER_LINES = 2363
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}
 DOCSTRINGS = 0.12

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from answered_episodes import Part, episode_of, score_of
+from attacks import ATTACKS, CASES
 from measured import Finished, episode_figures
 
 from sleuth.answers.answer import CITING, AnswerReward, EpisodeReward, cited_passage, quotation, shown_part
 from sleuth.answers.factory import reward_of
 from sleuth.answers.match import appears_in
 from sleuth.answers.tables import AnswerRewardRecipe, TokenF1Recipe
-from sleuth.cite.hostile import ATTACKS, CASES
 from sleuth.dialect import DIALECTS
 from sleuth.evaluation.intervals import UNMEASURED, wilson
 from sleuth.judges.factory import JudgePool

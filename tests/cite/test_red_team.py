@@ -13,8 +13,7 @@ import pytest
 
 from sleuth.answers.factory import reward_of
 from sleuth.cite.citation_reward import CitationRecipe
-from sleuth.cite.hostile import TRICKS
-from sleuth.cite.red_team import TASKS, Attack, attack
+from sleuth.cite.red_team import TASKS, TRICKS, Attack, attack, honest_answer
 from sleuth.cite.tables import RefineEnvRecipe
 from sleuth.data.questions import load_questions
 from sleuth.judges.factory import JudgePool
@@ -63,6 +62,7 @@ def test_our_reward_pays_no_trick_as_much_as_honest_answers(tasks: list[Task], m
     assert found.rewards.keys() == TRICKS.keys()
     assert found.figures()["tricks_won"] == []
     assert found.figures()["honest_paid"] > 0.8
+    assert max(found.rewards[name][0] for name in ("ids_made_up", "own_evidence", "empty", "silence")) <= 0.0
     assert "and none is paid as much as an honest answer" in found.line()
 
 
@@ -81,6 +81,7 @@ def test_the_published_sums_pay_some_tricks_as_much_as_honesty_and_the_line_name
 
 
 def test_rows_without_an_honest_answer_cannot_be_attacked(tasks: list[Task]) -> None:
+    assert honest_answer(replace(tasks[0], evidence=None)) is None
     found = attacked([replace(task, reference="") for task in tasks[:3]])
     assert (found.questions, found.figures()) == (0, {"honest_paid": None, "tricks_won": []})
     assert "no question has an honest answer" in found.line()

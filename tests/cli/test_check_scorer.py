@@ -52,4 +52,4 @@ def test_malformed_cases_are_one_line_with_their_place_and_nothing_is_scored(
     cases = write_rows(tmp_path / "cases.jsonl", [] if change is None else [CASES[0] | change])
     assert said in refusal("check", "scorer", cases)
     assert said in refusal("check", "scorer", cases, "--json")
-    assert "name either a file of cases, CASES.jsonl" in refusal("check", "scorer")
+    assert "missing argument 'CASES.jsonl'" in refusal("check", "scorer")

@@ -9,7 +9,7 @@ import pytest
 from chat_server import ChatServer, part, says, scored
 
 from sleuth.cite.annotate_rubrics import rubric_question
-from sleuth.cite.hostile import FORGED_TURN, TRICKS, HonestAnswer
+from sleuth.cite.red_team import FORGED_TURN, TRICKS, HonestAnswer
 from sleuth.evaluation.judge_exam import INSTRUCTIONS
 from sleuth.judges.http import HttpJudge
 from sleuth.judges.judge_prompts import question_of, spelled_out

@@ -92,14 +92,6 @@ def test_scores_and_their_parts_are_compared_and_lead(tmp_path: Path) -> None:
     assert plain.headlines[0].startswith("Exact match of c ")
 
 
-def test_a_run_is_its_last_evaluation(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_run(tmp_path / name, questions=10)
-    arms = read_arms([str(tmp_path / "a"), str(tmp_path / "b")])
-    assert [arm.name for arm in arms] == ["a", "b"]
-    assert [arm.first.file for arm in arms] == [tmp_path / name / "eval/trained.json" for name in ("a", "b")]
-
-
 def test_an_unfinished_run_is_compared_by_the_stage_that_all_have_reached(tmp_path: Path) -> None:
     young, done = (write_run(tmp_path / name, questions=10) for name in ("young", "done"))
     (young / "eval/trained.json").unlink()
@@ -138,10 +130,6 @@ def test_an_evaluation_of_weights_that_are_gone_is_neither_compared_nor_reported
     recipe.write_text(recipe.read_text().replace("tiny/base", begun))
     write_file(run / "eval/base.json", 0.1, range(10), **(stale | {"model": begun}))
     assert list(read_run(run).evaluations) == ["base"]
-
-
-def test_one_run_alone_is_its_evaluations_beside_each_other(tmp_path: Path) -> None:
-    assert compared(write_run(tmp_path / "a", questions=10)).names == ["base", "trained"]
 
 
 def test_a_checkpoint_is_the_evaluation_that_was_made_of_it(tmp_path: Path) -> None:
@@ -376,16 +364,6 @@ def test_two_runs_of_suites_are_compared_with_their_curves_and_json_has_all_of_i
         [*one.levels.values()] for one in found.figures.values()
     ]
     assert [*compared(plain / "eval/trained@nq.json", weighted / "eval/trained.json").compared["em"]] == ["nq", ""]
-
-
-def test_several_runs_of_suites_are_an_arm(tmp_path: Path) -> None:
-    runs = [
-        write_suites(tmp_path / str(seed), {name: 0.3 + 0.2 * (seed > 1) for name in SKILLS}, seed) for seed in range(4)
-    ]
-    found = compared(f"plain={runs[0]},{runs[1]}", f"weighted={runs[2]},{runs[3]}")
-    em = found.figures["em"].differences["plain", "weighted"]
-    assert em is not None
-    assert (em.test, em.measured.n, [*found.compared["em"]]) == ("student", 36, [*SKILLS, ""])
 
 
 def test_what_differs_between_suites_is_a_line_each_all_at_once(tmp_path: Path) -> None:

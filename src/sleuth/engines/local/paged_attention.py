@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import cache
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,6 +25,18 @@ KERNEL_TOLERANCE = 0.05
 """Largest difference of outputs in half precision whose values are about 1."""
 NO_WINDOW = 2**30
 """More keys than a sequence has."""
+
+
+class Windowed:
+    """An attention that may be narrowed to the last `window` keys of each token."""
+
+    window: int | None = None
+
+    def within(self, window: int) -> Self:
+        """The attention to the last `window` keys alone."""
+        narrow = copy.copy(self)
+        narrow.window = window
+        return narrow
 
 
 class GatheredAttention:
@@ -96,11 +109,9 @@ def _padded(
     return sent(pages[:, :count].reshape(-1), device), sent(bias, device)
 
 
-class KernelAttention:
+class KernelAttention(Windowed):
     """Attention of one new token per row by our kernels, which read the keys where they are, and those of pages that
     rows share once: `packed` is on the device what `pack_parts` returns for `rows` rows of `pages` pages."""
-
-    window = NO_WINDOW
 
     def __init__(self, packed: Tensor, rows: int, pages: int) -> None:
         edge = rows * (2 + pages)
@@ -111,18 +122,12 @@ class KernelAttention:
         """The attention of row b to the first `lengths[b]` keys of its `pages[b]` (B, n)."""
         return KernelAttention(sent(pack_parts(pages, lengths, page_size), device), *pages.shape)
 
-    def within(self, window: int) -> KernelAttention:
-        """The attention to the last `window` keys alone."""
-        narrow = copy.copy(self)
-        narrow.window = window
-        return narrow
-
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
         """`query` (B, kv_heads, sharing, D), `keys` and `values` [kv_heads, pages, page_size, D] -> as query; fills
         `output`, if given."""
         from sleuth.kernels.attention_kernels import attend_by_pages  # needs Triton, which comes with torch for cards
 
-        return attend_by_pages(query, keys, values, self.table, self.jobs, scale, self.window, output)
+        return attend_by_pages(query, keys, values, self.table, self.jobs, scale, self.window or NO_WINDOW, output)
 
 
 def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
@@ -130,11 +135,9 @@ def read_pages(tensor: Tensor, pages: Tensor) -> Tensor:
     return tensor.index_select(1, pages).flatten(1, 2)
 
 
-class ChunkwiseAttention:
+class ChunkwiseAttention(Windowed):
     """Causal attention of prefill chunks, one call for each: chunk c has the tokens from `starts[c]` to `stops[c]` of a
     sequence in `pages[c]` (C, n)."""
-
-    window: int | None = None
 
     def __init__(
         self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
@@ -147,12 +150,6 @@ class ChunkwiseAttention:
         """The attention of each chunk's last token alone."""
         narrow = copy.copy(self)
         narrow.starts = [stop - 1 for stop in self.stops]
-        return narrow
-
-    def within(self, window: int) -> ChunkwiseAttention:
-        """The attention of each token to the last `window` keys alone."""
-        narrow = copy.copy(self)
-        narrow.window = window
         return narrow
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
@@ -207,11 +204,9 @@ def _attend_with_lse(
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, scale=scale)
 
 
-class PromptAttention:
+class PromptAttention(Windowed):
     """Causal attention of the tokens from `starts[c]` to `stops[c]` of a sequence in `pages[c]` (C, n), for all C at
     once, by our kernel, which reads the keys where they are."""
-
-    window: int | None = None
 
     def __init__(
         self, pages: np.ndarray, starts: np.ndarray, stops: np.ndarray, page_size: int, device: torch.device
@@ -224,12 +219,6 @@ class PromptAttention:
         """The attention of each sequence's last token alone."""
         pages, stops, page_size, device = self._made_of
         return PromptAttention(pages, stops - 1, stops, page_size, device)
-
-    def within(self, window: int) -> PromptAttention:
-        """The attention of each token to the last `window` keys alone."""
-        narrow = copy.copy(self)
-        narrow.window = window
-        return narrow
 
     def attend(self, query: Tensor, keys: Tensor, values: Tensor, scale: float, output: Tensor | None = None) -> Tensor:
         """`query` (T, kv_heads, sharing, D) of the tokens in a row, `keys` and `values` [kv_heads, pages, page_size, D]

@@ -45,6 +45,11 @@ function remembered(name) {
   return location.hash.startsWith(prefix) ? decodeURIComponent(location.hash.slice(prefix.length)) : null;
 }
 
+function listButton(text, scores, onclick, current = false) {
+  const attributes = { type: "button", "aria-current": current, onclick };
+  return element("button", attributes, text, element("span", { class: "scores" }, scores));
+}
+
 /** Arrow keys move through the buttons of a list. */
 function walkWithArrows(list) {
   list.addEventListener("keydown", (event) => {

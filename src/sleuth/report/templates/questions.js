@@ -54,12 +54,7 @@ function browseQuestions(signal = undefined) {
 
   function rowButton(row) {
     const [left, right] = sides.map(({ arm }) => row.sides[arm.value]);
-    return element(
-      "button",
-      { type: "button", onclick: () => choose(row) },
-      row.question,
-      element("span", { class: "scores" }, scoreDot(left.score), " → ", scoreDot(right.score)),
-    );
+    return listButton(row.question, [scoreDot(left.score), " → ", scoreDot(right.score)], () => choose(row));
   }
 
   /** A cell of a table of what became of the questions: `left arm, mode, right arm, mode`. */
@@ -87,8 +82,7 @@ function browseQuestions(signal = undefined) {
 
 function drawQuestion(row, places) {
   byId("question-detail").replaceChildren(
-    element("h3", {}, row.question),
-    factRow([["Golden answers", row.answers.join(" · ")], ["Kind", row.kind || "none"], ["Id", row.id]]),
+    ...questionFacts(row),
     element("div", { class: "sides" }, places.map((place) => side(place, row.sides[place]))),
   );
 }

@@ -41,20 +41,15 @@ function browseRollouts(load = loadScript, signal = undefined) {
     byId("rollout-count").textContent = step.groups.length + " of " + step.of + " groups";
     byId("rollout-groups").replaceChildren(...step.groups.map(groupButton));
     byId("rollout-detail").replaceChildren(
-      element("h3", {}, group.question),
-      factRow([["Golden answers", group.answers.join(" · ")], ["Kind", group.kind || "none"], ["Id", group.id]]),
+      ...questionFacts(group),
       element("div", { class: "siblings", role: "tablist" }, group.siblings.map(siblingButton)),
       ...sibling(group.siblings[state.sibling]),
     );
   }
 
   function groupButton(group, index) {
-    return element(
-      "button",
-      { type: "button", "aria-current": index === state.group, onclick: () => choose({ group: index, sibling: 0 }) },
-      group.question,
-      element("span", { class: "scores" }, group.siblings.map((one) => scoreDot(one.score))),
-    );
+    const dots = group.siblings.map((one) => scoreDot(one.score));
+    return listButton(group.question, dots, () => choose({ group: index, sibling: 0 }), index === state.group);
   }
 
   function siblingButton(one, index) {

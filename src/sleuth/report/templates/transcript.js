@@ -72,6 +72,11 @@ function factRow(facts) {
   );
 }
 
+function questionFacts({ question, answers, kind, id }) {
+  const facts = [["Golden answers", answers.join(" · ")], ["Kind", kind || "none"], ["Id", id]];
+  return [element("h3", {}, question), factRow(facts)];
+}
+
 function showTokenTips() {
   const tip = byId("tip");
   document.addEventListener("pointermove", (event) => {
