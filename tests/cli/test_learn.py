@@ -10,6 +10,8 @@ import pytest
 from verb import refusal, sleuth
 
 from sleuth.cli.learn import settings_of
+from sleuth.evaluation.certainty import Certainty
+from sleuth.recipe.shipped import find_model
 from sleuth.types import SleuthError
 
 PEOPLE = (
@@ -56,11 +58,13 @@ def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_
     assert documents["train"].isdisjoint(documents["test"])
     certificate = json.loads((home / "certificate.json").read_text())
     assert "not above zero" in json.dumps(certificate)  # of two steps
-    weights = (home / "training/checkpoints/step-000002/model.safetensors").read_bytes()
+    trained = home / "training/checkpoints/step-000002"
+    assert Certainty.read(trained) == Certainty.read(Path(find_model("models/tiny-real")))
+    weights = (trained / "model.safetensors").read_bytes()
     again = sleuth("learn", folder, *SHORT)
     assert again.exit_code == 1
     assert "is not handed over" in again.stderr
-    assert (home / "training/checkpoints/step-000002/model.safetensors").read_bytes() == weights
+    assert (trained / "model.safetensors").read_bytes() == weights
     answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
     assert answer["question"] == "Where was Ada Voss born?"
 
