@@ -29,6 +29,7 @@ from sleuth.judges.cache import NamedJudge
 from sleuth.read.exam import window_answer
 from sleuth.recipe.judges import JudgeFields
 from sleuth.retrieval.open_index import open_index
+from sleuth.runs.chain import recorded
 from sleuth.runs.eval_file import read_eval, set_aside_damaged, write_eval
 from sleuth.search.probe import control_arms
 from sleuth.search.setting import SearchSetting
@@ -118,7 +119,8 @@ class CertifiedArms:
         known = Certainty.read(base) if all(cards) and len({one.dialect.name for one in cards if one}) == 1 else None
         fitted = None if questions is None else self._fitted(questions, known)
         if fitted or (known and Certainty.read(model) is None):
-            (fitted or cast(Certainty, known)).write(model)
+            with recorded(model):  # a checkpoint of a run, whose chain names its files
+                (fitted or cast(Certainty, known)).write(model)
 
     def _fitted(self, questions: Path, base: Certainty | None) -> Certainty | None:
         """By the answers to a file of questions, with the weights of the base's, if it has one."""
