@@ -164,6 +164,64 @@ def test_what_a_model_is_too_unsure_of_to_show_is_no_answer(home: Path, monkeypa
     assert figures["em"]["trained"]["value"] == 1.0
 
 
+BASES = Certainty(weights=(1.0, 0.0), threshold=-52.0, steps=(Step(above=-99.0, right=1, n=2),))
+"""Withholds what is said of `Person53` and later ones."""
+
+
+@pytest.fixture
+def unsure(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose base has a certainty. The one signal of an answer is the number of the person, below zero."""
+
+    def signals(question: str, *of: object) -> tuple[float]:
+        return (-float(question.split("Person")[1].split()[0]),)
+
+    for module in ("cli.certified_arms", "evaluation.certainty"):
+        monkeypatch.setattr(f"sleuth.{module}.signals_of", signals)
+    BASES.write(home / "base")
+    return home
+
+
+def test_a_model_is_as_sure_as_its_base_in_the_same_dialect(unsure: Path) -> None:
+    figures = printed_json(*command(unsure))["figures"]
+    assert Certainty.read(unsure / "trained") == BASES
+    assert values(figures, "silent") == [round(2 / 54, 3), round(2 / 54, 3), 0.0]
+    own = replace(BASES, threshold=-99.0)
+    own.write(unsure / "trained")
+    assert sleuth(*command(unsure)).exit_code == 0
+    assert Certainty.read(unsure / "trained") == own  # which is not replaced
+
+    (unsure / "trained/certainty.json").unlink()
+    card = json.loads((unsure / "trained/protocol.json").read_text())
+    card["dialect"]["name"] = "another"
+    (unsure / "trained/protocol.json").write_text(json.dumps(card))
+    assert sleuth(*command(unsure)).exit_code == 0
+    assert Certainty.read(unsure / "trained") is None
+
+
+def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sleuth.cli.certified_arms.LEAST", 20)
+    rows = [json.loads(line) for line in (unsure / "test.jsonl").read_text().splitlines()]
+    write_rows(unsure / "test.jsonl", rows[30:])
+    aside = write_rows(unsure / "calibration.jsonl", rows[:30])
+    figures = printed_json(*command(unsure, "--calibration", aside))["figures"]
+    fitted = Certainty(weights=(1.0, 0.0), threshold=-29.0, steps=(Step(above=-30.0, right=30, n=30),))
+    assert Certainty.read(unsure / "trained") == fitted
+    assert figures["silent"]["trained"]["value"] == 1.0  # all are above 29
+
+    (unsure / "trained/certainty.json").unlink()
+    write_rows(aside, rows[:19])
+    result = sleuth(*command(unsure, "--calibration", aside))
+    assert f"{aside}: 19 of 19 answers are right, and fewer than 20 fit nothing" in result.stderr
+    assert Certainty.read(unsure / "trained") == BASES
+    (unsure / "trained/certainty.json").unlink()
+    (unsure / "base/certainty.json").unlink()
+    assert sleuth(*command(unsure, "--calibration", aside)).exit_code == 0
+    assert Certainty.read(unsure / "trained") is None
+    write_rows(aside, [*rows[:30], rows[40]])
+    assert "1 of its questions are in" in refusal(*command(unsure, "--calibration", aside))
+    assert "needs a file of questions" in refusal(*command(unsure, "--calibration", "nowhere.jsonl"))
+
+
 def test_a_judge_says_what_is_right_in_other_words(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = NamedTwin({("Elsewhere", ""): 1.0}, default=None)
     monkeypatch.setattr("sleuth.cli.certified_arms.equality_judge", lambda recipe, file: judge)

@@ -16,6 +16,8 @@ import pytest
 from verb import printed_json, refusal, sleuth
 
 from sleuth.cli.learn import LEARNING, _Steps, settings_of
+from sleuth.evaluation.certainty import Certainty
+from sleuth.recipe.shipped import find_model
 from sleuth.report.live import home_state, live_reports, state_shown
 from sleuth.types import SleuthError
 
@@ -71,12 +73,16 @@ def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_
     }
     assert documents["train"]
     assert documents["train"].isdisjoint(documents["test"])
-    weights = (home / "training/checkpoints/step-000002/model.safetensors").read_bytes()
+    certificate = json.loads((home / "certificate.json").read_text())
+    assert "not above zero" in json.dumps(certificate)  # of two steps
+    trained = home / "training/checkpoints/step-000002"
+    assert Certainty.read(trained) == Certainty.read(Path(find_model("models/tiny-real")))
+    weights = (trained / "model.safetensors").read_bytes()
     again = sleuth("learn", folder, *SHORT)
     assert again.exit_code == 1
     assert "is not handed over" in again.stderr
     assert home_state(home)[0].sentence.startswith("finished, and not handed over: ")  # pyright: ignore
-    assert (home / "training/checkpoints/step-000002/model.safetensors").read_bytes() == weights
+    assert (trained / "model.safetensors").read_bytes() == weights
     answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
     assert answer["question"] == "Where was Ada Voss born?"
 

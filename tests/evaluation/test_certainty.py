@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.evaluation.certainty import FILE, Certainty, signals_of
+from sleuth.evaluation.certainty import FILE, Certainty, Step, signals_of
 from sleuth.evaluation.intervals import wilson
 from sleuth.read.dialect import READING
 from sleuth.search.dialects import SLEUTH
@@ -60,6 +60,16 @@ def test_it_is_read_as_it_was_written_and_a_damaged_file_is_one_line(tmp_path: P
         (tmp_path / FILE).write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
         with pytest.raises(SleuthError, match=rf"{FILE}: no certainty .* write it again"):
             Certainty.read(tmp_path)
+
+
+def test_other_answers_give_the_same_weights_other_shares_and_another_threshold() -> None:
+    base = Certainty(weights=(2.0, 1.0), threshold=9.0, steps=(Step(above=0.0, right=1, n=2),))
+    right, wrong = [((at / 10,), True) for at in range(40)], [((-1.0,), False)] * 60
+    measured = base.measured([*right, (None, False), *wrong])
+    assert measured == Certainty(weights=(2.0, 1.0), threshold=1.4, steps=(Step(above=-1.0, right=40, n=100),))
+    assert sum(measured.withholds(signals) for signals, _ in right) == 2  # a twentieth of 40
+    fourth = base.losing(0.25, [*right, *wrong])
+    assert (fourth.threshold, fourth.steps) == (3.0, base.steps)
 
 
 TARN = Passage(id="2", title="Ada Voss", text="She was born there, in Tarn, by the lake." + " mill" * 60)

@@ -21,6 +21,7 @@ from sleuth.retrieval.bm25 import build_index
 from sleuth.retrieval.open_index import open_index
 from sleuth.types import Passage
 
+PARTS = ("train", "calibration", "test")
 NAMES = ("Ada", "Bela", "Cora", "Dora", "Edda", "Fria", "Gerd", "Hild", "Ines", "Jole", "Kaja", "Lene")
 TOWNS = ("Tarn", "Velde", "Ulm", "Brno", "Graz", "Linz", "Metz", "Nantes", "Oslo", "Pisa", "Riga", "Sofia")
 CASTLES = ("Hohenau", "Lichtfels", "Marburg", "Neudeck", "Orlik", "Pernstein") * 2
@@ -58,8 +59,15 @@ def made(corpus: Path, *options: object) -> Result:
 
 
 def rows(corpus: Path) -> list[dict[str, Any]]:
-    files = (corpus.parent / "out" / f"{part}.jsonl" for part in ("train", "test"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [row for part in PARTS for row in rows_of(corpus, part)]
+
+
+def rows_of(corpus: Path, part: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (corpus.parent / f"out/{part}.jsonl").read_text().splitlines()]
+
+
+def documents(corpus: Path) -> list[set[str]]:
+    return [{row["document"] for row in rows_of(corpus, part)} for part in PARTS]
 
 
 def with_teacher(corpus: Path, answer: Answer, *options: object) -> Result:
@@ -114,17 +122,17 @@ def test_questions_about_an_edited_passage_are_made_again_and_of_one_that_is_gon
 
 
 def test_questions_without_a_model_are_split_by_document_and_can_be_trained_on(corpus: Path) -> None:
-    result = made(corpus)
+    made(corpus)
+    assert [len(side) for side in documents(corpus)] == [22, 0, 2]
+    result = made(corpus, "--calibration")
     assert result.exit_code == 0, result.stderr
     out = corpus.parent / "out"
     found = rows(corpus)
     assert {row["type"] for row in found} == {"cloze", "form", "two_hop", "unanswerable"}
-    train, test = (
-        {row["document"] for row in map(json.loads, (out / name).read_text().splitlines())}
-        for name in ("train.jsonl", "test.jsonl")
-    )
-    assert test
-    assert not train & test
+    sides = documents(corpus)
+    assert [len(side) for side in sides] == [20, 2, 2]
+    assert len(set.union(*sides)) == 24
+    assert json.loads((out / "card.json").read_text())["documents"] == {"train": 20, "calibration": 2, "test": 2}
     assert [task.kind for task in load_questions(out / "train.jsonl")]
     two = next(row for row in found if row["type"] == "two_hop")
     assert (two["gold_ids"][0][0], two["gold_ids"][1][0]) == ("p", "c")
@@ -149,12 +157,9 @@ def test_no_document_is_on_both_sides_after_the_corpus_has_grown(corpus: Path) -
     )
     corpus.write_text(corpus.read_text() + "".join(json.dumps(row) + "\n" for row in more))
     made(corpus)
-    train, test = (
-        {json.loads(line)["document"] for line in (corpus.parent / f"out/{part}.jsonl").read_text().splitlines()}
-        for part in ("train", "test")
-    )
-    assert test
-    assert not train & test
+    sides = documents(corpus)
+    assert all(sides[::2])
+    assert sum(map(len, sides)) == len(set.union(*sides))
 
 
 def test_a_command_that_was_killed_goes_on_and_ends_with_the_same_files(corpus: Path) -> None:

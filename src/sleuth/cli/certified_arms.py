@@ -15,7 +15,8 @@ from sleuth.data.hub import local_file
 from sleuth.data.questions import load_questions, questions_hash
 from sleuth.data.rows import read_rows, texts_of
 from sleuth.dialect import Dialect
-from sleuth.evaluation.certainty import Certainty, signals_of
+from sleuth.episodes.protocol import ProtocolCard
+from sleuth.evaluation.certainty import LEAST, Certainty, answers_in, signals_of
 from sleuth.evaluation.certificate import UNANSWERABLE, is_answerable
 from sleuth.evaluation.eval_session import EvalSession, open_eval_session
 from sleuth.evaluation.evaluate import evaluation
@@ -28,6 +29,7 @@ from sleuth.judges.cache import NamedJudge
 from sleuth.read.exam import window_answer
 from sleuth.recipe.judges import JudgeFields
 from sleuth.retrieval.open_index import open_index
+from sleuth.runs.chain import recorded
 from sleuth.runs.eval_file import read_eval, set_aside_damaged, write_eval
 from sleuth.search.probe import control_arms
 from sleuth.search.setting import SearchSetting
@@ -107,6 +109,32 @@ class CertifiedArms:
             **{"index": str(self.index), "corpus_sha256": index.card.corpus_sha256},
             "judge": None if self.judge is None else self.judge.identity,
         }
+
+    def calibrate(self, questions: Path | None) -> None:
+        """Writes the model's certainty, by its answers to questions that it was not trained on and that are not
+        certified. Without them, or where too few are right, it is that of the base in the same dialect, and never
+        replaces one that is there. Raises SleuthError for questions that are certified."""
+        model, base = Path(self.model), Path(self.base)
+        cards = [ProtocolCard.read(one) if one.is_dir() else None for one in (model, base)]
+        known = Certainty.read(base) if all(cards) and len({one.dialect.name for one in cards if one}) == 1 else None
+        fitted = None if questions is None else self._fitted(questions, known)
+        if fitted or (known and Certainty.read(model) is None):
+            with recorded(model):  # a checkpoint of a run, whose chain names its files
+                (fitted or cast(Certainty, known)).write(model)
+
+    def _fitted(self, questions: Path, base: Certainty | None) -> Certainty | None:
+        """By the answers to a file of questions, with the weights of the base's, if it has one."""
+        tasks = load_questions(questions) if questions.stat().st_size else []
+        if common := {task.question for task in tasks} & {task.question for task in self.tasks}:
+            raise SleuthError(
+                f"--calibration {questions}: {len(common):,} of its questions are in {self.questions} too; name others"
+            )
+        session, asked = self._session(self.model), [task for task in tasks if task.golden_answers]
+        answers = answers_in(session.ask(asked, "certify: calibration") if asked else [], session.setting.dialect)
+        if (right := sum(is_right for _, is_right in answers)) >= LEAST:
+            return Certainty.fit(answers) if base is None else base.measured(answers)
+        print_notes([f"{questions}: {right} of {len(answers):,} answers are right, and fewer than {LEAST} fit nothing"])
+        return None
 
     def both(self) -> dict[str, Sequence[Record]]:
         """The base and the trained model."""

@@ -39,6 +39,10 @@ def certify(
     ratings: Annotated[
         Path | None, Option(metavar="FILE.json", help="What the page saved: a person's ratings of its answers.")
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Other questions, by which MODEL learns when not to answer.", show_default=False),
+    ] = None,
     judge: Annotated[
         Path | None, Option(metavar="FILE", help="A file with a [judge] table, who also finds answers equal.")
     ] = None,
@@ -60,6 +64,8 @@ def certify(
         raise SleuthError(f"--anyway writes on the card of a model's folder, and {model} is none; download it first")
     base, home = find_model(base), home or index.resolve().parent
     require_inputs([model, base], questions=questions, index=index)
+    if calibration is not None and not (Path(model).is_dir() and calibration.is_file()):
+        raise SleuthError(f"--calibration {calibration}: needs a file of questions, and a MODEL whose folder is here")
     rated = {} if ratings is None else _read_ratings(ratings)
     judging = None if judge is None else load_judge(judge, missing_inputs)
     prepare_out_file(home / CERTIFICATE, option="--run")
@@ -74,9 +80,10 @@ def certify(
     arms = CertifiedArms(
         model=model, base=base, questions=questions, index=index, folder=folder, judge=equal, stored=bool(rated)
     )
-    certificate = Certificate(
-        facts=arms.facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings", {})
-    )
+    facts = arms.facts  # wrong input ends it here
+    if not rated and Path(model).is_dir():
+        arms.calibrate(calibration)
+    certificate = Certificate(facts=facts, arms=arms.both(), controls=arms.controls(), ratings=rated.get("ratings", {}))
     if rated:
         with naming(f"--ratings {ratings}"):
             certificate.require_ratings(rated["certificate"])

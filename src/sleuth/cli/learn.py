@@ -70,8 +70,10 @@ def learn(
     far it is.
     """
     from sleuth.data.rows import read_rows
+    from sleuth.evaluation.certainty import Certainty
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
+    from sleuth.recipe.shipped import find_model
     from sleuth.report.run_files import read_object
 
     if not folder.is_dir():
@@ -79,6 +81,8 @@ def learn(
     home = home or home_of(folder)
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
+    # a threshold fitted on clozes loses half of the right answers to what people ask (docs/lab.md)
+    unsure = teacher is not None and Certainty.read(Path(find_model(base))) is None
     steps = _Steps(home, quiet=quiet, as_json=as_json)
     with steps("documents"):
         documents = read_folder(folder, home, quiet=quiet).documents.values()
@@ -87,7 +91,7 @@ def learn(
     with steps("questions"):
         if teacher is None:
             print_notes([BY_RULE])
-        questions(home, home / QUESTIONS, teacher=teacher)
+        questions(home, home / QUESTIONS, teacher=teacher, calibration=unsure)
     files = {part: home / QUESTIONS / f"{part}.jsonl" for part in ("train", "test")}
     made = {part: Counter(row["type"] for _, row in read_rows(file)) for part, file in files.items()}
     if made["test"].total() < LEAST_TEST:
@@ -107,7 +111,15 @@ def learn(
     assert trained is not None  # a run that ends has one
     with steps("certificate"):
         try:
-            certify(str(trained), files["test"], base=base, index=home / INDEX, home=home, anyway=anyway)
+            certify(
+                str(trained),
+                files["test"],
+                base=base,
+                index=home / INDEX,
+                home=home,
+                calibration=home / QUESTIONS / "calibration.jsonl" if unsure else None,
+                anyway=anyway,
+            )
         except typer.Exit:  # it has said why
             passed = False
     if passed:

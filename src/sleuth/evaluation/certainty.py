@@ -27,6 +27,8 @@ from sleuth.types import Episode, Score, SleuthError, Trajectory
 FILE = "certainty.json"
 LOST = 0.05
 """The share of right answers that are withheld where it is fitted: of other documents a tenth is lost at most then."""
+LEAST = 50
+"""Right answers at least: with fewer the threshold too often loses more than a tenth of others."""
 STEP = 100
 """Answers at least whose share is measured as one."""
 NEAR, STEM = 100, 5
@@ -96,8 +98,11 @@ class Certainty:
         if not any(is_right for _, is_right in known):
             raise SleuthError(f"certainty: none of {len(answers):,} answers is right")
         signals, right = np.array([[*one, 1.0] for one, _ in known]), np.array([is_right for _, is_right in known])
-        bare = cls(weights=_logistic(signals, right), threshold=-math.inf, steps=())
-        ordered = sorted((bare.weighted(one), is_right) for one, is_right in known)
+        return cls(weights=_logistic(signals, right), threshold=-math.inf, steps=()).measured(answers)
+
+    def measured(self, answers: Answers) -> Self:
+        """The same weights, with the steps and the threshold of other answers."""
+        ordered = sorted((self.weighted(one), is_right) for one, is_right in answers if one is not None)
         steps: list[Step] = []
         for begin in range(0, max(1, len(ordered) - STEP + 1), STEP):
             part = ordered[begin : begin + STEP if begin + 2 * STEP <= len(ordered) else None]
@@ -106,7 +111,7 @@ class Certainty:
                 last = steps.pop()
                 step = Step(above=last.above, right=last.right + step.right, n=last.n + step.n)
             steps.append(step)
-        return replace(bare, steps=tuple(steps)).losing(LOST, answers)
+        return replace(self, steps=tuple(steps)).losing(LOST, answers)
 
     def losing(self, share: float, answers: Answers) -> Self:
         """With the threshold at which at most that share of the right ones among other answers is withheld."""

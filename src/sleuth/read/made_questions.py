@@ -1,7 +1,8 @@
 """Questions made of the passages of a corpus, each through the gates of `sleuth.read.gates`, split by document.
 
 All that is made is kept in `made.jsonl`, also what fell and at which gate, so that the same command goes on. From it
-`train.jsonl`, `test.jsonl` and `card.json` are written. A row is one of `sleuth.data.questions` that `[stage.data]
+`train.jsonl`, `test.jsonl`, `calibration.jsonl` (by which it is fitted how sure a model is; empty if no document is
+left aside) and `card.json` are written. A row is one of `sleuth.data.questions` that `[stage.data]
 kind = "reading"` reads too, with the `document` it is about: `{"id": "cloze:17:0", "question": "Where was Ada Voss
 born?", "golden_answers": ["Tarn"], "gold_ids": ["17"], "answer_start": 21, "type": "cloze", "document": "Ada Voss"}`.
 Of an unanswerable one the passage and its near copies are `taken_out`; `tool_output` is what is found without them, and
@@ -52,7 +53,10 @@ SNIPPETS = 3
 """Passages that are shown in the place of near copies."""
 SHOWN = 3
 """Examples of a gate on the card."""
-MADE, TRAIN, TEST, CARD = "made.jsonl", "train.jsonl", "test.jsonl", "card.json"
+MADE, TRAIN, TEST, CALIBRATION, CARD = "made.jsonl", "train.jsonl", "test.jsonl", "calibration.jsonl", "card.json"
+SIDES = (TRAIN, CALIBRATION, TEST)
+LEAST_ASIDE = 10
+"""Documents to train on, of which a tenth is left for calibration; of fewer none is."""
 
 Record = dict[str, Any]
 
@@ -67,7 +71,7 @@ class Sources:
     vocabulary: frozenset[str]
 
     def part(self, passage: Passage) -> str:
-        """`train.jsonl` or `test.jsonl`."""
+        """One of `SIDES`."""
         return self.parts[document_of(passage)]
 
 
@@ -77,7 +81,7 @@ def document_of(passage: Passage) -> str:
     return place[0] if place else passage.title or passage.id
 
 
-def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> Sources:
+def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int, calibration: bool = False) -> Sources:
     """The passages of a corpus file, an index or a home with both, `limit` of them drawn by the seed. Raises
     SleuthError for one with too many passages or with one document alone."""
     of_index = next((one for one in (corpus / INDEX, corpus) if (one / FILE_NAME).is_file()), None)
@@ -88,7 +92,11 @@ def open_sources(corpus: Path, out: Path, *, limit: int | None, seed: int) -> So
         if len(passages) > MOST_PASSAGES:
             raise SleuthError(f"{file}: more than {MOST_PASSAGES:,} passages; make questions of a part of them")
     train, test = split(passages, document_of, seed, f"documents in {file}")
-    parts = {document_of(one): part for part, some in ((TRAIN, train), (TEST, test)) for one in some}
+    aside: list[Passage] = []
+    if calibration and len({*map(document_of, train)}) >= LEAST_ASIDE:
+        train, aside = split(train, document_of, seed, "documents")
+    sides = ((TRAIN, train), (CALIBRATION, aside), (TEST, test))
+    parts = {document_of(one): part for part, some in sides for one in some}
     if of_index is None:
         build_index(file, of_index := out / INDEX)
     random.Random(seed).shuffle(passages)
@@ -147,7 +155,7 @@ def make_questions(
         reasons = Counter(f"{row['fell']}{row.get('reason', '')}" for row in rows)
         told = ", ".join(f"{count:,} at {name}" for name, count in reasons.most_common(3)) or "none was made"
         raise SleuthError(f"{out}: no question of {len(rows):,} passed the gates, so nothing is written: {told}")
-    for part in (TRAIN, TEST):
+    for part in SIDES:
         kept = [row for row in rows if row["part"] == part and not row["fell"]]
         write_rows(out / part, [{key: row[key] for key in row if key not in ("part", "fell")} for row in kept])
     write_text(out / CARD, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
@@ -369,8 +377,8 @@ def _card(
         "kept": dict(Counter(row["type"] for row in rows if not row["fell"])),
         "fell": {gate: dict(Counter(row["type"] for row in fell if row["fell"] == gate)) for gate in examples},
         "examples": dict(examples),
-        "rows": {"train": kept[TRAIN], "test": kept[TEST]},
-        "documents": {"train": documents[TRAIN], "test": documents[TEST]},
+        "rows": {Path(part).stem: kept[part] for part in SIDES},
+        "documents": {Path(part).stem: documents[part] for part in SIDES},
         "passages": len(sources.passages),
         "corpus_sha256": sources.index.card.corpus_sha256,
         "written_by": writer.named if writer is not None else None,

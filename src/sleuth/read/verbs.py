@@ -36,6 +36,10 @@ def questions(
         typer.Option(metavar="FILE", help="Questions that none may repeat; repeatable.", show_default=False),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only so many passages.", show_default=False)] = None,
+    calibration: Annotated[
+        bool,
+        typer.Option("--calibration", help="Leave a tenth of the documents aside, by which a model is calibrated."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the split, the passages and the clozes.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +47,7 @@ def questions(
 
     Without a model they are clozes and question forms. A teacher, or a MODEL with a chat template and no protocol,
     writes them; a MODEL that searches answers them. Each has to pass the gates. The same command continues where it
-    stopped. Writes train.jsonl, test.jsonl and card.json.
+    stopped. Writes train.jsonl, test.jsonl and card.json, and with --calibration calibration.jsonl.
     """
     from sleuth.recipe.load import load_teacher
     from sleuth.terminal.recipe_inputs import missing_inputs
@@ -74,7 +78,7 @@ def questions(
     wrong += [f"--without {one}: the gates are {', '.join(GATES)}" for one in without or () if one not in GATES]
     if wrong:
         raise SleuthError(*wrong)
-    sources = open_sources(corpus, out, limit=limit, seed=seed)
+    sources = open_sources(corpus, out, limit=limit, seed=seed, calibration=calibration)
     with progress_bar("questions") as progress:
         card = make_questions(
             sources,
