@@ -134,6 +134,33 @@ def test_orders_in_a_document_are_text_like_any_other(folder: Path) -> None:
     assert len(printed["searches"]) == 1
 
 
+def test_a_language_that_the_reader_does_not_know_is_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"Ada Voss wurde in Tarn geboren.": 3, "The lake of Tarn is deep.": 2}
+    rows = [json.dumps({"id": "a", "contents": text}) + "\n" for text, count in texts.items() for _ in range(count)]
+    (tmp_path / "corpus.jsonl").write_text("".join(rows))
+    ask.note_of_language(tmp_path, find_model(ask.READER))
+    assert capsys.readouterr().err.startswith("note: few of these texts look English")
+    ask.note_of_language(tmp_path, "Qwen/Qwen3-0.6B")
+    (tmp_path / "corpus.jsonl").write_text("".join(rows[1:]))
+    ask.note_of_language(tmp_path, find_model(ask.READER))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_empty_folder_and_one_without_text_are_a_line_for_each_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "none").mkdir()
+    assert refusal("ask", "none", BORN) == "none: no document with text in this folder"
+    (tmp_path / "none/latin.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "none/out.txt").symlink_to("/etc/hostname")
+    result = sleuth("ask", "none", BORN)
+    assert (result.exit_code, result.stderr.splitlines()[1:]) == (
+        2,
+        ["error: latin.txt: left out: not UTF-8 text", "error: out.txt: left out: a link, which is not followed"],
+    )
+
+
 def test_a_server_that_has_the_model_answers_and_is_as_sure(folder: Path) -> None:
     model, tokenizer = load_model(find_model(ask.READER), dtype="float32", device="cpu")
     with emulated_server("vllm", model, tokenizer, context=1024) as server:

@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 from browser import CHROMIUM, Browser
+from emulator.served import emulated_server
 from scripted_judge import ScriptedJudge
 from verb import printed_json, refusal, sleuth, write_rows
 
 from sleuth.dialect import DIALECTS
+from sleuth.engines.local.engine import LocalEngine
 from sleuth.episodes.protocol import ProtocolCard, text_sha256
 from sleuth.episodes.scripted import ScriptedEngine
 from sleuth.evaluation.certainty import Certainty, Step
 from sleuth.evaluation.eval_session import EvalSession
+from sleuth.learn.models import load_model
 from sleuth.retrieval.bm25 import build_index
 from sleuth.types import Engine, Sampling
 
@@ -259,6 +262,29 @@ def test_ratings_decide_and_their_interval_is_of_all_answers(home: Path) -> None
     alike = sleuth(*command(home, "--ratings", write_ratings(home, 60, ratings=wrong)))
     assert alike.exit_code == 1
     assert "its gain by 60 ratings, +0.0" in alike.stderr
+
+
+def test_a_model_on_a_server_is_certified_as_one_in_this_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    few = write_rows(home / "few.jsonl", [*map(json.loads, (home / "test.jsonl").read_text().splitlines()[:4])])
+    asked = ["--base", home / "base", "--questions", few, "--index", home / "index", "--anyway"]
+    here = printed_json("certify", home / "trained", *asked, "--run", home / "here")
+    model, tokenizer = load_model(str(home / "trained"), dtype="float32", device="cpu")
+    with emulated_server("vllm", model, tokenizer, context=TRAINED_CONTEXT) as server:
+        monkeypatch.setattr(LocalEngine, "__init__", only_for_the_base)
+        served = ["--engine", server.url, "--served-as", "tiny", "--run", home / "there"]
+        there = printed_json("certify", home / "trained", *asked, *served)
+    assert there == here
+    assert refusal(*command(home, "--served-as", "tiny")).startswith("--served-as tiny is for a server")
+    assert "--base-engine nobody: should be http" in refusal(*command(home, "--base-engine", "nobody"))
+
+
+LOCAL = LocalEngine.__init__
+
+
+def only_for_the_base(self: LocalEngine, *given: Any, context: int, **named: Any) -> None:
+    assert context == BASE_CONTEXT
+    LOCAL(self, *given, context=context, **named)
 
 
 def test_a_mistake_is_one_line(home: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from sleuth.evaluation.certificate import MOST, Certificate
-from sleuth.evaluation.intervals import prediction_powered
+from sleuth.evaluation.certificate import MOST, Certificate, apart
 from sleuth.types import SleuthError
 
 QUESTIONS = 80
@@ -36,16 +36,33 @@ def rated(bare: Certificate, questions: int) -> Mapping[str, bool]:
 
 
 def test_ratings_find_a_gain_that_exact_match_does_not_see() -> None:
+    """Both answer 8 of the 80 alike. Of the first 40, two of three differ until those 8 have come: 32 of 72, and all
+    but one gained. With four more ratings (+1, -1, 0, 0) that is 31/36, with a variance of (33 - 31²/36) / 35 / 36,
+    of a share of 76/84, whose own variance is what is between 31/36 and the 0 of the others."""
     bare = certificate()
     assert (bare.passes, bare.gain.value) == (False, 0.0)
     by_person = replace(bare, ratings=rated(bare, 40))
     by_person.require_ratings(bare.id)
-    shown = [trained["given"] == "in Tarn" for _, trained in bare.pairs[:40]]
-    expected = prediction_powered([(float(right), 0.0) for right in shown], [0.0] * 40)
-    assert by_person.by_person()["trained"] == expected
-    assert by_person.by_person()["base"] == prediction_powered([(0.0, 0.0)] * 40, [0.0] * 40)
+    assert [*map(apart, bare.pairs[:40])].count(True) == 32
+    assert [*map(apart, bare.pairs[:6])] == [True, True, False] * 2
+    share, mean = 76 / 84, 31 / 36
+    within, between = (33 - 31**2 / 36) / 35 / 36, share * (1 - share) * mean**2 / 84
+    half = 1.959963984540054 * math.sqrt(share**2 * within + between)
+    gain = by_person.gain
+    assert (gain.value, gain.n) == (pytest.approx(0.9 * 31 / 32), 32)
+    assert (gain.low, gain.high) == (pytest.approx(share * mean - half), pytest.approx(share * mean + half))
     assert by_person.passes
-    assert by_person.gain == prediction_powered([(float(one), 0.0) for one in shown], [0.0] * 40, gain=True)
+    right = by_person.by_person()
+    assert (right["trained"].value, right["base"].value, right["trained"].n) == (pytest.approx(0.9 * 31 / 32), 0.0, 40)
+
+
+def test_models_that_answer_alike_have_gained_nothing_however_they_are_rated() -> None:
+    bare = certificate()
+    alike = replace(bare, arms={"base": bare.arms["base"], "trained": bare.arms["base"]})
+    gain = replace(alike, ratings={key: True for keys in alike.queue for key in keys}).gain
+    assert (gain.value, gain.n) == (0.0, 0)
+    low, high = gain.low or 0.0, gain.high or 0.0
+    assert 0.02 < -low == high < 0.05
 
 
 def test_a_question_of_which_one_answer_is_rated_does_not_count_yet() -> None:

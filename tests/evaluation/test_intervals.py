@@ -19,6 +19,7 @@ from sleuth.evaluation.intervals import (
     paired_bootstrap,
     prediction_powered,
     share,
+    stratified,
     wilson,
 )
 
@@ -208,6 +209,47 @@ def test_ratings_that_are_all_alike_are_no_certainty(person: float, judge: float
         assert high - low > 0.05
         assert low <= value <= high
     assert prediction_powered([], [1.0, 0.0]) == UNMEASURED
+
+
+def test_intervals_of_chosen_ratings_cover_the_gain_and_are_narrower_in_a_thousand_folders() -> None:
+    """As below, but the models give the same answer to a half and more of what both answer rightly or wrongly; of three
+    rated pairs two differ, which are two answers to rate, the other is one."""
+    rng = np.random.default_rng(61)
+    covered, width, plain = {"gain": 0, "base": 0}, 0.0, 0.0
+    for _ in range(1_000):
+        n, budget, true = rng.integers(150, 1_001), rng.integers(30, 101), rng.uniform(0.1, 0.9)
+        passed, failed = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.1)
+        gained, lost, rephrased = rng.uniform(0.1, 0.4), rng.uniform(0.0, 0.2), rng.uniform(0.05, 0.5)
+        base = rng.random(n) < true
+        trained = rng.random(n) < np.where(base, 1 - lost, gained)
+        differ = (base != trained) | (rng.random(n) < rephrased)
+        by_person = np.stack([base, trained]).astype(float)
+        by_judge = (rng.random((2, n)) < np.where(by_person > 0, 1 - failed, passed)).astype(float)
+        person, judge = by_person[1] - by_person[0], np.where(differ, by_judge[1] - by_judge[0], 0.0)
+        apart, alike = np.flatnonzero(differ), np.flatnonzero(~differ)
+        turns = np.concatenate([np.arange(len(apart)) // 2, np.arange(len(alike)) + 0.5])
+        order = np.concatenate([apart, alike])[np.argsort(turns, kind="stable")]
+        chosen = order[: np.searchsorted(np.cumsum(1 + differ[order]), budget, side="right")]
+        rated = chosen[differ[chosen]]
+        others = np.setdiff1d(apart, rated)
+        pairs = [(float(y), float(f)) for y, f in zip(person[rated], judge[rated], strict=True)]
+        found = stratified([(pairs, judge[others].tolist())], gain=True, equal=len(alike))
+        covered["gain"] += (found.low or 0.0) <= (1 - true) * gained - true * lost <= (found.high or 0.0)
+        by_judge = np.where(differ, by_judge[0], by_judge[1])  # one verdict for one answer
+        strata = [
+            ([*zip(by_person[0][a].tolist(), by_judge[a].tolist(), strict=True)], by_judge[b].tolist())
+            for a, b in ((rated, others), (chosen[~differ[chosen]], np.setdiff1d(alike, chosen)))
+        ]
+        level = stratified(strata)
+        covered["base"] += (level.low or 0.0) <= true <= (level.high or 0.0)
+        width += (found.high or 0.0) - (found.low or 0.0)
+        some = np.searchsorted(np.cumsum(1 + differ), budget, side="right")
+        drawn = [(float(y), float(f)) for y, f in zip(person[:some], judge[:some], strict=True)]
+        simple = prediction_powered(drawn, judge[some:].tolist(), gain=True)
+        plain += (simple.high or 0.0) - (simple.low or 0.0)
+    assert 930 <= covered["gain"] <= 970
+    assert 930 <= covered["base"] <= 970
+    assert width < 0.8 * plain
 
 
 def test_rated_intervals_cover_in_a_thousand_folders_where_those_of_a_biased_judge_fail() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,8 @@ CONVERSATIONS, WAITING, SECONDS = 8, 64, 120.0
 """Conversations at once at most, those that may wait, and the longest time of one."""
 COLUMNS, INDENT = 80, 10
 """Characters of a line in the terminal, and of the words at its left."""
+ENGLISH, READ_FIRST = frozenset({"the", "of", "and"}), 1_000
+"""Words that English texts have, and the passages that are looked at."""
 LONGEST = 100_000
 """Characters of a line of stdin that are read as one question."""
 
@@ -85,12 +88,25 @@ def ask(
     require_inputs([name])
     listening = listen_here(port, PORT) if page else None
     documents = read_folder(folder, home, quiet=quiet).documents
+    note_of_language(home, name)
     named = [name for name, document in documents.items() if document.passages]
     agent = open_agent(name, home / INDEX, {"documents": named}, engine=engine, served_as=served_as)
     if listening is not None:
         serve_page(agent, listening)
     else:
         answer_all(agent, typed() if question is None else [question], as_json=as_json, name="question")
+
+
+def note_of_language(home: Path, model: str) -> None:
+    """Notes if the reader that ships can hardly read the documents: few passages have a common English word."""
+    from sleuth.retrieval.corpus import BEIR_CORPUS
+
+    if Path(model).name != Path(READER).name:
+        return
+    with (home / BEIR_CORPUS).open(encoding="utf-8") as lines:
+        foreign = [ENGLISH.isdisjoint(line.lower().split()) for line in islice(lines, READ_FIRST)]
+    if 2 * sum(foreign) > len(foreign):
+        print_notes(["few of these texts look English, and the tiny reader that ships reads nothing else"])
 
 
 def find_reader(home: Path) -> str:

@@ -57,8 +57,9 @@ def equality_judge(recipe: JudgeFields, file: Path) -> NamedJudge:
 
 @dataclass(kw_only=True)
 class CertifiedArms:
-    """Answers of `model` and `base` to a file of questions, each arm in a file of `folder`. If they should be `stored`
-    already, because a person rated them, nothing is asked again."""
+    """Answers of `model` and `base`, here or on their servers, `engine` and `base_engine`, to a file of questions, each
+    arm in a file of `folder`. If they should be `stored` already, because a person rated them, nothing is asked again.
+    """
 
     model: str
     base: str
@@ -67,6 +68,9 @@ class CertifiedArms:
     folder: Path
     judge: NamedJudge | None
     stored: bool
+    engine: str | None = None
+    served_as: str | None = None
+    base_engine: str | None = None
     _open: tuple[str, EvalSession] | None = None
 
     @cached_property
@@ -164,6 +168,8 @@ class CertifiedArms:
         file = self.folder / f"{arm.replace(' ', '_')}.json"
         asked = {name: self.facts[name] for name in ("questions_sha256", "corpus_sha256", "judge")}
         asked |= {one.name: file_sha256(one) for name in HOW_ASKED if (one := Path(model) / name).is_file()}
+        if (engine := self._server(model)) is not None:
+            asked["engine"] = engine
         kept = read_eval(file, models={"model": model})
         if kept is not None and kept.get("asked") == asked:
             return kept["records"]
@@ -186,12 +192,18 @@ class CertifiedArms:
         write_eval(file, contents | {"asked": asked, "records": records})
         return records
 
+    def _server(self, model: str) -> str | None:
+        return self.engine if model == self.model else self.base_engine
+
     def _session(self, model: str) -> EvalSession:
         """The model, asked as it was trained; an unanswerable question does not find its passages. The last one that
         was opened is kept."""
         if self._open is None or self._open[0] != model:
             self._open = None  # its memory is freed first
-            session, notes = open_eval_session(model, self.tasks, index=self.index)
+            named = self.served_as if model == self.model else None
+            session, notes = open_eval_session(
+                model, self.tasks, index=self.index, engine=self._server(model), served_as=named
+            )
             if not isinstance(session.setting, SearchSetting):
                 raise SleuthError(f"{model}: does not search, and certify is for models that do")
             print_notes(notes)

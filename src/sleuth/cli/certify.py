@@ -13,7 +13,7 @@ from typer import Option
 from sleuth.cli.app import FAILED
 from sleuth.host.atomic import write_text
 from sleuth.terminal import options
-from sleuth.terminal.inputs import naming, prepare_out_file, require_inputs
+from sleuth.terminal.inputs import naming, prepare_out_file, require_engine, require_inputs, require_url
 from sleuth.terminal.tables import Column, print_columns, table_cell
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
@@ -46,6 +46,11 @@ def certify(
     judge: Annotated[
         Path | None, Option(metavar="FILE", help="A file with a [judge] table, who also finds answers equal.")
     ] = None,
+    engine: options.Engine = None,
+    served_as: options.ServedAs = None,
+    base_engine: Annotated[
+        str | None, Option(metavar="URL", help="A server of the base, under the base's own name.")
+    ] = None,
     anyway: Annotated[
         bool, Option("--anyway", help="Hand over a model without a clear gain; its card says so.")
     ] = False,
@@ -62,6 +67,9 @@ def certify(
 
     if anyway and not Path(model).is_dir():
         raise SleuthError(f"--anyway writes on the card of a model's folder, and {model} is none; download it first")
+    require_engine(engine, served_as, {})
+    if base_engine is not None:
+        require_url("--base-engine", base_engine)
     base, home = find_model(base), home or index.resolve().parent
     require_inputs([model, base], questions=questions, index=index)
     if calibration is not None and not (Path(model).is_dir() and calibration.is_file()):
@@ -78,7 +86,16 @@ def certify(
     equal = None if judge is None or judging is None else equality_judge(judging, judge)
     folder, page = (home / CERTIFICATE.with_suffix(ending) for ending in ("", ".html"))
     arms = CertifiedArms(
-        model=model, base=base, questions=questions, index=index, folder=folder, judge=equal, stored=bool(rated)
+        model=model,
+        base=base,
+        questions=questions,
+        index=index,
+        folder=folder,
+        judge=equal,
+        stored=bool(rated),
+        engine=engine,
+        served_as=served_as,
+        base_engine=base_engine,
     )
     facts = arms.facts  # wrong input ends it here
     if not rated and Path(model).is_dir():

@@ -151,7 +151,7 @@ def _write_data(
     lines = []
     if task == "search" and corpus is not None:  # a folder's record wants an empty home
         if (file := corpus_file(corpus)).is_dir():
-            read_folder(file, work, in_corpus, indexed=False)
+            read_folder(file, work, names=in_corpus, indexed=False)
         else:
             write_corpus(file, work / CORPUS, in_corpus, row_counter("corpus"))
     for name, rows in zip(("train.jsonl", "test.jsonl"), parts, strict=True):

@@ -17,6 +17,7 @@ import typer
 from typer import Argument, Option
 
 from sleuth.cli.app import FAILED
+from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
 from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
 from sleuth.terminal.inputs import read_folder
@@ -34,8 +35,8 @@ LEARNING = {
 }
 """The steps, in their order."""
 BY_RULE = (
-    "no --teacher: questions are made by rule, clozes most of them; what a model gains on such questions says little "
-    "about those that people ask, on which training by rule has made the reader that ships a little worse"
+    "no --teacher, so questions are made by rule, most of them sentences with a gap; what a model gains on these says "
+    "little about the questions that people ask"
 )
 LEAST_TEST = 20
 """Questions to test with, fewer of which certify nothing."""
@@ -87,6 +88,7 @@ def learn(
     with steps("documents"):
         documents = read_folder(folder, home, quiet=quiet).documents.values()
         read = [one.passages for one in documents if one.passages]
+        note_of_language(home, base)
         typer.echo(f"{home / INDEX}: {count_of(sum(read), 'passage')} of {count_of(len(read), 'document')}")
     with steps("questions"):
         if teacher is None:

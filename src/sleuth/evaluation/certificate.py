@@ -16,7 +16,7 @@ from typing import Any
 
 from sleuth.answers.failures import mode_counts
 from sleuth.evaluation.figures import Figure, Record, is_kind
-from sleuth.evaluation.intervals import Measured, minus, prediction_powered
+from sleuth.evaluation.intervals import Measured, RatedPart, minus, prediction_powered, stratified
 from sleuth.evaluation.paired import BASE, TRAINED
 from sleuth.types import SleuthError
 
@@ -43,6 +43,11 @@ FIGURES = (
 )
 
 
+def apart(pair: tuple[Record, Record]) -> bool:
+    """Whether the models answer a question differently. Where they do not, neither is more right."""
+    return pair[0]["given"] != pair[1]["given"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
     """Records of the arms `base` and `trained`, and of control arms, which need an id and `em` alone; a person's
@@ -61,10 +66,16 @@ class Certificate:
 
     @cached_property
     def pairs(self) -> list[tuple[Record, Record]]:
-        """Base and trained on each answerable question that both have a verdict on, in an order that nobody chose."""
+        """Base and trained on each answerable question that both have a verdict on. Of three that follow each other two
+        are `apart`, while there are such, as the others gain nothing; within both the order is one that nobody chose.
+        """
         both = zip(self.arms[BASE], self.arms[TRAINED], strict=True)
         pairs = [pair for pair in both if is_answerable(pair[0]) and None not in (pair[0]["em"], pair[1]["em"])]
-        return sorted(pairs, key=lambda pair: _digest([self.id, pair[0]["id"]]))
+        pairs.sort(key=lambda pair: _digest([self.id, pair[0]["id"]]))
+        strata = {True: 2, False: 1}
+        of = {side: [pair for pair in pairs if apart(pair) is side] for side in strata}
+        turns = [(at // strata[side], not side, at, pair) for side, some in of.items() for at, pair in enumerate(some)]
+        return [pair for *_, pair in sorted(turns, key=lambda turn: turn[:3])]
 
     @cached_property
     def queue(self) -> list[dict[str, str]]:
@@ -108,12 +119,17 @@ class Certificate:
         complete = [*(keys.keys() <= self.ratings.keys() for keys in self.queue), False].index(False)
         right = [[float(self.ratings.get(self._key(one), False)) for one in pair] for pair in self.pairs[:complete]]
 
-        def interval(value: Callable[[Sequence[float]], float], *, gain: bool = False) -> Measured:
-            rated = [(value(one), value(other)) for one, other in zip(right, judged, strict=False)]
-            return prediction_powered(rated, [*map(value, judged[complete:])], gain=gain)
+        differs = [*map(apart, self.pairs)]
 
-        levels = {BASE: interval(lambda pair: pair[0]), TRAINED: interval(lambda pair: pair[1])}
-        return levels | {"difference": interval(lambda pair: pair[1] - pair[0], gain=True)}
+        def part(value: Callable[[Sequence[float]], float], side: bool) -> RatedPart:
+            rated = [(value(right[at]), value(judged[at])) for at in range(complete) if differs[at] is side]
+            return rated, [value(judged[at]) for at in range(complete, len(judged)) if differs[at] is side]
+
+        def level(arm: int) -> Measured:
+            return stratified([part(lambda pair: pair[arm], side) for side in {*differs}])
+
+        gain = stratified([part(lambda pair: pair[1] - pair[0], True)], gain=True, equal=differs.count(False))
+        return {BASE: level(0), TRAINED: level(1), "difference": gain}
 
     def figures(self, kind: str | None = None) -> Iterator[tuple[Figure, dict[str, Measured]]]:
         """Each figure of some question, or of those of a kind: `base`, `trained`, and `difference`, paired."""

@@ -202,4 +202,16 @@ ASKED: tuple[tuple[str, Callable[[Candidate], list[tuple[Passage, ...]]], bool],
     ("each", lambda one: [(passage,) for passage in one.passages] if len(one.passages) > 1 else [], False),
 )
 """Gates that a reader answers: what it is given for a question, and whether it should then give the answer."""
-GATES = ("asks", "stands", "named", "both", "found", "only", "new", *(name for name, _, _ in ASKED))
+GATES = {
+    "asks": "no question in words of the documents, or one with its answer in it",
+    "stands": "its answer is not in the passage",
+    "named": "names nothing of the passage, or says `this`, `he`, `the town`",
+    "both": "one passage of two is enough",
+    "found": "a search does not find its passage",
+    "only": "another passage may answer it otherwise",
+    "new": "asked before in other words",
+    "answered": "not answered with its passage",
+    "closed_book": "answered without a passage",
+    "each": "answered with one passage of two",
+}
+"""What is wrong with a question that falls at each."""

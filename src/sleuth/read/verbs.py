@@ -98,4 +98,4 @@ def questions(
     for kind, count in card["made"].items():
         typer.echo(f"{kind:<12} {count:6,} made, {card['kept'].get(kind, 0):6,} kept")
     for gate, fell in card["fell"].items():
-        typer.echo(f"fell at {gate:<12} {sum(fell.values()):6,}")
+        typer.echo(f"{sum(fell.values()):6,} fell at {gate:<11} {GATES.get(gate, '')}".rstrip())

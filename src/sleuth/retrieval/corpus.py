@@ -17,7 +17,6 @@ from sleuth.data.pages import Page, pages_and_rows, split_text
 from sleuth.data.questions import MAX_PROBLEMS, first_problems
 from sleuth.data.rows import Row, checked_text, read_rows, text_of
 from sleuth.host.atomic import replacing_file
-from sleuth.host.threads import to_stderr
 from sleuth.types import Passage, SleuthError
 
 BEIR_CORPUS = "corpus.jsonl"
@@ -104,7 +103,7 @@ def contents_of(passage: Passage) -> str:
 def write_corpus(
     path: Path, out: Path, names: Mapping[str, str] | None = None, progress: Callable[[int], None] = lambda done: None
 ) -> int:
-    """Writes the passages of a file or a folder to `out`, a .jsonl file in our layout, and returns their number.
+    """Writes the passages of a file to `out`, a .jsonl file in our layout, and returns their number.
     `names` adds names of columns: `{"text": "body"}`. Raises SleuthError for the first few faults, with the number of
     all; then `out` stays as it was."""
     problems: list[str] = []
@@ -139,9 +138,9 @@ def write_corpus(
 
 
 def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passage | SleuthError]]:
-    """(place, passage or error) of all of a file or a folder. A page is split, a row is one passage."""
+    """(place, passage or error) of all of a file. A page is split, a row is one passage."""
     is_first = True
-    for where, name, found in pages_and_rows(path, names, to_stderr):
+    for where, name, found in pages_and_rows(path, names):
         if isinstance(found, SleuthError):
             yield where, found
         elif isinstance(found, Page):
@@ -151,8 +150,7 @@ def _passages(path: Path, names: Mapping[str, str]) -> Iterator[tuple[str, Passa
                 require_passage(found, where)
             is_first = False
             try:
-                passage = passage_of(found, where)
-                yield where, replace(passage, id=name + passage.id)
+                yield where, passage_of(found, where)
             except SleuthError as error:
                 yield where, error
 

@@ -52,8 +52,6 @@ class FolderRecord:
 
 
 _RECORD = TypeAdapter(FolderRecord)
-Say = Callable[[str], None]
-Progress = Callable[[int, int], None]
 
 
 def place_of(passage_id: str) -> tuple[str, int | None] | None:
@@ -63,26 +61,19 @@ def place_of(passage_id: str) -> tuple[str, int | None] | None:
     return None if match is None else (match[1], int(match[2]) if match[2] else None)
 
 
-def update_folder(source: Path, home: Path, say: Say, progress: Progress = lambda done, total: None) -> FolderRecord:
-    """As `update_corpus`, and brings the index in `home` up to date too."""
-    record = update_corpus(source, home, say, progress)
-    index = home / INDEX
-    if not is_index(index) or read_card(index).corpus_sha256 != record.corpus_sha256:
-        build_index(home / BEIR_CORPUS, index)
-    return record
-
-
-def update_corpus(
+def update_folder(
     source: Path,
     home: Path,
-    say: Say,
-    progress: Progress = lambda done, total: None,
+    say: Callable[[str], None],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    *,
     names: Mapping[str, str] | None = None,
+    indexed: bool = True,
 ) -> FolderRecord:
-    """Brings the corpus and the record of files in `home` up to date with the documents of `source`, and says what is
-    newly left out. `names` adds names of columns of tables. A kill leaves the old ones, or files of which the next call
-    notices that they do not belong together and makes them anew. Raises SleuthError for a home of another folder, and
-    if there is nothing to read."""
+    """Brings the corpus, the record of files and the index in `home`, if it should be `indexed`, up to date with the
+    documents of `source`, and says what is newly left out. `names` adds names of columns of tables. A kill leaves the
+    old ones, or files of which the next call notices that they do not belong together and makes them anew. Raises
+    SleuthError for a home of another folder, and if there is nothing to read."""
     if not source.is_dir():
         raise SleuthError(f"{source}: no such folder")
     home.mkdir(parents=True, exist_ok=True)
@@ -107,6 +98,9 @@ def update_corpus(
         source=old.source, reader=update.reader, corpus_sha256=update.digest.hexdigest(), documents=documents
     )
     _write_record(home, record)
+    index = home / INDEX
+    if indexed and (not is_index(index) or read_card(index).corpus_sha256 != record.corpus_sha256):
+        build_index(home / BEIR_CORPUS, index)
     for line in _left_out({name: one for name, one in documents.items() if old.documents.get(name) != one}):
         say(f"{source}: {line}")
     return record

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sleuth.host.atomic import PARTIAL
 from sleuth.terminal.tables import print_notes
@@ -32,22 +32,14 @@ def require_inputs(models: Sequence[str], *, questions: Path | None = None, inde
         require_index(index)
 
 
-def read_folder(
-    folder: Path, home: Path, names: Mapping[str, str] | None = None, *, quiet: bool = False, indexed: bool = True
-) -> FolderRecord:
-    """Brings the corpus in `home`, and its index if it should be `indexed`, up to date with a folder of documents, with
-    a bar in a terminal and a note about what is newly left out. Raises SleuthError if there is nothing to read."""
-    from sleuth.retrieval.folder import update_corpus, update_folder
+def read_folder(folder: Path, home: Path, *, quiet: bool = False, **asked: Any) -> FolderRecord:
+    """`update_folder`, with a bar in a terminal and a note about what is newly left out."""
+    from sleuth.retrieval.folder import update_folder
     from sleuth.runs.progress import progress_bar
     from sleuth.runs.progress import quiet as silence
 
-    def say(line: str) -> None:
-        print_notes([] if quiet else [line])
-
     with silence(quiet or not sys.stderr.isatty()), progress_bar("documents") as progress:
-        if indexed:
-            return update_folder(folder, home, say, progress)
-        return update_corpus(folder, home, say, progress, names)
+        return update_folder(folder, home, lambda line: print_notes([] if quiet else [line]), progress, **asked)
 
 
 def require_passages(index: Path | None, option: str, urls: Sequence[str]) -> None:

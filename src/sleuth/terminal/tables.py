@@ -4,6 +4,9 @@ fit into the terminal follow in a table below."""
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,9 +30,13 @@ def show(as_json: bool, record: Mapping[str, Any], *lines: str) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Prints notes on stderr."""
+    """Prints notes on stderr, in a terminal by whole words."""
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        line = f"note: {note}"
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        typer.echo(line, err=True)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -128,7 +128,7 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
         return lines
     reward, own_code = reward_spec_of(stage.reward), own_code_in(stage)
     now = protocol_of(stage, setting, reward, own_code, questions_hash(tasks))
-    return lines + other_protocol(now, model, "the first checkpoint")
+    return lines + other_protocol(now, model, "the first checkpoint", but=DATA)
 
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
@@ -199,7 +199,7 @@ class GRPOTrainer(Trainer):
     def opening(self) -> list[str]:
         """How the protocol differs from that of the first checkpoint, scorers that do not fit it, and what the policy
         can do before it is trained."""
-        lines = other_protocol(self.protocol, Path(self.context.model), "the first checkpoint")
+        lines = other_protocol(self.protocol, Path(self.context.model), "the first checkpoint", but=DATA)
         lines += _scorer_warnings(self.stage, self.worker.setting)
         lines += [line for hook in self.hooks for line in hook.opening()]
         if self.stage.probe_prompts:
@@ -319,6 +319,10 @@ def require_same_reward(
     raise SleuthError(
         f"{saved.checkpoint}: {problem}; start a new run, or continue under the new one with --accept-reward {hashed}"
     )
+
+
+DATA = ("corpus_sha256", "questions_sha256")
+"""Fields in which a model that is trained further on other data always differs from what it was."""
 
 
 def protocol_of(
