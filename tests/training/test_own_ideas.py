@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from refusals import refused
 from run_files import evaluation, figures, groups, weights
 from verb import sleuth, write_rows
@@ -17,11 +18,13 @@ from verb import sleuth, write_rows
 from sleuth.answers.answer import TotalReward
 from sleuth.answers.factory import reward_of
 from sleuth.judges.factory import JudgePool
-from sleuth.recipe import load_recipe
+from sleuth.learn.batch import Row, collate
+from sleuth.recipe import GrpoRecipe, dump_toml, load_recipe
+from sleuth.recipe.schedule import interpolated
 from sleuth.render import load_tokenizer
 from sleuth.runs.rollouts import read_advantages
 from sleuth.training.grpo import step_advantages
-from sleuth.training.learning import batch_of_step
+from sleuth.training.learning import batch_of_step, policy_loss_of
 from sleuth.types import Credit, Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -177,7 +180,7 @@ def test_advantages_are_what_the_function_says_of_a_group_or_of_the_batch(run, r
     chosen = f"grpo.loss.advantage=ideas:{name}"
     whole = run(recipe, tmp_path / "run", chosen)
     for step in range(1, 5):
-        values = [[score.value for score in group.scores] for group in groups(tmp_path / "run", step)]
+        values = [[score.value or 0.0 for score in group.scores] for group in groups(tmp_path / "run", step)]
         every = [value for of_group in values for value in of_group]
         expected = [
             (value - max(of_group)) / 2 if name == "halved" else value - sum(every) / 8
@@ -234,7 +237,7 @@ def test_with_advantage_none_credits_of_ones_own_train_alone(recipe):
     none = "grpo.loss.advantage=none"
     with pytest.raises(SleuthError, match=r'"none" leaves nothing to learn from: add .* credits'):
         load_recipe(recipe, [refused_, none])
-    stage = load_recipe(recipe, [credited, none]).stage[0]
+    [stage] = load_recipe(recipe, [credited, none]).stages_of(GrpoRecipe).values()
     segments = (
         Segment(author="env", tokens=(5,), text="?"),
         Segment(author="policy", tokens=(6, 7, 8), text="!", logprobs=(-1.0,) * 3, policy_version=0),
@@ -267,3 +270,135 @@ def test_credits_of_a_metric_reach_no_token():
     assert (score.value, score.credits) == (1.0, ())
     [score] = asyncio.run(TotalReward([One(), Credited()], [1.0, 0.5])(group))
     assert score.value is None
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+SCHEDULES = """
+def falling(step, metrics):
+    before = metrics.get("beta", 0.3)
+    assert metrics == {} or metrics["reward_mean"] is not None
+    return before / 2 + metrics.get("response_tokens_mean", 0.0) / 1000
+
+def same(step, metrics):
+    return 1e-3
+"""
+TABLE = "grpo.loss.beta={ 0 = 0.3, 2 = 0.1, 3 = 0.1 }"
+
+
+def test_a_table_is_linear_between_its_steps_and_constant_outside():
+    table = {"2": 0.1, "4": 0.3, "10": 0.0}
+    found = [interpolated(table, made) for made in (0, 2, 3, 4, 7, 10, 99)]
+    assert found == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.15, 0.0, 0.0])
+
+
+@pytest.mark.slow
+def test_numbers_of_a_table_are_in_force_recorded_and_resumed(run, recipe, tmp_path):
+    table = (TABLE, "grpo.learning_rate={ 0 = 1e-3, 4 = 2e-3 }", "grpo.sampling.temperature={ 0 = 1.0, 2 = 0.5 }")
+    whole = run(recipe, tmp_path / "whole", *table)
+    found = figures(tmp_path / "whole")
+    assert [row["beta"] for row in found] == pytest.approx([0.3, 0.2, 0.1, 0.1])
+    assert [row["learning_rate"] for row in found] == pytest.approx([1e-3, 1.25e-3, 1.5e-3, 1.75e-3])
+    assert [row["temperature"] for row in found] == pytest.approx([1.0, 0.75, 0.5, 0.5])
+    assert max(row["sampler_learner_kl"] for row in found) < 1e-8  # both sides took the temperature of the step
+    assert found[-1]["kl"] > 0
+    run(recipe, tmp_path / "parts", *table, SHORT)
+    assert weights(run(recipe, tmp_path / "parts", *table)) == weights(whole)
+    assert figures(tmp_path / "parts") == found
+    assert sleuth("report", tmp_path / "whole").exit_code == 0
+    replayed = sleuth("replay", tmp_path / "whole", "4", "--allow-code", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    told = json.loads(replayed.stdout)
+    assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_function_sees_the_figures_of_the_step_before_also_after_a_resume(run, recipe, tmp_path):
+    own(recipe, SCHEDULES)
+    chosen = ("grpo.loss.beta=ideas:falling", "grpo.learning_rate=ideas:same")
+    whole = run(recipe, tmp_path / "whole", *chosen)
+    found = figures(tmp_path / "whole")
+    expected = 0.15
+    for row in found:
+        assert row["beta"] == pytest.approx(expected)
+        expected = row["beta"] / 2 + row["response_tokens_mean"] / 1000
+    run(recipe, tmp_path / "parts", *chosen, SHORT)
+    assert weights(run(recipe, tmp_path / "parts", *chosen)) == weights(whole)
+    assert figures(tmp_path / "parts") == found
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("grpo.loss.beta={ 0 = -0.1 }", "stage.0.loss.beta = -0.1: should be greater than or equal to 0"),
+        (
+            "grpo.loss.beta={ first = 0.1 }",
+            "stage.0.loss.beta = {first = 0.1}: should be a number, a table of steps, or",
+        ),
+        ("grpo.learning_rate=fast", 'stage.0.learning_rate = "fast": should be a valid number'),
+        ("grpo.loss.beta=ideas:absent", "ideas.py has no absent"),
+        ("grpo.loss.beta=ideas:even", ":{even}: even: takes 1 arguments; expected def even(step, metrics)"),
+        ("grpo.loss.beta=ideas:bad", ":{line}: bad: KeyError: 'kl'"),
+        ("grpo.loss.beta=ideas:nan", "nan: returned nan as loss.beta; expected a number of 0 or more"),
+        ("grpo.sampling.temperature=ideas:none", "none: returned 0 as sampling.temperature; expected a number above 0"),
+        ("grpo.learning_rate=ideas:drawn", "drawn: returned another number when asked again"),
+    ],
+)
+def test_a_wrong_schedule_is_one_line_before_the_run(recipe, override, said):
+    code = (recipe.parent / "ideas.py").read_text()
+    lines = {"even": code.partition("def even")[0].count("\n") + 1, "line": code.count("\n") + 2}
+    own(
+        recipe,
+        "def bad(step, metrics):\n    return metrics['kl']\nimport random\n"
+        "def nan(step, metrics): return float('nan')\ndef none(step, metrics): return 0\n"
+        "def drawn(step, metrics): return random.random()\n",
+    )
+    for name, line in lines.items():
+        said = said.replace(f"{{{name}}}", str(line))
+    assert said in refused(recipe, override)
+
+
+def test_recipes_without_a_schedule_resolve_to_plain_numbers(recipe):
+    [stage] = load_recipe(recipe).stages_of(GrpoRecipe).values()
+    assert (stage.learning_rate, stage.loss.beta, stage.sampling.temperature) == (1e-3, 0.0, 1.0)
+    table = load_recipe(recipe, [TABLE])
+    [stage] = table.stages_of(GrpoRecipe).values()
+    assert stage.loss.beta == {"0": 0.3, "2": 0.1, "3": 0.1}
+    (recipe.parent / "again.toml").write_text(dump_toml(table))
+    assert load_recipe(recipe.parent / "again.toml").stage == table.stage
+
+
+# -- a loss with more --------------------------------------------------------------------------------------------------
+
+LOSS = """
+def own_kl(logprobs, old_logprobs, advantages, weights, *, step, beta, reference):
+    kl = (logprobs - reference) * (2 if step else 1)
+    return (weights * (beta * kl - (logprobs - old_logprobs).exp() * advantages)).sum()
+
+def steps(logprobs, old_logprobs, advantages, weights, *, step):
+    return -(weights * (logprobs - old_logprobs).exp() * advantages).sum() * (1 + step)
+"""
+
+
+def test_a_loss_of_ones_own_gets_step_and_reference_and_its_own_kl_term_is_the_only_one(recipe):
+    own(recipe, LOSS)
+    where = "grpo.loss.function=ideas:own_kl"
+    assert "own_kl: takes the reference, and with loss.beta = 0 there is none; set loss.beta" in refused(recipe, where)
+    [stage] = load_recipe(recipe, [where, "grpo.loss.beta=0.5"]).stages_of(GrpoRecipe).values()
+    rows = [Row(tokens=(1, 2, 3), trained=(False, True, True), advantage=1.0, sampler_logprobs=(0.0, -1.0, -1.0))]
+    batch, logprobs = collate(rows), torch.tensor([[0.0, -1.0, -1.0]], requires_grad=True)
+    reference = torch.tensor([[0.0, -1.5, -1.5]])
+    for step, expected in ((0, 0.5 * 0.5 - 1), (3, 0.5 * 1.0 - 1)):
+        loss, found = policy_loss_of(stage, step)(batch, logprobs, reference)
+        assert float(loss.detach()) == pytest.approx(expected)
+        assert found["kl"][0, 1] > 0  # measured all the same
+
+
+@pytest.mark.slow
+def test_a_loss_that_takes_the_step_trains_and_replays(run, recipe, tmp_path):
+    own(recipe, LOSS)
+    run(recipe, tmp_path / "run", "grpo.loss.function=ideas:steps")
+    replayed = sleuth("replay", tmp_path / "run", "3", "--allow-code", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    told = json.loads(replayed.stdout)
+    assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)

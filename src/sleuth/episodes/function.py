@@ -19,6 +19,7 @@ from sleuth.own.functions import UserCodeError, load_function, merged_sources, r
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
+from sleuth.recipe.schedule import scheduled
 from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
@@ -165,13 +166,15 @@ def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
-    """The records of a stage's environment (`env`), loss (`loss`), `advantage` and tables (`families`), as far as they
-    are not ours. The functions of its rewards are in its reward specification."""
+    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `schedules` and tables (`families`), as
+    far as they are not ours. The functions of its rewards are in its reward specification."""
     loss = stage.loss
+    schedules = [value for value in scheduled(stage).values() if isinstance(value, str)]
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
         "advantage": own_code_of([loss.own_advantage], {}, loss.files) if loss.own_advantage is not None else None,
+        "schedules": own_code_of(schedules, {}, ()) if schedules else None,
         "families": families_code_in(stage),
     }
     return {what: code for what, code in found.items() if code is not None}
