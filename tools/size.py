@@ -20,12 +20,12 @@ ROOMS = {
     "cite": 3_424,
     "cli": 5_182,
     "convert": 1_234,
-    "data": 2_674,
+    "data": 2_777,
     "dialect.py": 252,
     "engines": 5_119,
-    "episodes": 2_193,
+    "episodes": 2_195,
     "evaluation": 2_464,
-    "family.py": 260,
+    "family.py": 261,
     "host": 1_694,
     "judges": 1_836,
     "kernels": 2_486,
@@ -45,12 +45,12 @@ ROOMS = {
     "terminal": 577,
     "think": 5_144,
     "trainers": 667,
-    "training": 3_367,
+    "training": 3_377,
     "types.py": 676,
     "world": 1_078,
 }
 """Lines of Python at most, by folder or module of the package."""
-FILES = 362
+FILES = 363
 OTHER_LINES = 2_451
 """Lines of files that are written by hand and hold no Python, at most."""
 OTHERS = {".css", ".html", ".j2", ".jinja", ".js", ".md", ".toml", ".txt"}

@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
-from run_files import evaluation, figures, groups, weights
+from run_files import evaluation, figures, groups, manifest, weights
 from verb import sleuth, write_rows
 
 from sleuth.answers.answer import TotalReward
 from sleuth.answers.factory import reward_of
+from sleuth.data.streamed import Stream, StreamRecipe
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Row, collate
+from sleuth.own.functions import UserCodeError
 from sleuth.recipe import GrpoRecipe, dump_toml, load_recipe
 from sleuth.recipe.schedule import interpolated
 from sleuth.render import load_tokenizer
@@ -402,3 +404,92 @@ def test_a_loss_that_takes_the_step_trains_and_replays(run, recipe, tmp_path):
     assert replayed.exit_code == 0, replayed.stderr
     told = json.loads(replayed.stdout)
     assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+SOURCES = """
+from itertools import count
+
+def endless(*, words=1):
+    for at in count():
+        yield {"question": f"Question {at}?", "level": 1 + at // 4, "words": [f"word {at}"] * words}
+
+def from_start(start):
+    for at in count(start):
+        yield Task(id=f"t{at}", question=f"Question {at}?", info={"level": 1, "words": [f"word {at}"]})
+"""
+
+
+def streamed(name: str, more: str = "") -> str:
+    return f"grpo.data={{ kind = 'python', function = 'ideas:{name}'{more} }}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["endless", "from_start"])
+def test_questions_of_a_stream_are_played_in_order_and_go_on_after_a_resume(run, recipe, tmp_path, name):
+    own(recipe, SOURCES)
+    whole = run(recipe, tmp_path / "whole", streamed(name))
+    played = groups(tmp_path / "whole")
+    assert [group.task.question for group in played] == [f"Question {at}?" for at in range(8)]
+    assert [group.task.id for group in played][:2] == (["row_1", "row_2"] if name == "endless" else ["t0", "t1"])
+    if name == "endless":
+        assert [group.task.info["level"] for group in played] == [1] * 4 + [2] * 4
+    run(recipe, tmp_path / "parts", streamed(name), SHORT)
+    assert weights(run(recipe, tmp_path / "parts", streamed(name))) == weights(whole)
+    assert groups(tmp_path / "parts") == played
+    assert "ideas.py" in manifest(tmp_path / "parts")["sources"]["grpo"]
+    planned = sleuth("plan", recipe, "--set", streamed(name), "--json")
+    assert planned.exit_code == 0, planned.stderr
+
+
+def test_a_source_that_yields_other_rows_after_a_resume_is_refused(recipe, tmp_path):
+    (tmp_path / "start.txt").write_text("0")
+    own(
+        recipe,
+        "from pathlib import Path\ndef shifted():\n"
+        f"    for at in range(int(Path('{tmp_path}/start.txt').read_text()), 99):\n"
+        "        yield {'question': str(at)}\n",
+    )
+    [stage] = load_recipe(recipe, [streamed("shifted")]).stages_of(GrpoRecipe).values()
+    assert isinstance(stage.data, StreamRecipe)
+    stream = Stream(stage.data)
+    assert [task.question for task in (*stream.peek(3), *stream.take(2), *stream.take(2))] == list("0120123")
+    again = Stream(stage.data, 4, stream.sha256)
+    assert (again.taken, again.sha256, again.take(1)[0].question) == (4, stream.sha256, "4")
+    (tmp_path / "start.txt").write_text("1")
+    with pytest.raises(UserCodeError, match=r"shifted: yields other rows than the 4 that the run took: put it back"):
+        Stream(stage.data, 4, stream.sha256)
+
+
+def test_a_source_that_ends_early_says_after_how_many_rows(recipe):
+    own(recipe, "def few():\n    return [{'question': str(at)} for at in range(5)]\n")
+    [stage] = load_recipe(recipe, [streamed("few")]).stages_of(GrpoRecipe).values()
+    assert isinstance(stage.data, StreamRecipe)
+    stream = Stream(stage.data)
+    stream.take(3)
+    with pytest.raises(UserCodeError, match=r"ideas\.py:\d+: few: ended after 5 rows, and 4 more are needed"):
+        stream.take(4)
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "said"),
+    [
+        ("    return 7", "", "bad: TypeError: 'int' object is not iterable"),
+        ("    yield {'level': 1}", "", "bad: row 1: no `question`; the row has id, level"),
+        ("    yield 'a question'", "", "bad: yielded 'a question' as row 1; expected a dict or a sleuth.types.Task"),
+        ("    return []", "", "bad: yields no rows"),
+        ("    yield {'question': str(1 / 0)}", "", ":{line}: bad: ZeroDivisionError: division by zero"),
+        ("    import random\n    yield {'question': str(random.random())}", "", "bad: yields other rows when it is"),
+        (
+            "    import time\n    time.sleep(9)\n    yield {}",
+            ", seconds = 0.2",
+            "bad: did not return within 0.2 seconds",
+        ),
+        ("    yield {}", ", parameters = { width = 2 }", "bad: has no parameter width"),
+    ],
+)
+def test_a_wrong_source_is_one_line_before_the_run(recipe, code, more, said):
+    line = (recipe.parent / "ideas.py").read_text().count("\n") + 2
+    own(recipe, f"def bad():\n{code}\n")
+    assert said.replace("{line}", str(line)) in refused(recipe, streamed("bad", more))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from sleuth.data.streamed import StreamRecipe
 from sleuth.dialect import dialect_of
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
 from sleuth.episodes.protocol import OwnCode, RewardSpec
@@ -166,14 +167,15 @@ def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
-    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `schedules` and tables (`families`), as
-    far as they are not ours. The functions of its rewards are in its reward specification."""
-    loss = stage.loss
+    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `data`, `schedules` and tables
+    (`families`), as far as they are not ours. The functions of its rewards are in its reward specification."""
+    loss, data = stage.loss, stage.data
     schedules = [value for value in scheduled(stage).values() if isinstance(value, str)]
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
         "advantage": own_code_of([loss.own_advantage], {}, loss.files) if loss.own_advantage is not None else None,
+        "data": own_code_of([data.function], data.parameters, data.files) if isinstance(data, StreamRecipe) else None,
         "schedules": own_code_of(schedules, {}, ()) if schedules else None,
         "families": families_code_in(stage),
     }

@@ -183,7 +183,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _env_fits(self) -> Iterator[str]:
-        env, asks = self.env, isinstance(self.data, QuestionsRecipe)
+        env, asks = self.env, isinstance(self.data, QuestionsRecipe | FunctionFields)
         if getattr(env, "retriever", None) == "gold":
             yield 'env.retriever = "gold" is for evaluations: with it no query matters; set "index"'
         if getattr(env, "closed_book", False):

@@ -24,6 +24,7 @@ from sleuth.answers.factory import (
     scorer_warnings,
 )
 from sleuth.data.questions import questions_hash
+from sleuth.data.streamed import Stream, StreamRecipe
 from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
@@ -137,6 +138,8 @@ def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
     if not ranks.alone and (why := stage.env.one_process):
         raise SleuthError(f'env.kind = "{stage.env.kind}": {why}, and not by {ranks.world} ranks; train in one process')
+    if not ranks.alone and isinstance(stage.data, StreamRecipe):
+        raise SleuthError(f'data.kind = "python" is drawn by one process, and not by {ranks.world} ranks')
 
 
 class GRPOTrainer(Trainer):
@@ -154,13 +157,17 @@ class GRPOTrainer(Trainer):
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
         ranks.broadcast(lambda: judge_pool.start(stage.reward))  # before engines take the rest of shared cards
         self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
+        taken, drawn = (saved.state["asked"], saved.state.get("drawn", "")) if saved else (0, "")
+        order: InfiniteSampler[Task] | Stream = InfiniteSampler(tasks, seed=context.key, taken=taken)
+        if isinstance(stage.data, StreamRecipe):
+            order = Stream(stage.data, taken, drawn)
         self.worker = RolloutWorker(
             stage=self.now,
             context=context,
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
+            order=order,
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
@@ -278,6 +285,7 @@ class GRPOTrainer(Trainer):
         state = {
             "policy": self.policy.state_dict(),
             "asked": self.worker.asked,
+            **({"drawn": self.worker.drawn} if self.worker.drawn else {}),
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,
