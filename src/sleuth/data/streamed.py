@@ -35,6 +35,11 @@ class StreamRecipe(FunctionFields, DataFields):
     """The function, `MODULE:NAME`: it returns or yields rows, dicts or `Task`s, in the order in which they are played,
     for ever or as many as the steps need. It gets `start`, the number of rows to leave out, if it takes it."""
 
+    one_process: ClassVar[str] = "its rows are drawn by one process"
+
+    def stream(self, taken: int, sha256: str) -> Stream:
+        return Stream(self, taken, sha256)
+
     def tasks(self, tokenizer: Any) -> list[Task]:
         """The first few. Raises SleuthError for a source that has none, or others when it is asked again."""
         stream = Stream(self)

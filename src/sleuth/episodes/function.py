@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from sleuth.data.streamed import StreamRecipe
 from sleuth.dialect import dialect_of
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
 from sleuth.episodes.protocol import OwnCode, RewardSpec
@@ -169,13 +168,13 @@ def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
     """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `data`, `schedules` and tables
     (`families`), as far as they are not ours. The functions of its rewards are in its reward specification."""
-    loss, data = stage.loss, stage.data
+    loss, data = stage.loss, cast("Any", stage.data)
     schedules = [value for value in scheduled(stage).values() if isinstance(value, str)]
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
         "advantage": own_code_of([loss.own_advantage], {}, loss.files) if loss.own_advantage is not None else None,
-        "data": own_code_of([data.function], data.parameters, data.files) if isinstance(data, StreamRecipe) else None,
+        "data": own_code_of([data.function], data.parameters, data.files) if hasattr(data, "function") else None,
         "schedules": own_code_of(schedules, {}, ()) if schedules else None,
         "families": families_code_in(stage),
     }

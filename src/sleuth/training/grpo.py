@@ -24,7 +24,6 @@ from sleuth.answers.factory import (
     scorer_warnings,
 )
 from sleuth.data.questions import questions_hash
-from sleuth.data.streamed import Stream, StreamRecipe
 from sleuth.episodes.function import accepted_hash, all_sources, code_differences, own_code_in
 from sleuth.episodes.protocol import HISTORY, OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.protocol_differences import differences, reward_differences
@@ -136,10 +135,11 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and (why := stage.env.one_process):
-        raise SleuthError(f'env.kind = "{stage.env.kind}": {why}, and not by {ranks.world} ranks; train in one process')
-    if not ranks.alone and isinstance(stage.data, StreamRecipe):
-        raise SleuthError(f'data.kind = "python" is drawn by one process, and not by {ranks.world} ranks')
+    for name, table in (("env", stage.env), ("data", stage.data)):
+        if not ranks.alone and (why := table.one_process):
+            raise SleuthError(
+                f'{name}.kind = "{table.kind}": {why}, and not by {ranks.world} ranks; train in one process'
+            )
 
 
 class GRPOTrainer(Trainer):
@@ -158,9 +158,7 @@ class GRPOTrainer(Trainer):
         ranks.broadcast(lambda: judge_pool.start(stage.reward))  # before engines take the rest of shared cards
         self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
         taken, drawn = (saved.state["asked"], saved.state.get("drawn", "")) if saved else (0, "")
-        order: InfiniteSampler[Task] | Stream = InfiniteSampler(tasks, seed=context.key, taken=taken)
-        if isinstance(stage.data, StreamRecipe):
-            order = Stream(stage.data, taken, drawn)
+        order = stage.data.stream(taken, drawn) or InfiniteSampler(tasks, seed=context.key, taken=taken)
         self.worker = RolloutWorker(
             stage=self.now,
             context=context,
