@@ -216,6 +216,7 @@ CORE = Family(
         "world_text": "sleuth.recipe.data:WorldTextRecipe",
         "text": "sleuth.recipe.data:TextRecipe",
         "rows": "sleuth.recipe.data:AnsweredRowsRecipe",
+        "python": "sleuth.data.streamed:StreamRecipe",
     },
     figures=("sleuth.evaluation.figures:FIGURES",),
     verbs={

@@ -10,18 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from refusals import refused
-from run_files import evaluation, figures, groups, weights
+from run_files import evaluation, figures, groups, manifest, weights
 from verb import sleuth, write_rows
 
 from sleuth.answers.answer import TotalReward
 from sleuth.answers.factory import reward_of
+from sleuth.data.streamed import Stream, StreamRecipe
 from sleuth.judges.factory import JudgePool
-from sleuth.recipe import load_recipe
+from sleuth.learn.batch import Row, collate
+from sleuth.own.functions import UserCodeError
+from sleuth.recipe import GrpoRecipe, dump_toml, load_recipe
+from sleuth.recipe.schedule import interpolated
 from sleuth.render import load_tokenizer
 from sleuth.runs.rollouts import read_advantages
 from sleuth.training.grpo import step_advantages
-from sleuth.training.learning import batch_of_step
+from sleuth.training.learning import batch_of_step, policy_loss_of
 from sleuth.types import Credit, Episode, Group, Score, Segment, SleuthError, Task, Trajectory
 
 Run = Callable[..., Path]
@@ -177,7 +182,7 @@ def test_advantages_are_what_the_function_says_of_a_group_or_of_the_batch(run, r
     chosen = f"grpo.loss.advantage=ideas:{name}"
     whole = run(recipe, tmp_path / "run", chosen)
     for step in range(1, 5):
-        values = [[score.value for score in group.scores] for group in groups(tmp_path / "run", step)]
+        values = [[score.value or 0.0 for score in group.scores] for group in groups(tmp_path / "run", step)]
         every = [value for of_group in values for value in of_group]
         expected = [
             (value - max(of_group)) / 2 if name == "halved" else value - sum(every) / 8
@@ -234,7 +239,7 @@ def test_with_advantage_none_credits_of_ones_own_train_alone(recipe):
     none = "grpo.loss.advantage=none"
     with pytest.raises(SleuthError, match=r'"none" leaves nothing to learn from: add .* credits'):
         load_recipe(recipe, [refused_, none])
-    stage = load_recipe(recipe, [credited, none]).stage[0]
+    [stage] = load_recipe(recipe, [credited, none]).stages_of(GrpoRecipe).values()
     segments = (
         Segment(author="env", tokens=(5,), text="?"),
         Segment(author="policy", tokens=(6, 7, 8), text="!", logprobs=(-1.0,) * 3, policy_version=0),
@@ -267,3 +272,224 @@ def test_credits_of_a_metric_reach_no_token():
     assert (score.value, score.credits) == (1.0, ())
     [score] = asyncio.run(TotalReward([One(), Credited()], [1.0, 0.5])(group))
     assert score.value is None
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+SCHEDULES = """
+def falling(step, metrics):
+    before = metrics.get("beta", 0.3)
+    assert metrics == {} or metrics["reward_mean"] is not None
+    return before / 2 + metrics.get("response_tokens_mean", 0.0) / 1000
+
+def same(step, metrics):
+    return 1e-3
+"""
+TABLE = "grpo.loss.beta={ 0 = 0.3, 2 = 0.1, 3 = 0.1 }"
+
+
+def test_a_table_is_linear_between_its_steps_and_constant_outside():
+    table = {"2": 0.1, "4": 0.3, "10": 0.0}
+    found = [interpolated(table, made) for made in (0, 2, 3, 4, 7, 10, 99)]
+    assert found == pytest.approx([0.1, 0.1, 0.2, 0.3, 0.15, 0.0, 0.0])
+
+
+@pytest.mark.slow
+def test_numbers_of_a_table_are_in_force_recorded_and_resumed(run, recipe, tmp_path):
+    table = (TABLE, "grpo.learning_rate={ 0 = 1e-3, 4 = 2e-3 }", "grpo.sampling.temperature={ 0 = 1.0, 2 = 0.5 }")
+    whole = run(recipe, tmp_path / "whole", *table)
+    found = figures(tmp_path / "whole")
+    assert [row["beta"] for row in found] == pytest.approx([0.3, 0.2, 0.1, 0.1])
+    assert [row["learning_rate"] for row in found] == pytest.approx([1e-3, 1.25e-3, 1.5e-3, 1.75e-3])
+    assert [row["temperature"] for row in found] == pytest.approx([1.0, 0.75, 0.5, 0.5])
+    assert max(row["sampler_learner_kl"] for row in found) < 1e-8  # both sides took the temperature of the step
+    assert found[-1]["kl"] > 0
+    run(recipe, tmp_path / "parts", *table, SHORT)
+    assert weights(run(recipe, tmp_path / "parts", *table)) == weights(whole)
+    assert figures(tmp_path / "parts") == found
+    assert sleuth("report", tmp_path / "whole").exit_code == 0
+    replayed = sleuth("replay", tmp_path / "whole", "4", "--allow-code", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    told = json.loads(replayed.stdout)
+    assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_function_sees_the_figures_of_the_step_before_also_after_a_resume(run, recipe, tmp_path):
+    own(recipe, SCHEDULES)
+    chosen = ("grpo.loss.beta=ideas:falling", "grpo.learning_rate=ideas:same")
+    whole = run(recipe, tmp_path / "whole", *chosen)
+    found = figures(tmp_path / "whole")
+    expected = 0.15
+    for row in found:
+        assert row["beta"] == pytest.approx(expected)
+        expected = row["beta"] / 2 + row["response_tokens_mean"] / 1000
+    run(recipe, tmp_path / "parts", *chosen, SHORT)
+    assert weights(run(recipe, tmp_path / "parts", *chosen)) == weights(whole)
+    assert figures(tmp_path / "parts") == found
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("grpo.loss.beta={ 0 = -0.1 }", "stage.0.loss.beta = -0.1: should be greater than or equal to 0"),
+        (
+            "grpo.loss.beta={ first = 0.1 }",
+            "stage.0.loss.beta = {first = 0.1}: should be a number, a table of steps, or",
+        ),
+        ("grpo.learning_rate=fast", 'stage.0.learning_rate = "fast": should be a valid number'),
+        ("grpo.loss.beta=ideas:absent", "ideas.py has no absent"),
+        ("grpo.loss.beta=ideas:even", ":{even}: even: takes 1 arguments; expected def even(step, metrics)"),
+        ("grpo.loss.beta=ideas:bad", ":{line}: bad: KeyError: 'kl'"),
+        ("grpo.loss.beta=ideas:nan", "nan: returned nan as loss.beta; expected a number of 0 or more"),
+        ("grpo.sampling.temperature=ideas:none", "none: returned 0 as sampling.temperature; expected a number above 0"),
+        ("grpo.learning_rate=ideas:drawn", "drawn: returned another number when asked again"),
+    ],
+)
+def test_a_wrong_schedule_is_one_line_before_the_run(recipe, override, said):
+    code = (recipe.parent / "ideas.py").read_text()
+    lines = {"even": code.partition("def even")[0].count("\n") + 1, "line": code.count("\n") + 2}
+    own(
+        recipe,
+        "def bad(step, metrics):\n    return metrics['kl']\nimport random\n"
+        "def nan(step, metrics): return float('nan')\ndef none(step, metrics): return 0\n"
+        "def drawn(step, metrics): return random.random()\n",
+    )
+    for name, line in lines.items():
+        said = said.replace(f"{{{name}}}", str(line))
+    assert said in refused(recipe, override)
+
+
+def test_recipes_without_a_schedule_resolve_to_plain_numbers(recipe):
+    [stage] = load_recipe(recipe).stages_of(GrpoRecipe).values()
+    assert (stage.learning_rate, stage.loss.beta, stage.sampling.temperature) == (1e-3, 0.0, 1.0)
+    table = load_recipe(recipe, [TABLE])
+    [stage] = table.stages_of(GrpoRecipe).values()
+    assert stage.loss.beta == {"0": 0.3, "2": 0.1, "3": 0.1}
+    (recipe.parent / "again.toml").write_text(dump_toml(table))
+    assert load_recipe(recipe.parent / "again.toml").stage == table.stage
+
+
+# -- a loss with more --------------------------------------------------------------------------------------------------
+
+LOSS = """
+def own_kl(logprobs, old_logprobs, advantages, weights, *, step, beta, reference):
+    kl = (logprobs - reference) * (2 if step else 1)
+    return (weights * (beta * kl - (logprobs - old_logprobs).exp() * advantages)).sum()
+
+def steps(logprobs, old_logprobs, advantages, weights, *, step):
+    return -(weights * (logprobs - old_logprobs).exp() * advantages).sum() * (1 + step)
+"""
+
+
+def test_a_loss_of_ones_own_gets_step_and_reference_and_its_own_kl_term_is_the_only_one(recipe):
+    own(recipe, LOSS)
+    where = "grpo.loss.function=ideas:own_kl"
+    assert "own_kl: takes the reference, and with loss.beta = 0 there is none; set loss.beta" in refused(recipe, where)
+    [stage] = load_recipe(recipe, [where, "grpo.loss.beta=0.5"]).stages_of(GrpoRecipe).values()
+    rows = [Row(tokens=(1, 2, 3), trained=(False, True, True), advantage=1.0, sampler_logprobs=(0.0, -1.0, -1.0))]
+    batch, logprobs = collate(rows), torch.tensor([[0.0, -1.0, -1.0]], requires_grad=True)
+    reference = torch.tensor([[0.0, -1.5, -1.5]])
+    for step, expected in ((0, 0.5 * 0.5 - 1), (3, 0.5 * 1.0 - 1)):
+        loss, found = policy_loss_of(stage, step)(batch, logprobs, reference)
+        assert float(loss.detach()) == pytest.approx(expected)
+        assert found["kl"][0, 1] > 0  # measured all the same
+
+
+@pytest.mark.slow
+def test_a_loss_that_takes_the_step_trains_and_replays(run, recipe, tmp_path):
+    own(recipe, LOSS)
+    run(recipe, tmp_path / "run", "grpo.loss.function=ideas:steps")
+    replayed = sleuth("replay", tmp_path / "run", "3", "--allow-code", "--json")
+    assert replayed.exit_code == 0, replayed.stderr
+    told = json.loads(replayed.stdout)
+    assert told["loss"] == pytest.approx(told["recorded_loss"], rel=1e-5)
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+SOURCES = """
+from itertools import count
+
+def endless(*, words=1):
+    for at in count():
+        yield {"question": f"Question {at}?", "level": 1 + at // 4, "words": [f"word {at}"] * words}
+
+def from_start(start):
+    for at in count(start):
+        yield Task(id=f"t{at}", question=f"Question {at}?", info={"level": 1, "words": [f"word {at}"]})
+"""
+
+
+def streamed(name: str, more: str = "") -> str:
+    return f"grpo.data={{ kind = 'python', function = 'ideas:{name}'{more} }}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["endless", "from_start"])
+def test_questions_of_a_stream_are_played_in_order_and_go_on_after_a_resume(run, recipe, tmp_path, name):
+    own(recipe, SOURCES)
+    whole = run(recipe, tmp_path / "whole", streamed(name))
+    played = groups(tmp_path / "whole")
+    assert [group.task.question for group in played] == [f"Question {at}?" for at in range(8)]
+    assert [group.task.id for group in played][:2] == (["row_1", "row_2"] if name == "endless" else ["t0", "t1"])
+    if name == "endless":
+        assert [group.task.info["level"] for group in played] == [1] * 4 + [2] * 4
+    run(recipe, tmp_path / "parts", streamed(name), SHORT)
+    assert weights(run(recipe, tmp_path / "parts", streamed(name))) == weights(whole)
+    assert groups(tmp_path / "parts") == played
+    assert "ideas.py" in manifest(tmp_path / "parts")["sources"]["grpo"]
+    planned = sleuth("plan", recipe, "--set", streamed(name), "--json")
+    assert planned.exit_code == 0, planned.stderr
+
+
+def test_a_source_that_yields_other_rows_after_a_resume_is_refused(recipe, tmp_path):
+    (tmp_path / "start.txt").write_text("0")
+    own(
+        recipe,
+        "from pathlib import Path\ndef shifted():\n"
+        f"    for at in range(int(Path('{tmp_path}/start.txt').read_text()), 99):\n"
+        "        yield {'question': str(at)}\n",
+    )
+    [stage] = load_recipe(recipe, [streamed("shifted")]).stages_of(GrpoRecipe).values()
+    assert isinstance(stage.data, StreamRecipe)
+    stream = Stream(stage.data)
+    assert [task.question for task in (*stream.peek(3), *stream.take(2), *stream.take(2))] == list("0120123")
+    again = Stream(stage.data, 4, stream.sha256)
+    assert (again.taken, again.sha256, again.take(1)[0].question) == (4, stream.sha256, "4")
+    (tmp_path / "start.txt").write_text("1")
+    with pytest.raises(UserCodeError, match=r"shifted: yields other rows than the 4 that the run took: put it back"):
+        Stream(stage.data, 4, stream.sha256)
+
+
+def test_a_source_that_ends_early_says_after_how_many_rows(recipe):
+    own(recipe, "def few():\n    return [{'question': str(at)} for at in range(5)]\n")
+    [stage] = load_recipe(recipe, [streamed("few")]).stages_of(GrpoRecipe).values()
+    assert isinstance(stage.data, StreamRecipe)
+    stream = Stream(stage.data)
+    stream.take(3)
+    with pytest.raises(UserCodeError, match=r"ideas\.py:\d+: few: ended after 5 rows, and 4 more are needed"):
+        stream.take(4)
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "said"),
+    [
+        ("    return 7", "", "bad: TypeError: 'int' object is not iterable"),
+        ("    yield {'level': 1}", "", "bad: row 1: no `question`; the row has id, level"),
+        ("    yield 'a question'", "", "bad: yielded 'a question' as row 1; expected a dict or a sleuth.types.Task"),
+        ("    return []", "", "bad: yields no rows"),
+        ("    yield {'question': str(1 / 0)}", "", ":{line}: bad: ZeroDivisionError: division by zero"),
+        ("    import random\n    yield {'question': str(random.random())}", "", "bad: yields other rows when it is"),
+        (
+            "    import time\n    time.sleep(9)\n    yield {}",
+            ", seconds = 0.2",
+            "bad: did not return within 0.2 seconds",
+        ),
+        ("    yield {}", ", parameters = { width = 2 }", "bad: has no parameter width"),
+    ],
+)
+def test_a_wrong_source_is_one_line_before_the_run(recipe, code, more, said):
+    line = (recipe.parent / "ideas.py").read_text().count("\n") + 2
+    own(recipe, f"def bad():\n{code}\n")
+    assert said.replace("{line}", str(line)) in refused(recipe, streamed("bad", more))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from sleuth.dialect import dialect_of
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
@@ -20,6 +20,7 @@ from sleuth.own.functions import UserCodeError, load_function, merged_sources, r
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
+from sleuth.recipe.schedule import scheduled
 from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
@@ -173,13 +174,16 @@ def families_code_in(stage: GrpoRecipe) -> OwnCode | None:
 
 
 def own_code_in(stage: GrpoRecipe) -> dict[str, OwnCode]:
-    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `hooks` and tables (`families`), as far
-    as they are not ours. The functions of its rewards are in its reward specification."""
-    loss = stage.loss
+    """The records of a stage's environment (`env`), loss (`loss`), `advantage`, `data`, `schedules`, `hooks` and tables
+    (`families`), as far as they are not ours. The functions of its rewards are in its reward specification."""
+    loss, data = stage.loss, cast("Any", stage.data)
+    schedules = [value for value in scheduled(stage).values() if isinstance(value, str)]
     found = {
         "env": env_code_in(stage.env),
         "loss": own_code_of([loss.function], loss.parameters, loss.files) if loss.function is not None else None,
         "advantage": own_code_of([loss.own_advantage], {}, loss.files) if loss.own_advantage is not None else None,
+        "data": own_code_of([data.function], data.parameters, data.files) if hasattr(data, "function") else None,
+        "schedules": own_code_of(schedules, {}, ()) if schedules else None,
         "families": families_code_in(stage),
         "hooks": own_code_of(stage.hooks, {}, ()) if stage.hooks else None,
     }

@@ -334,7 +334,7 @@ class PolicyLoss(Objective):
     ratio already contains the difference. `ratio` is each token's own, or one for a whole row (GSPO, arXiv:2507.18071).
     `policy_loss` is PPO's clip (arXiv:1707.06347) or CISPO's capped weight (arXiv:2506.13585).
     `temperature` is the sampling temperature. A `function` replaces the one that `policy_loss` names; it is called as
-    those of `sleuth.learn.losses` are, and always sees whole rows.
+    those of `sleuth.learn.losses` are, and always sees whole rows. `step` is the number of steps made.
     """
 
     policy_loss: Literal["clip", "cispo"] = "clip"
@@ -346,6 +346,7 @@ class PolicyLoss(Objective):
     old_logprobs: Literal["learner", "sampler"] = "learner"
     tis_cap: float | None = None
     function: Callable[..., Tensor] | None = None
+    step: int = 0
 
     reads_reference: ClassVar[bool] = True
 
@@ -373,13 +374,16 @@ class PolicyLoss(Objective):
         policy_loss, bounded = POLICY_LOSSES[self.policy_loss]
         policy_loss = self.function or policy_loss
         bounds = {"low": self.clip_low, "high": self.clip_high}
-        scalar = policy_loss(logprobs, old_logprobs, rows.advantages, weights, **bounds)
+        own = self.function if isinstance(self.function, FunctionLoss) else None
+        more = {} if own is None else {"beta": self.beta, "step": self.step, "reference": reference}
+        scalar = policy_loss(logprobs, old_logprobs, rows.advantages, weights, **bounds, **more)
         statistics = {"clip_fraction": bounded(learner, old_logprobs, rows.advantages, **bounds).float()}
         if sampler is not None:
             statistics["sampler_learner_kl"] = sampler_learner_kl(learner, sampler)
         if reference is not None:
             penalty = kl_penalty(logprobs, reference, self.kl)  # (R, T)
-            scalar = scalar + self.beta * (penalty * rows.weights).sum()
+            if own is None or "reference" not in own.optional:  # else it has a KL term of its own
+                scalar = scalar + self.beta * (penalty * rows.weights).sum()
             statistics["kl"] = penalty.detach()
         if rows.teacher_logprobs is not None and rows.guidance is not None:
             if rows.teacher_top is None:
@@ -399,14 +403,15 @@ class SupervisedLoss(Objective):
 
 
 EXAMPLE = "def {name}(logprobs, old_logprobs, advantages, weights)"
-BOUNDS = ("low", "high")
-"""Parameters that get the bounds of the recipe, if the function has them."""
+OPTIONAL = ("low", "high", "beta", "step", "reference")
+"""Parameters that a user's function gets if it has them: the bounds and the KL weight of the recipe, the number of
+steps made, and the log-probabilities (R, T) of the reference model."""
 TRIAL_ROWS, TRIAL_TOKENS = 3, 5
 
 
 class FunctionLoss:
     """Calls a user's function as the losses of `sleuth.learn.losses` are called: `logprobs`, `old_logprobs`,
-    `advantages` and `weights`, all (R, T), and `low` and `high` if it takes them.
+    `advantages` and `weights`, all (R, T), and those of the `OPTIONAL` ones that it takes.
 
     The constructor raises UserCodeError for a function that cannot be called like this with the `parameters`; a call
     does if the function raises, or returns no scalar with a gradient.
@@ -415,9 +420,9 @@ class FunctionLoss:
     def __init__(self, function: UserFunction, parameters: Mapping[str, Any]) -> None:
         self.function = function
         self.parameters = dict(parameters)
-        self.bounds = [name for name in BOUNDS if name in parameters_of(function) and name not in parameters]
+        self.optional = [name for name in OPTIONAL if name in parameters_of(function) and name not in parameters]
         example = EXAMPLE.format(name=function.short_name)
-        require_arguments(function, 4, {**self.parameters, **dict.fromkeys(self.bounds)}, example)
+        require_arguments(function, 4, {**self.parameters, **dict.fromkeys(self.optional)}, example)
 
     def __call__(
         self,
@@ -425,14 +430,12 @@ class FunctionLoss:
         old_logprobs: Tensor,
         advantages: Tensor,
         weights: Tensor,
-        *,
-        low: float,
-        high: float,
+        **optional: Any,
     ) -> Tensor:
-        bounds = {name: value for name, value in (("low", low), ("high", high)) if name in self.bounds}
+        more = {name: optional[name] for name in self.optional}
         try:
             with prints_to_stderr():
-                loss = self.function.call(logprobs, old_logprobs, advantages, weights, **bounds, **self.parameters)
+                loss = self.function.call(logprobs, old_logprobs, advantages, weights, **more, **self.parameters)
         except Exception as error:
             if isinstance(error, torch.OutOfMemoryError | MemoryError):  # the step is repeated with fewer tokens
                 raise
@@ -444,9 +447,12 @@ class FunctionLoss:
         return loss.reshape(())
 
 
-def require_loss(loss: FunctionLoss, *, low: float, high: float) -> None:
+def require_loss(loss: FunctionLoss, *, low: float, high: float, beta: Any = 0.0) -> None:
     """Calls a user's loss on invented rows. Raises UserCodeError if it fails, is not finite, is not a sum over rows, so
-    that it would depend on micro-batches, or gives a gradient to tokens without weight."""
+    that it would depend on micro-batches, gives a gradient to tokens without weight, or takes the reference where
+    `beta` keeps none."""
+    if "reference" in loss.optional and not beta:
+        raise loss.function.error("takes the reference, and with loss.beta = 0 there is none; set loss.beta")
     asyncio.run(Caller(loss.function, seconds=TRIAL_SECONDS).run(lambda: _try(loss, low=low, high=high)))
 
 
@@ -461,7 +467,7 @@ def _try(loss: FunctionLoss, *, low: float, high: float) -> None:
 
     def of_rows(rows: slice) -> Tensor:
         parts = (logprobs[rows], old_logprobs[rows], advantages[rows], weights[rows])
-        return loss(*parts, low=low, high=high)
+        return loss(*parts, low=low, high=high, beta=0.1, step=0, reference=old_logprobs[rows])
 
     whole = of_rows(slice(None))
     whole.backward()

@@ -52,11 +52,16 @@ class DataFields(KindTable):
     """The module that makes its rows for a stage, `training_rows`, and checks the stage for them, `require_texts`."""
     trainer: ClassVar[str] = "sleuth.training.sft"
     """The module whose `run(stage, context)` trains its rows."""
+    one_process: ClassVar[str] = ""
+    """Why several ranks cannot play it; empty: they can."""
 
     def tasks(self, tokenizer: Any) -> list[Task]:
         """What a stage plays or thinks about. Without a tokenizer texts are not cut: only the first document is read,
         and no task is returned."""
         raise NotImplementedError
+
+    def stream(self, taken: int, sha256: str) -> Any:
+        """What it yields after the first `taken`, which have this hash; None where `tasks` are all of it."""
 
     def row_lengths(self, recipe: Any, index: int) -> Lengths:
         """Of its rows, in a supervised stage of the recipe."""

@@ -28,12 +28,18 @@ def dotted(key: Sequence[str | int]) -> str:
 
 
 def leaves(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields (key, value) for each value of nested tables. An array is one value, and so is an empty table."""
+    """Yields (key, value) for each value of nested tables. An array is one value, and so are an empty table and one by
+    steps."""
     for name, value in table.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and not by_steps(value):
             yield from leaves(value, (*above, name))
         else:
             yield (*above, name), value
+
+
+def by_steps(value: Any) -> bool:
+    """Whether this is a table of numbers by steps, such as `{ 0 = 0.1, 100 = 0.02 }`, which replaces another whole."""
+    return isinstance(value, dict) and bool(value) and all(name.isdecimal() for name in value)
 
 
 class Draft:

@@ -25,6 +25,7 @@ from sleuth.recipe.rewards import (
     scored_late,
     unfit_rewards,
 )
+from sleuth.recipe.schedule import Scheduled, scheduled
 from sleuth.recipe.stage import SampledRecipe
 from sleuth.recipe.strict import FilePath, FunctionName, KindTable, Name, OneOf, Row, StrictModel, combination
 from sleuth.recipe.training import TrainingRecipe
@@ -141,6 +142,8 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
     kind: Literal["grpo"]
     name: Name = "grpo"
     """What the stage is called in the run folder."""
+    learning_rate: Annotated[PositiveFloat, Scheduled()]
+    """Peak learning rate: a number, or a schedule as of `loss.beta`, which warm-up and `schedule` multiply."""
     prompts_per_step: PositiveInt
     """Questions (groups) in one optimiser step."""
     samples_per_prompt: Annotated[int, Field(ge=2)]
@@ -190,7 +193,7 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
 
     @combination
     def _env_fits(self) -> Iterator[str]:
-        env, asks = self.env, isinstance(self.data, QuestionsRecipe)
+        env, asks = self.env, isinstance(self.data, QuestionsRecipe | FunctionFields)
         if getattr(env, "retriever", None) == "gold":
             yield 'env.retriever = "gold" is for evaluations: with it no query matters; set "index"'
         if getattr(env, "closed_book", False):
@@ -248,6 +251,14 @@ class GrpoRecipe(SampledRecipe, TrainingRecipe):
                 f'{key} = {getattr(self, key)} needs loss.old_logprobs = "sampler": with "learner" every update would '
                 "start from a ratio of 1 to itself, and no bound would act"
             )
+
+    @combination
+    def _schedules_fit(self) -> Iterator[str]:
+        keys = scheduled(self)
+        if "sampling.temperature" in keys and self.engine is not None:
+            yield "sampling.temperature has a schedule, which needs the in-process engine; set one number"
+        if "learning_rate" in keys and self.embedding_learning_rate is not None:
+            yield "embedding_learning_rate is relative to one learning_rate, which has a schedule; remove one of them"
 
     @combination
     def _something_is_learned(self) -> Iterator[str]:

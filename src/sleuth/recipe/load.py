@@ -29,7 +29,7 @@ from pydantic import Field, ValidationError
 
 from sleuth.own.families import use
 from sleuth.own.functions import resolved
-from sleuth.recipe.draft import Draft, dotted, emit_value, read_toml
+from sleuth.recipe.draft import Draft, by_steps, dotted, emit_value, read_toml
 from sleuth.recipe.judges import JudgeFields, JudgeTable, TeacherRecipe
 from sleuth.recipe.problems import Look, read_table
 from sleuth.recipe.recipe import Recipe, ResolvedFrom
@@ -47,7 +47,7 @@ from sleuth.recipe.strict import Row, StrictModel
 from sleuth.types import SleuthError
 
 Part = TypeVar("Part", bound=StrictModel)
-FUNCTION_KEYS = ("function", "tools", "families", "advantage", "hooks")
+FUNCTION_KEYS = ("function", "tools", "families", "advantage", "hooks", "learning_rate", "beta", "temperature")
 """Keys whose values name functions of the user."""
 
 
@@ -198,7 +198,7 @@ def _lay(draft: Draft, key: str, value: Any, writer: str, changes: list[str]) ->
     except SleuthError as error:  # reported with whatever else is wrong
         draft.problems.append(str(error))
         return
-    if isinstance(value, dict) and "kind" not in value:
+    if isinstance(value, dict) and "kind" not in value and not by_steps(value):
         for name, inner in value.items():
             _lay(draft, f"{key}.{name}", inner, writer, changes)
         if value:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from pydantic_core import PydanticKnownError
 
 from sleuth.own.functions import resolved
+from sleuth.recipe.schedule import Scheduled
 from sleuth.recipe.strict import FilePath, FunctionName, Row, StrictModel, combination
 
 _FULL_SUPPORT = (
@@ -24,8 +25,9 @@ class SamplingRecipe(StrictModel):
 
     refused = dict.fromkeys(("top_p", "top_k", "min_p"), _FULL_SUPPORT)
 
-    temperature: PositiveFloat = 1.0
-    """Divides the logits; log-probabilities are taken at the same temperature."""
+    temperature: Annotated[PositiveFloat, Scheduled()] = 1.0
+    """Divides the logits; log-probabilities are taken at the same temperature. In a `grpo` stage with the in-process
+    engine it may have a schedule."""
 
 
 NAMED_LOSSES: dict[str, dict[str, Any]] = {
@@ -73,8 +75,8 @@ class LossRecipe(StrictModel):
     importance weight and keeps the gradient (arXiv:2506.13585)."""
     function: FunctionName | None = None
     """A loss of your own in place of `policy_loss`, `MODULE:NAME`: `def mine(logprobs, old_logprobs, advantages,
-    weights)` on tensors (R, T) returns a sum over tokens, each times its weight (docs/how-to/own_code.md). `low` and
-    `high` are passed if it takes them."""
+    weights)` on tensors (R, T) returns a sum over tokens, each times its weight (docs/how-to/own_code.md). `low`,
+    `high`, `step`, `beta` and `reference` are passed if it takes them."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the function, by name: `[stage.loss.parameters]`."""
     files: Row[FilePath] = ()
@@ -90,8 +92,9 @@ class LossRecipe(StrictModel):
     """Upper bound of the ratio: 1 + clip_high (clip-higher: arXiv:2503.14476)."""
     kl: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of the KL divergence from the weights at the start of the stage."""
-    beta: NonNegativeFloat = 0.0
-    """Weight of the KL term; 0: no KL term and no reference model."""
+    beta: Annotated[NonNegativeFloat, Scheduled()] = 0.0
+    """Weight of the KL term; 0: no KL term and no reference model. A schedule is a table of numbers by the steps that
+    were made, `{ 0 = 0.1, 100 = 0.02 }`, linear in between, or the `MODULE:NAME` of a function (step, metrics)."""
     normalise: Literal["token", "sequence", "constant"] = "token"
     """How token losses are averaged. "token": mean over all tokens of the step (arXiv:2503.14476); "sequence": mean of
     the means of the sequences (arXiv:2402.03300); "constant": sum of each sequence over `constant`

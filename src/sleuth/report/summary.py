@@ -71,6 +71,7 @@ def _title(stage: Mapping[str, Any]) -> str:
 
 def _facts(stage: Mapping[str, Any]) -> list[str]:
     found = [(form, _lookup(stage, key)) for key, form in STAGE_FACTS]
+    found = [(form if isinstance(value, int | float) else form.replace(":g", ""), value) for form, value in found]
     rewards = [_reward(reward) for reward in stage.get("reward", ())]
     return [form.format(value) for form, value in found if value is not None] + rewards
 

@@ -108,6 +108,8 @@ STEPS: dict[str, tuple[StepFigure, ...]] = {
         StepFigure("old_logprobs", 'Where the ratio starts: "sampler" or "learner".'),
         StepFigure("gradient_norm", "Global norm of the gradient before clipping."),
         StepFigure("learning_rate", "Learning rate of this step."),
+        StepFigure("beta", "Weight of the KL term in this step, where it has a schedule."),
+        StepFigure("temperature", "Sampling temperature of this step, where it has a schedule."),
         StepFigure(
             "changed_weights_fraction",
             "Share of the stored weights that the step changed; of several updates, the most.",
@@ -198,6 +200,11 @@ def meaning_of(figure: str) -> str | None:
     return next((row.meaning for row in rows if fnmatchcase(figure, row.name)), None)
 
 
+def as_written(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures as a row of the file has them, without its stage and step."""
+    return {name: _finite(value) for name, value in figures.items() if name not in ("stage", "step")}
+
+
 class MetricsFile:
     """The figures of a run's steps, in order. Steps of a stage are counted from 1.
 
@@ -210,8 +217,7 @@ class MetricsFile:
 
     def append(self, stage: str, step: int, figures: Mapping[str, Any]) -> None:
         """Writes one step's row completely or not at all. A figure that is not finite is written as null."""
-        row = {"stage": stage, "step": step} | {name: _finite(value) for name, value in figures.items()}
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        line = json.dumps({"stage": stage, "step": step} | as_written(figures), allow_nan=False).encode() + b"\n"
         with open(self.path, "ab") as file:
             end = file.tell()
             try:

@@ -20,6 +20,7 @@ from sleuth.evaluation.eval_session import EvalSession
 from sleuth.learn.batch import Row, collate
 from sleuth.recipe import GrpoRecipe, QuestionsRecipe
 from sleuth.recipe.envs import EnvFields
+from sleuth.recipe.schedule import Schedules, with_numbers
 from sleuth.render import Renderer
 from sleuth.search.tables import HintRecipe, SearchEnvRecipe, WarmStartRecipe
 from sleuth.training.engines import evaluation_pool
@@ -148,7 +149,7 @@ class Lesson:
             context=stage.context,
             slots=stage.slots,
             cache_memory=stage.cache_memory,
-            temperature=stage.sampling.temperature,
+            temperature=with_numbers(stage, Schedules(stage).numbers(0, {})).sampling.temperature,
             samples=samples,
             seed=seed,
             draw=(*of_stage, arm),

@@ -149,6 +149,8 @@ class OnlineDpoRecipe(ContinuedFields, SampledRecipe, TrainingRecipe):
     @combination
     def _functions_have_their_own_figures(self) -> Iterator[str]:
         yield from clashing_figures(self.reward)
+        if not isinstance(self.sampling.temperature, int | float):
+            yield "sampling.temperature may have a schedule in a grpo stage alone; set one number"
 
     @combination
     def _pool_has_candidates(self) -> Iterator[str]:

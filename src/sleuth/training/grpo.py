@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -40,10 +41,12 @@ from sleuth.learn.losses import (
     require_loss,
 )
 from sleuth.learn.models import require_teacher
+from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import no_update
 from sleuth.own.functions import load_function, merged_sources
 from sleuth.ranks import Ranks
 from sleuth.recipe.grpo import GrpoRecipe
+from sleuth.recipe.schedule import Schedules, with_numbers
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.render import Renderer
 from sleuth.runs.eval_file import CARDS_FILE
@@ -101,7 +104,9 @@ def require_inputs(stage: GrpoRecipe, inputs: StageInputs) -> list[Task]:
     if stage.teacher is not None:
         require_teacher(stage.teacher.model, inputs.stage_tokenizer, stage.context, stage.teacher.top_k)
     if stage.loss.function is not None:
-        require_loss(function_loss_of(stage.loss), low=stage.loss.clip_low, high=stage.loss.clip_high)
+        loss = stage.loss
+        require_loss(function_loss_of(loss), low=loss.clip_low, high=loss.clip_high, beta=loss.beta)
+    Schedules(stage).require()
     if (advantages := own_advantages(stage.loss)) is not None:
         require_advantages(advantages, stage.samples_per_prompt)
     for name in stage.hooks:
@@ -133,8 +138,11 @@ def notes(stage: GrpoRecipe, inputs: StageInputs, tasks: list[Task]) -> list[str
 
 def require_ranks(stage: GrpoRecipe, ranks: Ranks) -> None:
     """Raises SleuthError for what only one process can do."""
-    if not ranks.alone and (why := stage.env.one_process):
-        raise SleuthError(f'env.kind = "{stage.env.kind}": {why}, and not by {ranks.world} ranks; train in one process')
+    for name, table in (("env", stage.env), ("data", stage.data)):
+        if not ranks.alone and (why := table.one_process):
+            raise SleuthError(
+                f'{name}.kind = "{table.kind}": {why}, and not by {ranks.world} ranks; train in one process'
+            )
 
 
 class GRPOTrainer(Trainer):
@@ -143,6 +151,8 @@ class GRPOTrainer(Trainer):
 
     def __init__(self, stage: GrpoRecipe, context: StageContext, saved: Saved | None, judge_pool: JudgePool) -> None:
         self.stage, self.context = stage, context
+        self.schedules = Schedules(stage)
+        self.now = with_numbers(stage, self.schedules.numbers(0, {}))  # with the numbers of the step
         ranks, folder = context.ranks, context.folder
         self.model, self.tokenizer = model_to_train(context, saved)
         read = stage.data.tasks(self.tokenizer)
@@ -150,22 +160,24 @@ class GRPOTrainer(Trainer):
         tasks = keep_fitting(context, stage.data, setting, self.tokenizer, read, stage.context)
         ranks.broadcast(lambda: judge_pool.start(stage.reward))  # before engines take the rest of shared cards
         self.engine, servers = training_engine(stage, context, self.model, self.tokenizer)
+        taken, drawn = (saved.state["asked"], saved.state.get("drawn", "")) if saved else (0, "")
+        order = stage.data.stream(taken, drawn) or InfiniteSampler(tasks, seed=context.key, taken=taken)
         self.worker = RolloutWorker(
-            stage=stage,
+            stage=self.now,
             context=context,
             engine=self.engine,
             renderer=Renderer(self.tokenizer, setting.dialect.tags),
             setting=setting,
-            order=InfiniteSampler(tasks, seed=context.key, taken=saved.state["asked"] if saved else 0),
+            order=order,
             reward=reward_of(stage.reward, setting.dialect, self.tokenizer, judge_pool) if ranks.first else None,
             judge_pool=judge_pool,
         )
         frozen = starting_weights(context, self.model, saved) if stage.keeps_first_weights else None
-        self.policy_loss, self.own_advantages = policy_loss_of(stage), own_advantages(stage.loss)
+        self.policy_loss, self.own_advantages = policy_loss_of(self.now), own_advantages(stage.loss)
         teacher, self.teacher_sha256 = None, None
         if stage.teacher is not None:
             teacher, self.teacher_sha256 = load_teacher(context, stage.teacher.model, self.tokenizer, saved)
-        self.policy = policy_of(stage, self.model, frozen if stage.loss.beta else None, ranks, teacher)
+        self.policy = policy_of(self.now, self.model, frozen if stage.loss.beta else None, ranks, teacher)
         self.budget = token_budget(context, saved)
         inputs = HookInputs(worker=self.worker, model=self.model, budget=self.budget, frozen=frozen, saved=saved)
         self.hooks = hooks_of(inputs)
@@ -216,6 +228,7 @@ class GRPOTrainer(Trainer):
     def step(self, step: int) -> Figures:
         """One optimiser step on fresh episodes; its figures."""
         started, worked = time.monotonic(), time.process_time()
+        numbers = self._apply_schedules(step)
         played = self.worker.play(step)
         worked = time.process_time() - worked
         self.engine.sleep()
@@ -236,10 +249,21 @@ class GRPOTrainer(Trainer):
         if self.stage.teacher is not None:
             guided = [guidance_of(score, stage=self.stage) > 0 for group in groups for score in group.scores]
             figures["guided_fraction"] = fmean(guided)
-        figures |= scores | update | seconds | self.engine.figures()
+        figures |= scores | numbers | update | seconds | self.engine.figures()
         if self.stage.engine is not None and not self.stage.engine.max_policy_lag:
             figures["seconds_client"] = worked
         return figures | {name: value for hook in self.hooks for name, value in hook.measure(step, groups).items()}
+
+    def _apply_schedules(self, step: int) -> Figures:
+        """Puts the numbers of this step into force; returns them, but for the learning rate, which an update has."""
+        if self.schedules.by_key:
+            numbers = self.context.ranks.broadcast(lambda: self.schedules.numbers(step - 1, self.last))
+            self.now = self.worker.stage = with_numbers(self.stage, numbers)
+            self.policy.optimiser.settings = Optimisation(**self.now.optimisation())
+        loss, temperature = self.now.loss, self.now.sampling.temperature
+        self.policy_loss = replace(self.policy_loss, beta=loss.beta, temperature=temperature, step=step - 1)
+        figures = {"loss.beta": ("beta", loss.beta), "sampling.temperature": ("temperature", temperature)}
+        return dict(figure for key, figure in figures.items() if key in self.schedules.by_key)
 
     def note(self, figures: Figures) -> str:
         """The reward, and the share of groups with signal."""
@@ -262,6 +286,7 @@ class GRPOTrainer(Trainer):
         state = {
             "policy": self.policy.state_dict(),
             "asked": self.worker.asked,
+            **({"drawn": self.worker.drawn} if self.worker.drawn else {}),
             "budget": self.budget.tokens,
             "reward": self.reward_spec.model_dump(mode="json"),
             "teacher": self.teacher_sha256,
@@ -285,7 +310,7 @@ class GRPOTrainer(Trainer):
         optimiser would still move the weights by its momentum."""
         loss, figures = self.stage.loss, no_update()
         passes = self.stage.updates_per_batch
-        if batches := batches_of_step(groups, advantages, self.stage):
+        if batches := batches_of_step(groups, advantages, self.now):
             figures = figures_of(lambda: update_on(self.policy, batches, self.policy_loss, self.budget, passes=passes))
         if self.stage.repeats:
             figures["updates"] = passes * len(batches) if figures["loss"] is not None else 0
@@ -367,7 +392,7 @@ def step_advantages(
 
 
 def _has_bounds(loss: PolicyLoss) -> bool:
-    return not isinstance(loss.function, FunctionLoss) or bool(loss.function.bounds)
+    return not isinstance(loss.function, FunctionLoss) or not {"low", "high"}.isdisjoint(loss.function.optional)
 
 
 def _shown(figure: float | None) -> str:

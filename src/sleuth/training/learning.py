@@ -132,12 +132,13 @@ def own_advantages(loss: LossRecipe) -> FunctionAdvantages | None:
     return None if loss.own_advantage is None else FunctionAdvantages(load_function(loss.own_advantage, loss.files))
 
 
-def policy_loss_of(stage: GrpoRecipe) -> PolicyLoss:
-    """The policy loss of `[stage.loss]`."""
+def policy_loss_of(stage: GrpoRecipe, made: int = 0) -> PolicyLoss:
+    """The policy loss of `[stage.loss]` after so many steps, as far as a loss of the user asks for them."""
     loss = stage.loss
     return PolicyLoss(
         function=None if loss.function is None else function_loss_of(loss),
         temperature=stage.sampling.temperature,
+        step=made,
         **{name: getattr(loss, name) for name in SAME_KEYS},
     )
 

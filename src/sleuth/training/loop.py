@@ -8,7 +8,7 @@ import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -22,9 +22,11 @@ from sleuth.kernels.device import releasing_cached_memory
 from sleuth.learn.optim import Optimisation, UpdateResolution, path_length
 from sleuth.learn.policy import NotFiniteError, Policy, TokenBudget, Update, no_update
 from sleuth.ranks import Ranks
+from sleuth.recipe.schedule import peak
 from sleuth.recipe.training import TrainingRecipe
 from sleuth.runs.alarms import TINY, diagnose
 from sleuth.runs.interruption import Interrupted, StopRequest
+from sleuth.runs.metrics import as_written
 from sleuth.runs.progress import ProgressBar, quiet
 from sleuth.training.evaluate_stage import evaluate_step
 from sleuth.training.stage_context import Saved, StageContext, failing
@@ -42,6 +44,8 @@ class Trainer(ABC):
     policy: Policy
     engine: Any = None
     """What plays its episodes, if anything does."""
+    last: Mapping[str, Any] = {}
+    """The figures of the step before, as they were written; empty before the first."""
 
     @abstractmethod
     def step(self, step: int) -> Figures:
@@ -96,6 +100,7 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
                 if ranks.broadcast(context.checkpoints.ends_early):
                     folder.say(f"{stage.name}: ends after step {step - 1}: {_worse(stage)}")
                     break
+                trainer.last = as_written(rows[-1]) if rows else {}
                 figures = ranks.broadcast(partial(dict, trainer.step(step)))  # all decide by the row of the first
                 alarms = diagnose([*rows, figures]).items()
                 raised = {name: line for name, line in alarms if getattr(stage.alarms, name) != "off"}
@@ -183,12 +188,14 @@ def require_best(stage: TrainingRecipe) -> None:
 
 def require_update_resolution(stage: TrainingRecipe, dtype: str, resolution: UpdateResolution) -> None:
     """Raises SleuthError if less than one weight in a hundred could change in all steps together."""
-    steps = stage.last_step
-    length = path_length(Optimisation(**stage.optimisation()), steps)
+    steps, rate = stage.last_step, peak(stage.learning_rate)
+    if rate is None:
+        return
+    length = path_length(replace(Optimisation(**stage.optimisation()), learning_rate=rate), steps)
     moved = resolution.share(length)
     if moved < TINY:
         raise SleuthError(
-            f"learning_rate = {stage.learning_rate:g} can move {moved:.2%} of the weights: {steps:,} steps move one by "
+            f"learning_rate = {rate:g} can move {moved:.2%} of the weights: {steps:,} steps move one by "
             f"{length:.1g} at most, and {dtype}, in which they are stored and sampled from, rounds away what is less "
             f"than half the spacing at a weight (|w|/512 to |w|/256 in bfloat16); it takes "
             f"{resolution.distance(TINY):.1g} to move {TINY:.0%}: raise learning_rate or steps"

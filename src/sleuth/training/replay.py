@@ -19,14 +19,17 @@ from sleuth.evaluation.significance import kendall_tau_b
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
 from sleuth.learn.losses import has_signal
+from sleuth.learn.optim import Optimisation
 from sleuth.learn.policy import Policy, TokenBudget, frozen_copy
 from sleuth.own.functions import load_function
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.rewards import FunctionFields, RewardFields, scored_late
+from sleuth.recipe.schedule import Schedules, with_numbers
 from sleuth.render import load_tokenizer
 from sleuth.rollout import scored
 from sleuth.runs.chain import step_name, step_of
 from sleuth.runs.checkpoints import load_state, require_own
+from sleuth.runs.metrics import as_written
 from sleuth.runs.rollouts import read_advantages, read_rollouts
 from sleuth.training.grpo import step_advantages
 from sleuth.training.learning import (
@@ -102,12 +105,21 @@ def replay(
         if function.function is not None:  # it may be refused: before the weights are rebuilt, which takes minutes
             load_function(function.function, function.files)
     own = own_advantages(changed.loss)
+    first, as_run, as_changed = context.first_step + 1, Schedules(stage), Schedules(changed)
+
+    def in_force(one: GrpoRecipe, schedules: Schedules, at: int) -> GrpoRecipe:
+        return with_numbers(one, schedules.numbers(at - first, as_written(rows.get(at - 1, {}))))
+
     restored = _restored_before(context, stage, step)
     policy = restored.policy
     for between in range(restored.step + 1, step):
         if rows[between]["loss"] is not None:
-            batches = batches_of_step(*_recorded(context, between), stage)
-            update_on(policy, batches, policy_loss_of(stage), restored.budget, passes=stage.updates_per_batch)
+            then = in_force(stage, as_run, between)
+            policy.optimiser.settings = Optimisation(**then.optimisation())
+            batches = batches_of_step(*_recorded(context, between), then)
+            update_on(
+                policy, batches, policy_loss_of(then, between - first), restored.budget, passes=stage.updates_per_batch
+            )
         progress(between - restored.step, step - restored.step)
     groups, advantages = _recorded(context, step)
     rescored = groups
@@ -121,10 +133,12 @@ def replay(
     new_advantages = step_advantages(rescored, changed, replaced, own)
     was = None
     if rows[step]["loss"] is not None:
-        was = _gradient(restored, groups, advantages, stage)
+        was = _gradient(restored, groups, advantages, in_force(stage, as_run, step), step - first)
     if policy.reference is None:
         policy.measure_from(_reference(context, changed))
-    now = _gradient(restored, rescored, new_advantages, changed, by_row=padded)
+    now = _gradient(
+        restored, rescored, new_advantages, in_force(changed, as_changed, step), step - first, by_row=padded
+    )
     pairs = [
         pair
         for one, other in zip(groups, rescored, strict=True)
@@ -183,13 +197,14 @@ def _gradient(
     groups: Sequence[Group],
     advantages: Advantages,
     stage: GrpoRecipe,
+    made: int,
     *,
     by_row: bool = False,
 ) -> tuple[float, Tensor] | None:
     """Loss and gradient; None if the step has no update."""
     if (batch := batch_of_step(groups, advantages, stage)) is None:
         return None
-    loss = policy_loss_of(stage)
+    loss = policy_loss_of(stage, made)
     return restored.budget.run(lambda tokens: restored.policy.gradient(batch, loss, budget=tokens, by_row=by_row))
 
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from transformers import PreTrainedModel
 
+from sleuth.data.streamed import Stream
 from sleuth.episodes.setting import Setting
 from sleuth.judges.factory import JudgePool
 from sleuth.learn.batch import Advantages
@@ -57,16 +58,17 @@ class RolloutWorker:
     engine: TrainingEngine
     renderer: Renderer
     setting: Setting
-    order: InfiniteSampler[Task]
+    order: InfiniteSampler[Task] | Stream
     reward: Reward | None
     judge_pool: JudgePool
     asked: int = field(init=False)
+    drawn: str = field(default="", init=False)  # the hash of what a stream was asked for
     _ranks: Ranks = field(init=False)
     _key: tuple[int, ...] = field(init=False)  # of the stage's draws, as it begins
     _next: Prefetcher[Played] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.asked = self.order.taken
+        self.asked, self.drawn = self.order.taken, getattr(self.order, "sha256", "")
         ranks, self._key = self.context.ranks, self.context.key
         self._ranks = ranks.channel() if self.max_policy_lag else ranks  # they play in a thread of their own
 
@@ -79,7 +81,7 @@ class RolloutWorker:
         """The scored groups of a step. If they may lag, those of the next step are played in the background."""
         played = self._next.result() if self._next is not None else asyncio.run(self._play(step))
         self._next = None
-        self.asked = self.order.taken
+        self.asked, self.drawn = self.order.taken, getattr(self.order, "sha256", "")
         lag = self.max_policy_lag
         off_policy = off_policy_fraction(played.groups, step - 1, max_policy_lag=lag)
         if not lag:
