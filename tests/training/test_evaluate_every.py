@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from refusals import refused
 from run_files import bytes_of, evaluation, figures, log, rows, weights
-from small_stages import BRIEF, SECOND_STAGE
+from small_stages import BRIEF, SECOND_STAGE, through
 
 from sleuth.cli.pipeline import trained_stages
 from sleuth.recipe import load_recipe
@@ -150,3 +150,12 @@ def test_what_does_not_fit_is_refused(recipe_file, overrides, error):
 
 def test_a_figure_that_there_is_not_is_refused_with_the_nearest(recipe_file):
     assert "no evaluation has a figure emm; the nearest is em" in refused(recipe_file, *EVERY, "stage.1.best=emm")
+
+
+@pytest.mark.slow
+def test_the_servers_of_a_stage_answer_its_evaluations(run, recipe_file, tmp_path, servers):
+    overrides = (*EVERY, "stage.1.stop_after=3", through(servers("vllm")))
+    run(recipe_file, tmp_path / "run", *overrides)
+    assert steps_in(tmp_path / "run") == ["trained.step-000002", "trained.step-000003"]
+    last, whole = evaluation(tmp_path / "run", "steps/trained.step-000003"), evaluation(tmp_path / "run", "trained")
+    assert last["records"] == whole["records"]
