@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,17 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.training import evaluate_stage
 from sleuth.types import RunFailed, SleuthError
 
+TRACKER = """
+import json
+
+class Tracker:
+    def __init__(self, stage):
+        self.file = stage.folder / "seen.jsonl"
+
+    def log(self, stage, step, figures):
+        with self.file.open("a") as file:
+            file.write(json.dumps([step, figures]) + "\\n")
+"""
 EVERY = (*BRIEF, "stage.1.evaluate_every={ trained = 2 }")
 
 
@@ -49,7 +61,8 @@ def worth(monkeypatch) -> Any:
 
 def test_a_stage_is_evaluated_at_its_steps_as_by_the_stage_behind_it(run, recipe_file, tmp_path):
     folder = tmp_path / "run"
-    run(recipe_file, folder, *EVERY, "stage.1.stop_after=3", "stage.1.keep=9")
+    (tmp_path / "tracking.py").write_text(TRACKER)
+    run(recipe_file, folder, *EVERY, "stage.1.stop_after=3", "stage.1.keep=9", "stage.1.hooks=['tracking:Tracker']")
     assert steps_in(folder) == ["trained.step-000002", "trained.step-000003"]  # every second one, and the last
     last, whole = evaluation(folder, "steps/trained.step-000003"), evaluation(folder, "trained")
     assert last["after"] == whole["after"] == ["grpo"]
@@ -60,6 +73,11 @@ def test_a_stage_is_evaluated_at_its_steps_as_by_the_stage_behind_it(run, recipe
     assert [row["eval_trained/em"] for row in later] == [
         evaluation(folder, f"steps/trained.step-{step:06d}")["em"]["value"] for step in (2, 3)
     ]
+    seen = [json.loads(line) for line in (folder / "seen.jsonl").read_text().splitlines()]
+    assert [[step, sorted({name.partition("_")[0] for name in row} & {"eval", "reward"})] for step, row in seen] == [
+        [1, ["reward"]], [2, ["reward"]], [2, ["eval"]], [3, ["reward"]], [3, ["eval"]],
+    ]  # fmt: skip
+    assert seen[-1][1]["eval_trained/em"] == later[-1]["eval_trained/em"]
     assert check(folder).line(folder) is None
     assert "Exact match: trained" in write_report(folder).read_text()
     other = run(recipe_file, tmp_path / "without", *BRIEF, "stage.1.stop_after=3", "stage.1.keep=9")
@@ -105,7 +123,7 @@ def test_the_best_checkpoint_is_kept_and_handed_on(run, recipe_file, tmp_path, w
     assert [place.name for place in checkpoints_in(folder / "checkpoints")] == [
         "step-000002", "step-000004", "step-000005",
     ]  # fmt: skip
-    assert "grpo: step-000002 is the best by eval_trained/em (0.500), and handed on" in log(folder)
+    assert "grpo: step-000002 is the best by eval_trained/em, and handed on" in log(folder)
     assert run(recipe_file, folder, *overrides) == last  # a finished stage hands on the same
     recipe = load_recipe(folder / "recipe.toml")
     after = [*trained_stages(recipe, RunFolder.look(folder))][1]

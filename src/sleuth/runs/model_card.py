@@ -237,10 +237,8 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageF
         ]
     if protocol is not None and protocol.env is not None:
         acts = f"It acts with {_own_code(protocol.env)}, code that is no part of this checkpoint: evaluate it"
-        if protocol.own_environment is None:
-            return [f"{acts} in a recipe whose `env` names it."]
-        verbs = (f"sleuth eval {place} --questions FILE", f"sleuth serve {place}")
-        return [f"{acts} where this is at hand.", "", "```", *(f"{verb} --allow-code" for verb in verbs), "```"]
+        alone = f", or `sleuth serve {place} --allow-code`" if protocol.own_environment else ""
+        return [f"{acts} in a recipe whose `env` names it{alone}."]
     index = " --index DIR" if protocol is None or environment_of(protocol.dialect).needs_index else ""
     lines = ["```", f"sleuth eval {place} --questions FILE{index}", "```"]
     if index:
