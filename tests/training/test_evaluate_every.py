@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from refusals import refused
 from run_files import bytes_of, evaluation, figures, log, rows, weights
-from small_stages import BRIEF, SECOND_STAGE
+from small_stages import BRIEF, SECOND_STAGE, through
 
 from sleuth.cli.pipeline import trained_stages
 from sleuth.recipe import load_recipe
@@ -19,6 +20,17 @@ from sleuth.runs.run_folder import RunFolder
 from sleuth.training import evaluate_stage
 from sleuth.types import RunFailed, SleuthError
 
+TRACKER = """
+import json
+
+class Tracker:
+    def __init__(self, stage):
+        self.file = stage.folder / "seen.jsonl"
+
+    def log(self, stage, step, figures):
+        with self.file.open("a") as file:
+            file.write(json.dumps([step, figures]) + "\\n")
+"""
 EVERY = (*BRIEF, "stage.1.evaluate_every={ trained = 2 }")
 
 
@@ -49,7 +61,8 @@ def worth(monkeypatch) -> Any:
 
 def test_a_stage_is_evaluated_at_its_steps_as_by_the_stage_behind_it(run, recipe_file, tmp_path):
     folder = tmp_path / "run"
-    run(recipe_file, folder, *EVERY, "stage.1.stop_after=3", "stage.1.keep=9")
+    (tmp_path / "tracking.py").write_text(TRACKER)
+    run(recipe_file, folder, *EVERY, "stage.1.stop_after=3", "stage.1.keep=9", "stage.1.hooks=['tracking:Tracker']")
     assert steps_in(folder) == ["trained.step-000002", "trained.step-000003"]  # every second one, and the last
     last, whole = evaluation(folder, "steps/trained.step-000003"), evaluation(folder, "trained")
     assert last["after"] == whole["after"] == ["grpo"]
@@ -60,6 +73,11 @@ def test_a_stage_is_evaluated_at_its_steps_as_by_the_stage_behind_it(run, recipe
     assert [row["eval_trained/em"] for row in later] == [
         evaluation(folder, f"steps/trained.step-{step:06d}")["em"]["value"] for step in (2, 3)
     ]
+    seen = [json.loads(line) for line in (folder / "seen.jsonl").read_text().splitlines()]
+    assert [[step, sorted({name.partition("_")[0] for name in row} & {"eval", "reward"})] for step, row in seen] == [
+        [1, ["reward"]], [2, ["reward"]], [2, ["eval"]], [3, ["reward"]], [3, ["eval"]],
+    ]  # fmt: skip
+    assert seen[-1][1]["eval_trained/em"] == later[-1]["eval_trained/em"]
     assert check(folder).line(folder) is None
     assert "Exact match: trained" in write_report(folder).read_text()
     other = run(recipe_file, tmp_path / "without", *BRIEF, "stage.1.stop_after=3", "stage.1.keep=9")
@@ -105,7 +123,7 @@ def test_the_best_checkpoint_is_kept_and_handed_on(run, recipe_file, tmp_path, w
     assert [place.name for place in checkpoints_in(folder / "checkpoints")] == [
         "step-000002", "step-000004", "step-000005",
     ]  # fmt: skip
-    assert "grpo: step-000002 is the best by eval_trained/em (0.500), and handed on" in log(folder)
+    assert "grpo: step-000002 is the best by eval_trained/em, and handed on" in log(folder)
     assert run(recipe_file, folder, *overrides) == last  # a finished stage hands on the same
     recipe = load_recipe(folder / "recipe.toml")
     after = [*trained_stages(recipe, RunFolder.look(folder))][1]
@@ -150,3 +168,12 @@ def test_what_does_not_fit_is_refused(recipe_file, overrides, error):
 
 def test_a_figure_that_there_is_not_is_refused_with_the_nearest(recipe_file):
     assert "no evaluation has a figure emm; the nearest is em" in refused(recipe_file, *EVERY, "stage.1.best=emm")
+
+
+@pytest.mark.slow
+def test_the_servers_of_a_stage_answer_its_evaluations(run, recipe_file, tmp_path, servers):
+    overrides = (*EVERY, "stage.1.stop_after=3", through(servers("vllm")))
+    run(recipe_file, tmp_path / "run", *overrides)
+    assert steps_in(tmp_path / "run") == ["trained.step-000002", "trained.step-000003"]
+    last, whole = evaluation(tmp_path / "run", "steps/trained.step-000003"), evaluation(tmp_path / "run", "trained")
+    assert last["records"] == whole["records"]

@@ -161,7 +161,7 @@ def test_a_stage_that_compares_no_answers_is_headed_by_its_score(ended):
     assert "exact match" not in said
     assert list(trained["outcomes"]) == ["answered"]
     readme = (last / "README.md").read_text()
-    assert "It acts with `own_env:Longer`, code that is no part of this checkpoint" in readme
+    assert "It acts with `own_env:Longer` (`own_env.py`), code that is no part of this checkpoint" in readme
     table = readme.partition("## Measured")[2]
     labels = ("Score", "Score by named", "step of named", "Exact match")
     places = [table.index(f"| {label} |") for label in labels]

@@ -47,6 +47,7 @@ class Watch:
 def best(step, groups):
     return {"best": max(score.value for group in groups for score in group.scores)}
 """
+ROOT = Path(__file__).parents[2]
 BOTH = "stage.1.hooks=['own_hooks:Watch', 'own_hooks:best']"
 
 
@@ -137,3 +138,14 @@ def test_what_is_no_hook_is_refused_before_the_run(recipe, tmp_path, code, error
 def test_two_hooks_of_one_name_are_refused(recipe):
     with pytest.raises(SleuthError, match="hooks has mine twice"):
         load_recipe(recipe, ["stage.1.hooks=['own_hooks:mine', 'others:mine']"])
+
+
+def test_the_hooks_of_the_page_run(run, recipe_file, tmp_path):
+    file = "examples/own_code/my_hooks.py"
+    code = (ROOT / file).read_text().partition("\n\n\n")[2]
+    assert code in (ROOT / "docs/how-to/own_code.md").read_text()
+    both = f"stage.1.hooks=['{ROOT / file}:Drift', '{ROOT / file}:longest']"
+    run(recipe_file, tmp_path / "run", *BRIEF, both, "stage.1.stop_after=1", "stage.1.reward=[{ kind = 'format' }]")
+    [row] = rows(tmp_path / "run")
+    assert row["hook_Drift/largest"] > 0
+    assert row["hook_longest/segment"] > 12  # the prompt

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MIN_CITATION_F1 = 0.8
 ASKED = {
     *("index", "retriever", "refiner", "engine", "served_as", "dialect", "prompt", "prompt_role", "context", "samples"),
-    *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype"),
+    *("forced_search", "closed_book", "scorer", "slots", "cache_memory", "dtype", "allow_code"),
 }
 """The options of how a model is asked."""
 
@@ -56,6 +56,7 @@ def evaluate(
     slots: options.Slots = DEFAULT_SLOTS,
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
+    allow_code: options.AllowCode = False,
     out: options.Out = None,
     judge: Annotated[
         Path | None,
@@ -153,6 +154,7 @@ def evaluate_suite(
     slots: options.Slots = DEFAULT_SLOTS,
     cache_memory: options.CacheMemory = None,
     dtype: options.Precision = None,
+    allow_code: options.AllowCode = False,
     out: Annotated[
         Path | None,
         Option(metavar="FILE.json", help="Write the suite's figures here, and each set beside it: FILE@SET.json."),

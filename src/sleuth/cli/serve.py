@@ -63,6 +63,7 @@ def serve(
     dtype: options.Precision = None,
     engine: options.Engine = None,
     served_as: options.ServedAs = None,
+    allow_code: options.AllowCode = False,
     api_key: ApiKey = None,
     insecure: Insecure = False,
     per_client: PerClient = None,
@@ -101,6 +102,7 @@ def serve(
         dtype=dtype,
         engine=engine,
         served_as=served_as,
+        allow_code=allow_code,
     )
     if access.hosts is None and access.key is None:
         notes.append(f"whoever reaches {host}:{listening.getsockname()[1]} can ask: there is no password")

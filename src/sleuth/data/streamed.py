@@ -93,6 +93,11 @@ class Stream:
             self._ahead += [self._task(row, self.taken + len(self._ahead) + at) for at, row in enumerate(rows, 1)]
         return [*islice(self._ahead, count)]
 
+    @property
+    def items(self) -> list[Task]:
+        """A few of its next questions, for what looks at some."""
+        return self.first(FIRST)
+
     def _next(self, count: int) -> list[Any]:
         if self._rows is None:
             self._rows = iter(self.call.function.call(**self.arguments))

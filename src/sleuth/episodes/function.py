@@ -6,22 +6,23 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from sleuth.dialect import dialect_of
 from sleuth.episodes.mcp_server import tool_server, tools_sha256
-from sleuth.episodes.protocol import OwnCode, RewardSpec
+from sleuth.episodes.protocol import OwnCode, ProtocolCard, RewardSpec
 from sleuth.episodes.setting import Setting
 from sleuth.episodes.tables import FunctionEnvRecipe
 from sleuth.own.calls import THREADS, Caller
-from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, sources_of
+from sleuth.own.functions import UserCodeError, load_function, merged_sources, require_arguments, resolved, sources_of
+from sleuth.recipe.draft import read_toml
 from sleuth.recipe.envs import EnvFields
 from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.recipe.problems import tables_in
 from sleuth.recipe.schedule import scheduled
-from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, StopReason, Task
+from sleuth.types import Action, Env, EpisodeKey, Piece, Reply, SleuthError, StopReason, Task
 
 ENDS = (None, "answered", "turns", "length", "failed")
 """What `Reply.done` may be."""
@@ -132,6 +133,44 @@ def function_setting(env: FunctionEnvRecipe) -> FunctionSetting:
         parameters=env.parameters,
         make=Caller(function, seconds=env.seconds, delays_engine=True, at_once=THREADS),
     )
+
+
+def trained_setting(card: ProtocolCard, model: str, changes: Sequence[str]) -> FunctionSetting:
+    """The environment of the user in which a checkpoint was trained. Its module is where the recipe of the run has it,
+    or in the current folder. Raises SleuthError if it may not be imported, is not there or has changed, and for
+    `changes` of how the model is asked."""
+    name, env = card.own_environment or "", card.env
+    assert env is not None
+    if changes:
+        options = ", ".join(f"--{change.replace('_', '-')}" for change in changes)
+        raise SleuthError(f"{options}: has no effect: {model} acts in {name}, which has its own prompt; leave it out")
+    try:
+        function = load_function(place := _trained_place(Path(model), name))
+        files = tuple(Path(file) for file in env.sources if file not in function.sources)
+        table = FunctionEnvRecipe(
+            kind="python", function=place, parameters=env.parameters, files=files, dialect=card.dialect.name
+        )
+        setting = function_setting(table)
+    except SleuthError as error:
+        raise SleuthError(f"{model}: was trained in {name}: {error}") from None
+    if changed := code_differences({"env": env}, {"env": setting.own_code or env}):
+        raise SleuthError(
+            f"{model}: was trained in {name}, and {', '.join(changed)} changed since; put back what was there, or "
+            "evaluate it in a recipe with an `evaluate` stage whose env names it"
+        )
+    return replace(setting, dialect=card.dialect)
+
+
+def _trained_place(model: Path, name: str) -> str:
+    """`folder/my_env.py:Guessing` for `my_env:Guessing`."""
+    recipe = model.resolve().parent.parent / "recipe.toml"
+    stages = read_toml(recipe).get("stage", []) if recipe.is_file() else []
+    envs = [stage.get("env") for stage in stages if isinstance(stage, dict)]
+    named = [str(env.get("function", "")) for env in envs if isinstance(env, dict)]
+    module, _, attribute = name.partition(":")
+    end = f"/{module.replace('.', '/')}.py:{attribute}"
+    there = (one for one in named if f"/{one}".endswith(end) and Path(one.partition(":")[0]).is_file())
+    return next(there, resolved(name, [Path()]))
 
 
 # -- its record --------------------------------------------------------------------------------------------------------

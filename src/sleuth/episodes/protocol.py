@@ -137,6 +137,11 @@ class ProtocolCard(_Record):
         return retriever and retriever.as_json()
 
     @property
+    def own_environment(self) -> str | None:
+        """The class of the user that was the environment, `MODULE:NAME`; None for ours, which have a prompt."""
+        return self.env.functions[0] if self.env is not None and not self.prompt_text else None
+
+    @property
     def retriever_is_unknown(self) -> bool:
         """Whether there were searches, and nothing is recorded of what found the passages."""
         return self.retriever == UNKNOWN_RETRIEVER or (self.retriever is None and self.corpus_sha256 is not None)

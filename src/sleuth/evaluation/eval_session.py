@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from sleuth.engines.local.engine import LocalEngine
 from sleuth.engines.remote.http_engine import HttpEngine
 from sleuth.engines.remote.pool import PoolEngine
 from sleuth.engines.remote.server import Server, find_server
+from sleuth.episodes.function import trained_setting
 from sleuth.episodes.protocol import ProtocolCard
 from sleuth.episodes.setting import Setting
 from sleuth.evaluation.judge_exam import require_accurate
@@ -221,19 +222,33 @@ def open_eval_session(
     scorer: str | None = None,
     engine: str | None = None,
     served_as: str | None = None,
+    allow_code: bool = False,
 ) -> tuple[EvalSession, list[str]]:
     """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
     and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
     come from the `index` or from servers at `urls`; without either, searches find nothing. `closed_book` is the control
     arm in which the model answers without a search. `engine` is the URL of a server that has the checkpoint; its
     weights are then not loaded here. A model without a protocol searches, unless all tasks have a tool output to
-    refine."""
+    refine. With `allow_code` a checkpoint may name an environment of the user, which is imported."""
     card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    overrides = EvalOverrides(
+        index=index,
+        urls=tuple(urls),
+        dialect=dialect,
+        prompt=prompt,
+        prompt_role=prompt_role,
+        forced_search=forced_search,
+        closed_book=closed_book,
+    )
+    own: Setting | None = None
     if card is not None and card.env is not None:
-        raise SleuthError(
-            f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
-            "start; evaluate it in a recipe with an `evaluate` stage whose env names it"
-        )
+        if card.own_environment is None or not allow_code:
+            instead = "evaluate it in" if card.own_environment is None else "add --allow-code, or evaluate it in"
+            raise SleuthError(
+                f"{model}: was trained in {' and '.join(card.env.functions)}, code of your own that its card does not "
+                f"start; {instead} a recipe with an `evaluate` stage whose env names it"
+            )
+        own = trained_setting(card, model, [name for name, value in asdict(overrides).items() if value])
     answer_scorer = scorer_of(scorer or (card.scorer if card and compares_answers(card.dialect) else STRICT.name))
     if engine is not None:
         loaded, tokenizer, max_positions, notes = _find_served(model, engine, served_as)
@@ -247,18 +262,10 @@ def open_eval_session(
             f"{model}: its dialect {card.dialect.name!r} is of no family that is installed here, and it is asked as an "
             "agent that searches: if it is another, install its family or evaluate it by a stage of a recipe"
         )
-    overrides = EvalOverrides(
-        index=index,
-        urls=tuple(urls),
-        dialect=dialect,
-        prompt=prompt,
-        prompt_role=prompt_role,
-        forced_search=forced_search,
-        closed_book=closed_book,
-    )
     adopted = environment_of(card.dialect if card is not None else None, tasks)
     setting: Setting
-    setting, differences = adopted.setting_to_evaluate(card, overrides, tokenizer, tasks)
+    differences: list[str] | None
+    setting, differences = (own, []) if own else adopted.setting_to_evaluate(card, overrides, tokenizer, tasks)
     if scorer is not None and not compares_answers(setting.dialect):
         raise SleuthError(
             f"--scorer {scorer} compares answers with golden ones, and {model} refines: leave it out; its claims are "

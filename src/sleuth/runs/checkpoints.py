@@ -292,7 +292,7 @@ def _shared_ends(recipe: Recipe, other: Path) -> list[tuple[str, Path]]:
     ends = []
     for index, stage in recipe.stages_of(TrainingRecipe).items():
         end = other / "checkpoints" / step_name(recipe.first_step(index) + stage.last_step)
-        if index >= shared or not resumable(end) or damage(end):
+        if index >= shared or stage.best is not None or not resumable(end) or damage(end):  # another may be handed on
             break
         ends.append((stage.name, end))
     return ends

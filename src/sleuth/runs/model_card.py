@@ -11,7 +11,7 @@ from typing import Any
 from sleuth import __version__
 from sleuth.data.hub import HubLocation
 from sleuth.dialect import Dialect
-from sleuth.episodes.protocol import ProtocolCard
+from sleuth.episodes.protocol import OwnCode, ProtocolCard
 from sleuth.host.atomic import write_text
 from sleuth.host.cards import NO_CARD, RepositoryCard, card_of
 from sleuth.recipe import Recipe, StageFields
@@ -132,8 +132,7 @@ def _client_of_gguf(protocol: ProtocolCard | None) -> list[str]:
     if protocol is None:
         return ["The checkpoint has no `protocol.json`: how it was asked in training is not known here."]
     if protocol.env is not None:
-        functions = " and ".join(f"`{name}`" for name in protocol.env.functions)
-        return [f"It acts with {functions}, code that is no part of this file."]
+        return [f"It acts with {_own_code(protocol.env)}, code that is no part of this file."]
     return [
         client_part(protocol),
         "",
@@ -141,6 +140,12 @@ def _client_of_gguf(protocol: ProtocolCard | None) -> list[str]:
         "again may be split into other tokens than those that were sampled: `/completion` of llama.cpp takes token "
         "ids, and returns them with `return_tokens`.",
     ]
+
+
+def _own_code(code: OwnCode) -> str:
+    """`my_env:Guessing` (`my_env.py`)."""
+    functions, files = (" and ".join(f"`{name}`" for name in names) for names in (code.functions, code.sources))
+    return f"{functions} ({files})" if files else functions
 
 
 def _rights_beside(source: Path) -> list[str]:
@@ -231,11 +236,9 @@ def _how_to_run(checkpoint: Path, protocol: ProtocolCard | None, trained: StageF
             "It continues text and thinks between tags: any server of completions runs it.",
         ]
     if protocol is not None and protocol.env is not None:
-        functions = " and ".join(f"`{name}`" for name in protocol.env.functions)
-        return [
-            f"It acts with {functions}, code that is no part of this checkpoint: evaluate it in a recipe whose `env` "
-            "names it."
-        ]
+        acts = f"It acts with {_own_code(protocol.env)}, code that is no part of this checkpoint: evaluate it"
+        alone = f", or `sleuth serve {place} --allow-code`" if protocol.own_environment else ""
+        return [f"{acts} in a recipe whose `env` names it{alone}."]
     index = " --index DIR" if protocol is None or environment_of(protocol.dialect).needs_index else ""
     lines = ["```", f"sleuth eval {place} --questions FILE{index}", "```"]
     if index:

@@ -110,16 +110,8 @@ class StageCheckpoints:
         return most is not None and bool(values) and len(values) - values.index(max(values)) > most
 
     def handed_on(self, last: Path) -> Path:
-        """The checkpoint that the next stages get from a finished one, whose last is `last`: the best by the figure
-        `best`; prints a line if it is another."""
-        best = self.best() if self.stage.best_key is not None else None
-        if best is None or best == last:
-            return last
-        figure = self.measured_steps()[step_of(best)]
-        self.folder.say(
-            f"{self.stage.name}: {best.name} is the best by {self.stage.best_key} ({figure:.3f}), and handed on"
-        )
-        return best
+        """What the next stages get from a finished one, whose last checkpoint is `last`: the best by `best`."""
+        return (self.best() if self.stage.best_key is not None else None) or last
 
     def save(
         self,

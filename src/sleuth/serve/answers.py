@@ -116,11 +116,12 @@ def data_line(chunk: Json) -> str:
 
 
 def require_end(event: Event) -> Finished:
-    """The final event. Raises `Refused` if the retriever failed."""
+    """The final event. Raises `Refused` if the retriever failed, or the environment of the user."""
     if not isinstance(event, Finished):
         raise ValueError("a conversation without an end")
     if event.stop == "failed":
-        raise Refused(503, "the retriever did not answer; ask again later", headers={"retry-after": "1"})
+        line = event.failure or "the retriever did not answer; ask again later"
+        raise Refused(503, line, headers={"retry-after": "1"})
     return event
 
 

@@ -80,6 +80,8 @@ class Finished:
     thought_tokens: int
     certainty: Measured | None = None
     withheld: str | None = None
+    failure: str | None = None
+    """Why an environment of the user failed."""
 
 
 Event = Given | TextDelta | Searched | Answered | Misunderstood | Finished
@@ -163,6 +165,7 @@ async def conversation(
     written = thought = 0
     certainty: Measured | None = None
     withheld: str | None = None
+    answered: Action | None = None
     task = agent.make_task(message, field)
     parts = play(
         agent.env(task),
@@ -178,6 +181,7 @@ async def conversation(
         trajectory = Trajectory(segments=tuple(segments), actions=ended.actions, stop=ended.stop)
         answers = [action.text for action in ended.actions if action.kind == "answer"]
         shown = answers if withheld is None else []
+        failures = [action.failure for action in ended.actions if action.kind == "invalid"]
         return Finished(
             stop=ended.stop,
             citations=citations_of(task, answers[-1], trajectory, agent.dialect) if shown else (),
@@ -186,6 +190,7 @@ async def conversation(
             thought_tokens=thought,
             certainty=certainty,
             withheld=withheld,
+            failure=failures[-1] if failures else None,
         )
 
     try:
@@ -207,20 +212,25 @@ async def conversation(
                     case Segment():
                         if task.evidence is not None and not segments:
                             yield Given(passages=task.evidence.snippets)
+                        if answered is not None:  # the user's environment goes on after it
+                            answered = None
+                            yield Misunderstood()
                         segments.append(part)
                         parser.begin(part.text)
                     case Action(kind="search"):
                         searches.append(part)
                         yield Searched(query=part.text, passages=part.passages)
                     case Action(kind="answer"):
-                        episode = Trajectory(segments=tuple(segments), actions=(*searches, part))
-                        certainty, withheld = _weighed(agent, task, part.text, episode)
-                        yield Answered(text=part.text if withheld is None else NOTHING_FOUND)
+                        answered = part
                     case Action():
                         yield Misunderstood()
                     case TrajectoryEnd(stop="rewritten"):
                         pass
                     case TrajectoryEnd():
+                        if answered is not None:
+                            episode = Trajectory(segments=tuple(segments), actions=(*searches, answered))
+                            certainty, withheld = _weighed(agent, task, answered.text, episode)
+                            yield Answered(text=answered.text if withheld is None else NOTHING_FOUND)
                         yield over(part)
     except PromptTooLong as error:
         raise Refused(400, str(error), param=field, code=TOO_LONG) from None

@@ -61,7 +61,7 @@ CheckNoCode = Annotated[
     bool, Option("--no-code", callback=_check_without, help=f"{NO_CODE}; what could not be checked is printed.")
 ]
 AllowCode = Annotated[
-    bool, Option("--allow-code", callback=_allow_if, help="Import the Python that the run's recipe names.")
+    bool, Option("--allow-code", callback=_allow_if, help="Import the Python that a run or a checkpoint names.")
 ]
 Overrides = Annotated[
     list[str] | None,

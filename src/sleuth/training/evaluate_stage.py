@@ -8,13 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 from sleuth.answers.factory import answer_scorer_of, require_answers, require_gradable, require_judges
 from sleuth.answers.suites import eval_tasks, load_suite
 from sleuth.data.questions import select_tasks
-from sleuth.engines.remote.pool import PoolEngine
-from sleuth.evaluation.eval_session import EvalSession
+from sleuth.evaluation.eval_session import EvalSession, NamedModel
 from sleuth.evaluation.evaluate import all_missing, ask_suite, evaluation, missing_line
 from sleuth.evaluation.paired import evaluation_line
 from sleuth.judges.factory import JudgePool
@@ -44,39 +41,34 @@ def require_inputs(stage: EvaluateRecipe, inputs: StageInputs) -> list[Task]:
 def run(stage: EvaluateRecipe, context: StageContext) -> Path:
     """Write `eval/NAME.json` (of a suite, a file for each set too), and `eval/NAME_forced.json` if asked, unless they
     exist for this model; returns the model unchanged."""
-    env, longest = context.recipe.env_and_context(context.index)
+    env, _ = context.recipe.env_and_context(context.index)
     arms = {stage.name: env}
     if stage.forced_search_arm:
         arms[f"{stage.name}_forced"] = env.model_copy(update={"forced_search": True})
     missing = {name: arm for name, arm in arms.items() if stored_eval(context, name) is None}
     if missing:
         model, tokenizer = load(context, context.model)
-        _measure(stage, context, missing, model, tokenizer, evaluation_pool(context, model, tokenizer, longest))
+        pool = partial(evaluation_pool, context)
+        _measure(
+            stage, context, missing, NamedModel(name=context.model, model=model, tokenizer=tokenizer, open_pool=pool)
+        )
     return Path(context.model)
 
 
-def evaluate_step(
-    context: StageContext,
-    step: int,
-    checkpoint: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    pool: PoolEngine | None,
-) -> None:
+def evaluate_step(context: StageContext, step: int, trained: NamedModel) -> None:
     """Writes the evaluations that are `pending` after a step of a stage that trains, `eval/steps/NAME.STEP.json`, and
-    adds their figures to its row. `model` has the weights of `checkpoint`; with a `pool` its servers generate.
-
-    Raises SleuthError if one of them lacks the figure by which the stage chooses its best checkpoint."""
+    adds their figures to its row. `trained` has the weights of the checkpoint that it is named after. Raises
+    SleuthError if one of them lacks the figure by which the stage chooses its best checkpoint."""
     at, folder, key = context.first_step + step, context.folder, context.stage.best_key
     stages = {stage.name: index for index, stage in context.recipe.stages_of(EvaluateRecipe).items()}
     for name in context.checkpoints.pending(step):
-        asked = replace(context, index=stages[name], model=str(checkpoint), trained=context.index + 1)
+        asked = replace(context, index=stages[name], model=trained.name, trained=context.index + 1)
         stage, file = context.recipe.stages_of(EvaluateRecipe)[stages[name]], f"{STEPS}/{name}.{step_name(at)}"
         if (contents := stored_eval(asked, file)) is None:
             folder.say(f"evaluating {name} after step {step}")
             (folder.eval / STEPS).mkdir(exist_ok=True)
             env, _ = context.recipe.env_and_context(asked.index)
-            contents = _measure(stage, asked, {file: env}, model, tokenizer, pool)
+            contents = _measure(stage, asked, {file: env}, trained)
         measured = {figure: one["value"] for figure, one in contents.items() if isinstance(one, dict) and "low" in one}
         figures = {f"{EVAL_PREFIX}{name}/{figure}": value for figure, value in measured.items()}
         if key is not None and key.startswith(f"{EVAL_PREFIX}{name}/") and figures.get(key) is None:
@@ -86,16 +78,12 @@ def evaluate_step(
 
 
 def _measure(
-    stage: EvaluateRecipe,
-    context: StageContext,
-    arms: Mapping[str, EnvFields],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    pool: PoolEngine | None,
+    stage: EvaluateRecipe, context: StageContext, arms: Mapping[str, EnvFields], asked: NamedModel
 ) -> dict[str, Any]:
     """Asks a model the questions of a stage in each environment and writes a file for each, by its name; the contents
     of the last."""
-    longest = context.recipe.env_and_context(context.index)[1]
+    longest, model, tokenizer = context.recipe.env_and_context(context.index)[1], asked.model, asked.tokenizer
+    pool = asked.open_pool(model, tokenizer, longest) if asked.open_pool is not None else None
     suite = load_suite(stage.data.suite, stage.data.per_set) if stage.data.suite is not None else None
     tasks = suite.tasks if suite is not None else select_tasks(stage.data)
     rewards, contents = context.recipe.rewards_for(context.index), dict[str, Any]()

@@ -65,7 +65,7 @@ from sleuth.training.learning import (
     update_on,
 )
 from sleuth.training.loop import Figures, InfiniteSampler, Trainer, figures_of, train
-from sleuth.training.own_hooks import own_hooks, require_hook
+from sleuth.training.own_hooks import HookStage, OwnHook, require_hook
 from sleuth.training.rollout_worker import (
     MIN_SIBLINGS,
     HookInputs,
@@ -191,7 +191,9 @@ class GRPOTrainer(Trainer):
         if saved:
             require_same_reward(context, saved, self.reward_spec, self.own_code)
             self.policy.load_state_dict(saved.state["policy"])
-        self.hooks += own_hooks(stage, context, self.model, self.tokenizer, saved)
+        named = {"name": stage.name, "steps": stage.last_step, "folder": folder.path}
+        given = HookStage(**named, model=self.model, tokenizer=self.tokenizer)
+        self.hooks += [OwnHook(name, given, context, saved) for name in stage.hooks]
         release_cached_memory()
         self.engine.publish(saved.steps if saved else 0)
         if sources := merged_sources(all_sources(self.own_code), self.reward_spec.sources):

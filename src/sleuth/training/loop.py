@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from sleuth.engines.remote.pool import PoolEngine
+from sleuth.evaluation.eval_session import NamedModel
 from sleuth.evaluation.figures import figures, is_score
 from sleuth.host.disk import SLACK, DiskPlan, is_full, lack, require_room
 from sleuth.kernels.device import releasing_cached_memory
@@ -94,11 +95,12 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
         for line in lines or trainer.opening():
             folder.say(line)
         with StopRequest(folder.say) as request:
-            if saved:  # else a kill in an evaluation would leave it out
+            if saved and stage.evaluates_at(begin):  # a kill may have ended it
                 _evaluate(context, trainer, begin, saved.checkpoint)
             for step in range(begin + 1, end + 1):
-                if ranks.broadcast(context.checkpoints.ends_early):
-                    folder.say(f"{stage.name}: ends after step {step - 1}: {_worse(stage)}")
+                if stage.stop_after_worse and ranks.broadcast(context.checkpoints.ends_early):
+                    many = f"{stage.best} was not better in {stage.stop_after_worse} evaluations"
+                    folder.say(f"{stage.name}: ends after step {step - 1}: {many} (stop_after_worse)")
                     break
                 trainer.last = as_written(rows[-1]) if rows else {}
                 figures = ranks.broadcast(partial(dict, trainer.step(step)))  # all decide by the row of the first
@@ -136,20 +138,19 @@ def train(stage: TrainingRecipe, context: StageContext, trainer: Trainer, saved:
     if checkpoint is None or owed:
         raise SleuthError(folder.full_disk())
     ranks.broadcast(folder.require_written)
-    return ranks.broadcast(partial(context.checkpoints.handed_on, checkpoint))
+    if (best := ranks.broadcast(partial(context.checkpoints.handed_on, checkpoint))) != checkpoint:
+        folder.say(f"{stage.name}: {best.name} is the best by {stage.best_key}, and handed on")
+    return best
 
 
 def _evaluate(context: StageContext, trainer: Trainer, step: int, checkpoint: Path) -> None:
     """Measures what is pending at a step; the first rank asks."""
     pool = trainer.engine if isinstance(trainer.engine, PoolEngine) else None
+    trained = NamedModel(
+        name=str(checkpoint), model=trainer.model, tokenizer=trainer.tokenizer, open_pool=lambda *_: pool
+    )
     with releasing_cached_memory(), quiet(sys.stderr.isatty()):  # on a terminal there is the bar of the steps
-        context.ranks.broadcast(
-            lambda: evaluate_step(context, step, checkpoint, trainer.model, trainer.tokenizer, pool)
-        )
-
-
-def _worse(stage: TrainingRecipe) -> str:
-    return f"{stage.best} was not better in {stage.stop_after_worse} evaluations (stop_after_worse)"
+        context.ranks.broadcast(lambda: evaluate_step(context, step, trained))
 
 
 def update_figures(budget: TokenBudget, update: Callable[[int], Update], kind: type[Update] = Update) -> Figures:

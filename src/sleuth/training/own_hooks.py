@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from sleuth.answers.function import checked_parts, finite_number
 from sleuth.own.calls import Caller
 from sleuth.own.functions import UserFunction, load_function, parameters_of, require_arguments
-from sleuth.ranks import Ranks
-from sleuth.recipe.grpo import GrpoRecipe
 from sleuth.runs.checkpoints import require_plain
 from sleuth.training.loop import Figures
 from sleuth.training.rollout_worker import Hook
 from sleuth.training.stage_context import Saved, StageContext
 from sleuth.types import Group, Score
 
-METHODS = {
-    "opening": "(self)",
-    "score": "(self, step, groups)",
-    "after_update": "(self)",
-    "measure": "(self, step, groups)",
-    "state": "(self)",
-    "load_state": "(self, state)",
-    "log": "(self, stage, step, figures)",
-    "close": "(self)",
-}
+METHODS = (
+    *("opening(self)", "score(self, step, groups)", "after_update(self)", "measure(self, step, groups)"),
+    *("state(self)", "load_state(self, state)", "log(self, stage, step, figures)", "close(self)"),
+)
 """What a class may have, each once or not at all; a function is `measure` alone."""
 PREFIX = "hook_"
 """Before the name of a hook, and a slash before its figures: `hook_Drift/norm`."""
@@ -42,8 +35,7 @@ SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookStage:
-    """What a class of the user is made with: the stage's name and number of steps, the folder of the run, and the model
-    that it trains, which a hook reads and never changes."""
+    """What a class of the user is made with: name and steps of the stage, the run's folder, and the model, to read."""
 
     name: str
     steps: int
@@ -60,18 +52,17 @@ def require_hook(function: UserFunction) -> None:
         return
     if len(parameters_of(function)) > 0:
         require_arguments(function, 1, {}, f"{name}(stage)")
-    own = [method for method in METHODS if callable(getattr(made, method, None))]
+    examples = {example.partition("(")[0]: example for example in METHODS}
+    own = [method for method in examples if callable(getattr(made, method, None))]
     if not {*own} - {"state", "load_state", "close"}:
-        raise function.error(f"has no method of a hook; expected one or more of {', '.join(METHODS)}")
+        raise function.error(f"has no method of a hook; expected one or more of {', '.join(examples)}")
     if ("state" in own) != ("load_state" in own):
         raise function.error("state and load_state belong together: a resumed run loads what a checkpoint has")
     for method in own:
-        bound = not isinstance(inspect.getattr_static(made, method), staticmethod | classmethod)
-        example = METHODS[method]
         try:
-            inspect.signature(getattr(made, method)).bind(*range(example.count(",") + bound))
+            inspect.signature(getattr(made, method)).bind(*range(examples[method].count(",") + 1))
         except TypeError:
-            raise function.error(f"{method} should be def {method}{example}") from None
+            raise function.error(f"{method} should be def {examples[method]}") from None
 
 
 class OwnHook(Hook):
@@ -79,22 +70,18 @@ class OwnHook(Hook):
     is a UserCodeError with file and line, and so are a call that does not return and a figure that is no number; of
     `log` and `close` the tracker of the run reports it, and goes on without."""
 
-    def __init__(self, function: UserFunction, stage: HookStage, ranks: Ranks, saved: Saved | None) -> None:
-        self.function, self.stage, self.ranks = function, stage, ranks
-        self.call = Caller(function, seconds=SECONDS)
-        self.key = f"hook {function.name}"
-        self.made: Any = None
-        if not ranks.first:
+    def __init__(self, name: str, stage: HookStage, context: StageContext, saved: Saved | None) -> None:
+        self.function, self.stage, self.ranks = load_function(name), stage, context.ranks
+        self.call = Caller(self.function, seconds=SECONDS)
+        self.key, self.made = f"hook {self.function.name}", None
+        if not self.ranks.first:
             return
-        if isinstance(function.call, type):
-            self.made = asyncio.run(self.call(*((stage,) if parameters_of(function) else ())))
+        if isinstance(self.function.call, type):
+            self.made = asyncio.run(self.call(*((stage,) if parameters_of(self.function) else ())))
         if saved is not None and self.key in saved.state:
             self._ask("load_state", saved.state[self.key])
-
-    @property
-    def tracks(self) -> bool:
-        """Whether it is a tracker."""
-        return any(hasattr(self.made, method) for method in ("log", "close"))
+        if hasattr(self.made, "log") or hasattr(self.made, "close"):
+            context.folder.trackers.add(self.function.name, self)
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         """What a method of the user's returns; None if the object has none."""
@@ -140,37 +127,18 @@ class OwnHook(Hook):
             self._ask("log", stage, step, dict(figures))
 
     def close(self) -> None:
-        """The end of the run."""
         self._ask("close")
 
     def _scored(self, found: Any, groups: Sequence[Group]) -> list[Group]:
-        expected = f"expected the {len(groups)} groups that it got, with other scores"
+        error = self.function.error
         if not isinstance(found, Sequence) or len(found) != len(groups):
-            raise self.function.error(f"score returned {repr(found)[:60]}; {expected}")
+            raise error(f"score returned {repr(found)[:60]}; expected the {len(groups)} groups that it got")
         for new, old in zip(found, groups, strict=True):
             if not isinstance(new, Group) or new.task is not old.task or new.episodes is not old.episodes:
-                raise self.function.error(f"score returned {repr(new)[:60]} in place of a group; {expected}")
-            if len(new.scores) != len(old.scores) or not all(isinstance(score, Score) for score in new.scores):
-                raise self.function.error(f"score returned {repr(new.scores)[:60]}; expected a Score for each episode")
-            for score in new.scores:
-                if score.value is not None and finite_number(score.value) is None:
-                    raise self.function.error(f"score returned the value {score.value!r}; expected a finite number")
+                raise error(f"score returned {repr(new)[:60]} in place of the group that it got, with other scores")
+            values = [score.value if isinstance(score, Score) else math.nan for score in new.scores]
+            if len(values) != len(old.scores) or any(v is not None and finite_number(v) is None for v in values):
+                raise error(
+                    f"score returned {repr(new.scores)[:60]}; expected a Score, finite or None, of each episode"
+                )
         return list(found)
-
-
-def own_hooks(
-    stage: GrpoRecipe,
-    context: StageContext,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
-    saved: Saved | None,
-) -> list[OwnHook]:
-    """The hooks of the user that a stage names; those that are trackers get the rows of the run from here on."""
-    given = HookStage(
-        name=stage.name, steps=stage.last_step, folder=context.folder.path, model=model, tokenizer=tokenizer
-    )
-    hooks = [OwnHook(load_function(name), given, context.ranks, saved) for name in stage.hooks]
-    for hook in hooks:
-        if hook.tracks:
-            context.folder.trackers.add(hook.function.name, hook)
-    return hooks

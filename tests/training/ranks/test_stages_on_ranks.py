@@ -193,3 +193,37 @@ def test_bad_input_is_printed_once(recipes, tmp_path):
     assert process.returncode != 0
     assert said.count("error: ") == 1
     assert "nowhere.jsonl" in said
+
+
+HELD_OUT = """
+[[stage]]
+kind = "evaluate"
+name = "held_out"
+data = {{ questions = "{world}/qa_test.jsonl", limit = 2 }}
+"""
+HOOK = """
+from dataclasses import replace
+
+class Even:
+    def score(self, step, groups):
+        even = lambda scores: tuple(replace(score, value=at % 2 + 0.5) for at, score in enumerate(scores))
+        return [replace(group, scores=even(group.scores)) for group in groups]
+
+    def measure(self, step, groups):
+        return {"groups": len(groups)}
+"""
+
+
+@pytest.mark.slow
+def test_evaluations_and_hooks_on_ranks_are_those_of_one_process(recipes, world, tmp_path):
+    recipe = tmp_path / "evaluated.toml"
+    recipe.write_text(recipes["lora"].read_text() + HELD_OUT.format(world=world))
+    (tmp_path / "even.py").write_text(HOOK)
+    rule = ("stage.0.evaluate_every={ held_out = 1 }", "stage.0.best=em", "stage.0.stop_after=2")
+    for ranks in (1, 2):
+        run_on(ranks, recipe, tmp_path / f"on-{ranks}", *rule, "stage.0.hooks=['even:Even']")
+    ours, theirs = figures(tmp_path / "on-2"), figures(tmp_path / "on-1")
+    assert [row["reward_mean"] for row in ours] == [1.0, 1.0]
+    assert all("eval_held_out/em" in row and row["hook_Even/groups"] == 4 for row in ours)
+    assert_same_run(ours, theirs)
+    assert written(tmp_path / "on-2") == written(tmp_path / "on-1")
