@@ -33,7 +33,7 @@ ROOMS = {
     "own": 844,
     "plan": 2_260,
     "ranks.py": 55,
-    "read": 2_309,
+    "read": 2_308,
     "recipe": 3_721,
     "render.py": 393,
     "report": 2_662,
@@ -45,7 +45,7 @@ ROOMS = {
     "terminal": 577,
     "think": 5_142,
     "trainers": 667,
-    "training": 3_293,
+    "training": 3_294,
     "types.py": 622,
     "world": 1_078,
 }

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from sleuth.terminal.options import Overrides, Quiet
+from sleuth.terminal.options import NoCode, Overrides, Quiet
 from sleuth.terminal.tables import print_notes
 from sleuth.types import SleuthError
 
@@ -43,6 +43,7 @@ def learn(
         bool, Option("--anyway", help="Hand over a model without a clear gain; its card says so.")
     ] = False,
     overrides: Overrides = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Make a model of your own from a folder of documents.
@@ -59,8 +60,7 @@ def learn(
     settings = [*settings_of(recipe, home), *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
     update_folder(folder, home, lambda line: print_notes([] if quiet else [line]))
-    if teacher is None:
-        print_notes([BY_RULE])
+    print_notes([] if teacher else [BY_RULE])
     questions(home, home / QUESTIONS, teacher=teacher)
     card = json.loads((home / QUESTIONS / "card.json").read_bytes())
     if card["rows"]["test"] < LEAST_TEST:
