@@ -210,6 +210,7 @@ def test_a_teacher_that_writes_rubbish_yields_no_rows_and_one_line(corpus: Path,
     assert "passed the gates, so nothing is written" in line
     assert gate in line
     assert not (corpus.parent / "out" / "train.jsonl").exists()
+    assert with_teacher(corpus, good, "--kinds", "one_hop").exit_code == 0  # nothing of the rubbish is in its way
 
 
 def test_a_teacher_that_falls_silent_ends_it_with_one_line_and_the_same_command_goes_on(

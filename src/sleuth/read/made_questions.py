@@ -145,6 +145,7 @@ def make_questions(
         row["part"] = sources.parts.get(row.get("document", ""), row["part"])
     card = _card(rows, sources, writer, off, held_out, seed)
     if not card["kept"] and not silent:
+        (out / MADE).unlink(missing_ok=True)  # another teacher begins anew
         reasons = Counter(f"{row['fell']}{row.get('reason', '')}" for row in rows)
         told = ", ".join(f"{count:,} at {name}" for name, count in reasons.most_common(3)) or "none was made"
         raise SleuthError(f"{out}: no question of {len(rows):,} passed the gates, so nothing is written: {told}")

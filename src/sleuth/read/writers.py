@@ -117,8 +117,7 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes questions about passages, and is the `Reader` of the gates. `named` is its model, and `asked` opens it
-    when it has something to do."""
+    """Writes questions about passages, and is the `Reader` of the gates. `asked` opens the model `named` if needed."""
 
     asked: Callable[[], Asked]
     named: str
