@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.world.tokens import make_tokenizer
@@ -79,9 +81,10 @@ ONLY_PEOPLE = (
 """A tool may not answer."""
 
 
-def chat_tokenizer(template: str | None, end: str = "<|im_end|>") -> PreTrainedTokenizerFast:
-    """The tiny model's tokenizer with the control tokens of ChatML, and `end` as its end-of-text token."""
-    tokenizer = make_tokenizer(200)
+def chat_tokenizer(template: str | None, end: str = "<|im_end|>", extra: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """The tiny model's tokenizer with the control tokens of ChatML, and `end` as its end-of-text token. Words of the
+    `extra` texts are tokens too."""
+    tokenizer = make_tokenizer(200, extra)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     tokenizer.eos_token = end
     tokenizer.chat_template = template

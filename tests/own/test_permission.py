@@ -224,6 +224,7 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
         if (one.param_type_name, one.metavar) == ("argument", "RECIPE")
     }
     assert {name for name, flags in options.items() if "--no-code" in flags} == recipes | {
+        "learn",  # trains a recipe, and starts a teacher's server
         "sweep",
         "reproduce",
         "rescore",

@@ -232,6 +232,31 @@ def test_a_teacher_that_writes_rubbish_yields_no_rows_and_one_line(corpus: Path,
     assert "passed the gates, so nothing is written" in line
     assert gate in line
     assert not (corpus.parent / "out" / "train.jsonl").exists()
+    assert with_teacher(corpus, good, "--kinds", "one_hop").exit_code == 0  # nothing of the rubbish is in its way
+
+
+def test_a_teacher_that_falls_silent_ends_it_with_one_line_and_the_same_command_goes_on(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sleuth.read.made_questions.TOGETHER", 4)
+    asked = 0
+
+    def until_it_is_paid(body: dict[str, Any]) -> tuple[int, object]:
+        nonlocal asked
+        asked += 1
+        return good(body) if asked <= 20 else (402, {"error": "no credit is left"})
+
+    first = with_teacher(corpus, until_it_is_paid, "--kinds", "one_hop")
+    assert first.exit_code == 1
+    [line] = [line for line in first.stderr.splitlines() if "questions " not in line[:10]]
+    assert "stopped at passage" in line
+    assert "no credit is left" in line
+    some = rows(corpus)
+    assert 0 < len(some) < 12
+    assert with_teacher(corpus, good, "--kinds", "one_hop").exit_code == 0
+    assert len(rows(corpus)) == 12
+    again = with_teacher(corpus, until_it_is_paid, "--kinds", "one_hop")  # it has nothing to do
+    assert again.exit_code == 0
 
 
 def test_no_question_is_a_paraphrase_of_a_held_out_one(corpus: Path) -> None:

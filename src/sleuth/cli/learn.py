@@ -21,7 +21,7 @@ from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
 from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
 from sleuth.terminal.inputs import read_folder
-from sleuth.terminal.options import AsJson, Overrides, Quiet
+from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import count_of, print_notes, show
 from sleuth.types import SleuthError
 
@@ -60,6 +60,7 @@ def learn(
         bool, Option("--anyway", help="Hand over a model without a clear gain; its card says so.")
     ] = False,
     overrides: Overrides = None,
+    no_code: NoCode = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

@@ -10,8 +10,6 @@ FAMILY = Family(
     initial_weights={"induction": "sleuth.read.induction:begin_with_induction"},
     dialects={"reading": "sleuth.read.dialect:READING"},
     thoughtless=("reading",),
-    data={
-        "reading": "sleuth.read.texts:ReadingRecipe",
-    },
+    data={"reading": "sleuth.read.texts:ReadingRecipe"},
     verbs={"Make data": {"annotate questions": "sleuth.read.verbs:questions"}},
 )

@@ -16,18 +16,19 @@ import json
 import random
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sleuth import __version__
 from sleuth.answers.match import appears_in, normalise
-from sleuth.data.forms import formed
+from sleuth.data.forms import Formed, formed
 from sleuth.data.held_out import split, write_rows
 from sleuth.data.questions import load_questions
-from sleuth.data.spans import cloze
+from sleuth.data.spans import SpanQuestion, cloze
 from sleuth.host.atomic import write_text
+from sleuth.judges.pool import NoAnswerError, RefusedError
 from sleuth.read.gates import SEARCHED, WORD, Candidate, Gates, Reader, is_near_copy
 from sleuth.read.writers import ToWrite, Writer
 from sleuth.recipe.shipped import INDEX
@@ -36,7 +37,7 @@ from sleuth.retrieval.corpus import PASSAGES, corpus_file, hash_input, read_corp
 from sleuth.retrieval.folder import place_of
 from sleuth.retrieval.index_card import FILE_NAME, Index
 from sleuth.retrieval.open_index import open_index
-from sleuth.types import Passage, SleuthError
+from sleuth.types import Passage, RunFailed, SleuthError
 
 KINDS = ("cloze", "form", "one_hop", "two_hop", "unanswerable")
 UNAIDED, WRITTEN = ("cloze", "form", "two_hop", "unanswerable"), ("one_hop", "two_hop", "unanswerable")
@@ -123,26 +124,30 @@ def make_questions(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Record:
-    """Makes the questions, writes the files of `out`, and returns the card. What an earlier call made of the same
-    passages is kept. Raises SleuthError, with the reasons, if no question passed."""
+    """Makes the questions, writes the files of `out`, and returns the card. Keeps what an earlier call made of the same
+    passages. Raises SleuthError if no question passed, and RunFailed, once all is written, if the writer is silent."""
     gates = Gates(index=sources.index, vocabulary=sources.vocabulary, reader=reader, off=frozenset(off))
     for file in held_out:
         for task in load_questions(file):
             gates.remember(task.question, task.golden_answers)
     made = _read_made(out / MADE, sources.index)
-    known = made.keys()
     for row in (row for rows in made.values() for row in rows if not row["fell"]):
         gates.remember(row["question"], row["golden_answers"] or [row["lost_answer"]])
-    makers = _makers(sources, kinds, writer, seed)
+    makers, silent = _makers(sources, kinds, writer, seed), ""
     for at in range(0, len(sources.passages), TOGETHER):
         units = [
             (f"{kind}:{passage.id}", make, passage)
             for passage in sources.passages[at : at + TOGETHER]
             for kind, make in makers.items()
-            if f"{kind}:{passage.id}" not in known
+            if f"{kind}:{passage.id}" not in made
         ]
+        try:
+            made_now = [*_made(units, gates, sources, "unanswerable" in kinds)]
+        except NoAnswerError as error:
+            silent = f"{out}: stopped at passage {at + 1:,}: {error}; the same command goes on from there"
+            break
         with (out / MADE).open("a", encoding="utf-8") as lines:
-            for unit, rows in _made(units, gates, sources, "unanswerable" in kinds):
+            for unit, rows in made_now:
                 of = {unit.partition(":")[2]}.union(*(row.get("gold_ids", row.get("taken_out", ())) for row in rows))
                 line = {"unit": unit, "made_of": {one: _digest(sources.index, one) for one in sorted(of)}, "rows": rows}
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -151,7 +156,8 @@ def make_questions(
     for row in rows:  # a corpus that has grown may be split otherwise than when a row was made
         row["part"] = sources.parts.get(row.get("document", ""), row["part"])
     card = _card(rows, sources, writer, off, held_out, seed)
-    if not card["kept"]:
+    if not card["kept"] and not silent:
+        (out / MADE).unlink(missing_ok=True)  # another teacher begins anew
         reasons = Counter(f"{row['fell']}{row.get('reason', '')}" for row in rows)
         told = ", ".join(f"{count:,} at {name}" for name, count in reasons.most_common(3)) or "none was made"
         raise SleuthError(f"{out}: no question of {len(rows):,} passed the gates, so nothing is written: {told}")
@@ -159,6 +165,8 @@ def make_questions(
         kept = [row for row in rows if row["part"] == part and not row["fell"]]
         write_rows(out / part, [{key: row[key] for key in row if key not in ("part", "fell")} for row in kept])
     write_text(out / CARD, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+    if silent:
+        raise RunFailed(silent)
     return card
 
 
@@ -177,6 +185,8 @@ def _made(units: Sequence[Unit], gates: Gates, sources: Sources, may_lose: bool)
     fell = dict(zip((one.id for one in candidates), gates.falls(candidates), strict=True))
     for at, (unit, _, passage) in enumerate(units):
         found = made[at]
+        if isinstance(found, NoAnswerError) and not isinstance(found, RefusedError):  # the next call asks again
+            continue
         if isinstance(found, Exception):
             failed = {"id": unit, "type": unit.partition(":")[0], "part": sources.part(passage)}
             yield unit, [failed | {"question": "", "fell": "unreadable", "reason": f" ({str(found)[:120]})"}]
@@ -260,19 +270,16 @@ def _candidate(kind: str, at: int, part: str, question: str, answer: str, passag
 
 def _clozes(passage: Passage, part: str, seed: int) -> list[Candidate]:
     rng = random.Random(f"{seed} {passage.id}")
-    made = [one for one in (cloze(passage.text, rng) for _ in range(PER_PASSAGE)) if one is not None]
-    return [
-        _candidate("cloze", at, part, one.question, passage.text[one.start : one.end], [passage])
-        for at, one in enumerate(made)
-    ]
+    return _by_rule("cloze", [cloze(passage.text, rng) for _ in range(PER_PASSAGE)], passage, part)
 
 
 def _forms(passage: Passage, part: str) -> list[Candidate]:
-    made = [*formed(passage.text, passage.title)][:PER_PASSAGE]
-    return [
-        _candidate("form", at, part, one.question, passage.text[one.start : one.end], [passage])
-        for at, one in enumerate(made)
-    ]
+    return _by_rule("form", [*formed(passage.text, passage.title)][:PER_PASSAGE], passage, part)
+
+
+def _by_rule(kind: str, made: Iterable[SpanQuestion | Formed | None], passage: Passage, part: str) -> list[Candidate]:
+    some = enumerate(one for one in made if one is not None)
+    return [_candidate(kind, at, part, one.question, passage.text[one.start : one.end], [passage]) for at, one in some]
 
 
 def _shared_names(sources: Sources) -> dict[str, list[Passage]]:
@@ -313,18 +320,14 @@ def _written(
 ) -> list[list[Candidate] | Exception]:
     """What the writer makes of each group; nothing of two hops without another passage."""
     wanted = [at for at, group in enumerate(groups) if kind == "one_hop" or len(group) > 1]
-    written = dict(
-        zip(wanted, writer.write([ToWrite(passages=groups[at], most=PER_PASSAGE) for at in wanted]), strict=True)
-    )
+    asked = [ToWrite(passages=groups[at], most=PER_PASSAGE) for at in wanted]
+    written = dict(zip(wanted, writer.write(asked), strict=True))
     made: list[list[Candidate] | Exception] = []
     for at, group in enumerate(groups):
-        found = written.get(at, [])
-        part = sources.part(group[-1])
-        made.append(
-            found
-            if isinstance(found, Exception)
-            else [_candidate(kind, number, part, *one, group) for number, one in enumerate(found)]
-        )
+        found, part = written.get(at, []), sources.part(group[-1])
+        if not isinstance(found, Exception):
+            found = [_candidate(kind, number, part, *one, group) for number, one in enumerate(found)]
+        made.append(found)
     return made
 
 

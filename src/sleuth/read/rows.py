@@ -11,13 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from sleuth.data.spans import STOP_WORDS, cloze, sentences
 from sleuth.learn.batch import Row
 from sleuth.read.dialect import READING
-from sleuth.read.texts import (
-    ReadingQuestion,
-    ReadingRecipe,
-    ReadingTexts,
-    read_reading_texts,
-    require_indexed,
-)
+from sleuth.read.texts import ReadingQuestion, ReadingRecipe, ReadingTexts, read_reading_texts, require_indexed
 from sleuth.read.tokens import (
     ANSWER,
     ANSWER_TOKENS,

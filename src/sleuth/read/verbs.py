@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sleuth.terminal.options import AsJson
+from sleuth.host.threads import to_stderr
+from sleuth.terminal.options import AsJson, NoCode
 from sleuth.training.heavy import import_heavy
 from sleuth.types import SleuthError
 
@@ -42,6 +45,7 @@ def questions(
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the split, the passages and the clozes.")] = 0,
     as_json: AsJson = False,
+    no_code: NoCode = False,
 ) -> None:
     """Make questions of a corpus, split by document.
 
@@ -55,23 +59,21 @@ def questions(
     writing = load_teacher(teacher, missing_inputs) if teacher is not None else None
     if writing is not None and model is not None:
         raise SleuthError("--teacher and --model are both given; one of them asks and answers")
-    if writing is not None and writing.launch is not None:
-        raise SleuthError(f'{teacher}: launch = "{writing.launch}": start the server, and name it in urls')
     if not corpus.exists():
         raise SleuthError(f"{corpus}: no such file or folder")
 
     import_heavy()
+    from sleuth.judges.factory import LAUNCHER, open_client
     from sleuth.read.gates import GATES
     from sleuth.read.made_questions import KINDS, UNAIDED, WRITTEN, make_questions, open_sources
     from sleuth.read.writers import Writer, model_of
     from sleuth.runs.progress import progress_bar
+    from sleuth.training.servers import RunServers
 
     by, reader = model_of(model) if model is not None else (None, None)
     out.mkdir(parents=True, exist_ok=True)
     if writing is not None:
-        from sleuth.judges.factory import open_client
-
-        by = Writer(asked=open_client(writing, out / "teacher"), named=writing.model)
+        by = Writer(asked=cache(partial(open_client, writing, out / "teacher")), named=writing.model)
     chosen = [*kinds.split(",")] if kinds else [*(UNAIDED if by is None else WRITTEN)]
     wrong = [f"--kinds {one}: there are {', '.join(KINDS)}" for one in chosen if one not in KINDS]
     wrong += ["--kinds one_hop: needs a --teacher, or a --model that writes"] * ("one_hop" in chosen and by is None)
@@ -79,7 +81,8 @@ def questions(
     if wrong:
         raise SleuthError(*wrong)
     sources = open_sources(corpus, out, limit=limit, seed=seed, calibration=calibration)
-    with progress_bar("questions") as progress:
+    servers = RunServers(None, out / "servers", to_stderr)
+    with closing(servers), LAUNCHER.starting(servers.serve), progress_bar("questions") as progress:
         card = make_questions(
             sources,
             out,

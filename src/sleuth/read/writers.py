@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -117,22 +117,24 @@ def _is_text(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes questions about passages, and is the `Reader` of the gates. `named` is its model."""
+    """Writes questions about passages, and is the `Reader` of the gates. `asked` opens the model `named` if needed."""
 
-    asked: Asked
+    asked: Callable[[], Asked]
     named: str
 
     def write(self, wanted: Sequence[ToWrite]) -> list[list[tuple[str, str]] | Exception]:
         """The questions about each, or why there are none."""
-        return _gathered([self.asked.ask(one) for one in wanted])
+        return _gathered([self.asked().ask(one) for one in wanted])
 
     def answers(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[str | None]:
         """See `Reader`."""
-        given = _gathered([self.asked.ask(ToAnswer(question=one, passages=passages)) for one, passages in asked])
+        given = _gathered([self.asked().ask(ToAnswer(question=one, passages=passages)) for one, passages in asked])
         return [None if isinstance(answer, Exception) else answer for answer in given]
 
 
 def _gathered(calls: Sequence[Coroutine[Any, Any, Answered]]) -> list[Answered | Exception]:
+    """What each call returns, or why nothing. Raises NoAnswerError if none of them got an answer."""
+
     async def safely(call: Coroutine[Any, Any, Answered]) -> Answered | Exception:
         try:
             return await call
@@ -142,7 +144,10 @@ def _gathered(calls: Sequence[Coroutine[Any, Any, Answered]]) -> list[Answered |
     async def every() -> list[Answered | Exception]:
         return await asyncio.gather(*map(safely, calls))
 
-    return asyncio.run(every())
+    found = asyncio.run(every())
+    if found and all(isinstance(one, NoAnswerError) for one in found):
+        raise NoAnswerError(str(found[0]))
+    return found
 
 
 class ChatModel:
@@ -164,7 +169,7 @@ class ChatModel:
         prompt = [token for one in self._renderer.render_all(self._template.pieces(messages)) for token in one.tokens]
         room = self._engine.context - len(prompt)
         if room < 1:
-            raise NoAnswerError(f"{len(prompt):,} tokens are more than the context of {self._engine.context:,}")
+            raise InvalidAnswerError(f"{len(prompt):,} tokens are more than the context of {self._engine.context:,}")
         self._asked += 1
         sampling = Sampling(max_tokens=min(room, TURN), temperature=0.0, key=(self._asked,))
         written = await self._engine.complete(tuple(prompt), sampling)
@@ -185,11 +190,8 @@ class SearchingModel:
         tasks = [Task(id=str(at), question=question, golden_answers=("?",)) for at, (question, _) in enumerate(asked)]
         given = {str(at): [*passages] for at, (_, passages) in enumerate(asked)}
         session = replace(self.session, setting=replace(setting, gold=given))
-        return (
-            [given_answer(episode, setting.dialect)[0] or "" for episode, _ in session.ask(tasks, "gates")]
-            if tasks
-            else []
-        )
+        episodes = session.ask(tasks, "gates") if tasks else []
+        return [given_answer(episode, setting.dialect)[0] or "" for episode, _ in episodes]
 
 
 def model_of(name: str) -> tuple[Writer | None, Reader | None]:
@@ -199,4 +201,5 @@ def model_of(name: str) -> tuple[Writer | None, Reader | None]:
         if not isinstance(session.setting, SearchSetting):
             raise SleuthError(f"{name}: does not search, so it cannot answer made questions")
         return None, SearchingModel(session=session)
-    return Writer(asked=ChatModel(name), named=name), None
+    chat = ChatModel(name)
+    return Writer(asked=lambda: chat, named=name), None

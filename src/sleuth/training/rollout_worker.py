@@ -131,12 +131,7 @@ class RolloutWorker:
         return await self._groups(self.order.take(count), step=step, first_prompt=first, played=played)
 
     async def _groups(
-        self,
-        tasks: Sequence[Task],
-        *,
-        step: int,
-        first_prompt: int,
-        played: Callable[[], Mapping[int, Group]] = dict,
+        self, tasks: Sequence[Task], *, step: int, first_prompt: int, played: Callable[[], Mapping[int, Group]] = dict
     ) -> list[Group]:
         stage, key = self.stage, (*self._key, step)
         rollout = Rollout(

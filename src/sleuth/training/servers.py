@@ -65,10 +65,12 @@ class StartedServers:
 
 
 class RunServers:
-    """All servers that a run starts, each when a stage first needs it. `close` ends them.
+    """All servers that a run starts, or without a recipe a command, each when it is first needed. `close` ends them.
     `logs` is the folder of their output, `NAME.log`. The first of several ranks alone starts servers."""
 
-    def __init__(self, recipe: Recipe, logs: Path, say: Callable[[str], None], *, ranks: int, split: Split) -> None:
+    def __init__(
+        self, recipe: Recipe | None, logs: Path, say: Callable[[str], None], ranks: int = 0, split: Split | None = None
+    ) -> None:
         self._recipe, self._logs, self._say, self._ranks, self._split = recipe, logs, say, ranks, split
         self._pools: dict[str, _Pool] = {}
         self._models: dict[str, ServerProcess] = {}
@@ -86,7 +88,7 @@ class RunServers:
             end_all(running.processes)
             running = None
         if running is None:
-            self._pools[key] = running = self._start(pool, model, max(context, self._recipe.context_of(pool)))
+            self._pools[key] = running = self._start(pool, model, context)
         return running.taken()
 
     def found(self, pool: PoolRecipe, discovered: Sequence[DiscoveredServer]) -> None:
@@ -123,6 +125,9 @@ class RunServers:
             end_all([self._models.pop(server)])
 
     def _start(self, pool: PoolRecipe, model: str, context: int) -> _Pool:
+        assert self._recipe is not None
+        assert self._split is not None
+        context = max(context, self._recipe.context_of(pool))
         launches = launches_of(self._recipe, pool, model, context=context, ranks=self._ranks, split=self._split)
         before = takewhile(lambda key: key != pool.model_dump_json(), self._pools)
         first = sum(len(self._pools[key].processes) for key in before)
@@ -224,11 +229,12 @@ def launches_of(
     return launches
 
 
-def served_launch(recipe: Recipe, model: ServedModelRecipe, *, ranks: int) -> Launch:
+def served_launch(recipe: Recipe | None, model: ServedModelRecipe, *, ranks: int) -> Launch:
     """What the server of a judge or a teacher is started with. Raises SleuthError as `launches_of`."""
     assert model.launch is not None
     program, visible = program_of(model, f"{model.model}: "), torch.cuda.device_count()
-    on_cpu = pick_device(recipe.device) == "cpu" or (model.launch == "vllm" and is_cpu_build(program[0]))
+    device = pick_device(recipe.device if recipe is not None else "auto")
+    on_cpu = device == "cpu" or (model.launch == "vllm" and is_cpu_build(program[0]))
     if on_cpu and model.cards:
         raise SleuthError(f"cards of {model.model} names GPUs, and its server runs on the CPU; remove it")
     cards = [] if on_cpu else model.on_cards(visible)
