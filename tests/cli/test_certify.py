@@ -220,6 +220,12 @@ def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkey
     (unsure / "base/certainty.json").unlink()
     assert sleuth(*command(unsure, "--calibration", aside)).exit_code == 0
     assert Certainty.read(unsure / "trained") is None
+    BASES.write(unsure / "base")
+    write_rows(aside, rows[:30])
+    monkeypatch.setattr("sleuth.evaluation.certainty.signals_of", lambda *of: None)  # as of a server without them
+    result = sleuth(*command(unsure, "--calibration", aside))
+    assert "0 of 30 answers are right with log-probabilities, and fewer than 20 fit nothing" in result.stderr
+    assert Certainty.read(unsure / "trained") == BASES
     write_rows(aside, [*rows[:30], rows[40]])
     assert "1 of its questions are in" in refusal(*command(unsure, "--calibration", aside))
     assert "needs a file of questions" in refusal(*command(unsure, "--calibration", "nowhere.jsonl"))

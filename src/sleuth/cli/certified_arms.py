@@ -135,9 +135,11 @@ class CertifiedArms:
             )
         session, asked = self._session(self.model), [task for task in tasks if task.golden_answers]
         answers = answers_in(session.ask(asked, "certify: calibration") if asked else [], session.setting.dialect)
-        if (right := sum(is_right for _, is_right in answers)) >= LEAST:
+        if (right := sum(is_right for signals, is_right in answers if signals is not None)) >= LEAST:
             return Certainty.fit(answers) if base is None else base.measured(answers)
-        print_notes([f"{questions}: {right} of {len(answers):,} answers are right, and fewer than {LEAST} fit nothing"])
+        silent = " with log-probabilities" if any(is_right and signals is None for signals, is_right in answers) else ""
+        count = f"{right} of {len(answers):,} answers are right{silent}"
+        print_notes([f"{questions}: {count}, and fewer than {LEAST} fit nothing"])
         return None
 
     def both(self) -> dict[str, Sequence[Record]]:
