@@ -148,6 +148,22 @@ def test_a_home_is_watched_by_its_steps_and_only_one_command_works_in_it(folder:
     assert "<li>Train a model on most of the questions: now</li>" in shown
 
 
+@pytest.mark.slow
+def test_a_model_of_other_questions_is_not_certified_on_these(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(recipe: Path, settings: list[str], out: Path, *, quiet: bool) -> None:
+        out.mkdir(exist_ok=True)
+        raise SleuthError("killed in the training")
+
+    monkeypatch.setattr("sleuth.cli.train.train", killed)
+    assert refusal("learn", folder, "--quiet") == "killed in the training"
+    assert refusal("learn", folder, "--quiet") == "killed in the training"  # of the same questions it goes on
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("Museum", "Library"))
+    assert "runs/papers/training: trained on other questions than" in refusal("learn", folder, "--quiet")
+    shutil.rmtree("runs/papers/training")
+    assert refusal("learn", folder, "--quiet") == "killed in the training"
+
+
 def test_a_recipe_for_a_folder_reads_the_home_that_it_is_given() -> None:
     home = Path("runs/papers")
     assert settings_of(Path("tiny/folder"), home) == [

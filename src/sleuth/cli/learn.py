@@ -19,6 +19,7 @@ from typer import Argument, Option
 from sleuth.cli.app import FAILED
 from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
+from sleuth.host.checksums import file_sha256
 from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
 from sleuth.terminal.inputs import read_folder
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
@@ -92,7 +93,7 @@ def learn(
         note_of_language(home, base)
         typer.echo(f"{home / INDEX}: {count_of(sum(read), 'passage')} of {count_of(len(read), 'document')}")
     with steps("questions"):
-        if teacher is None:
+        if teacher is None and not quiet:
             print_notes([BY_RULE])
         questions(home, home / QUESTIONS, teacher=teacher, calibration=unsure)
     files = {part: home / QUESTIONS / f"{part}.jsonl" for part in ("train", "test")}
@@ -102,6 +103,7 @@ def learn(
             f"{folder}: {made['test'].total()} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
             "add documents, or let a --teacher write questions"
         )
+    steps.require_same(files["train"])
 
     from sleuth.cli.certify import certify
     from sleuth.cli.convert import export
@@ -148,18 +150,23 @@ class _Steps:
     """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
 
     def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
+        from sleuth.report.run_files import read_object
+
         self.seconds: dict[str, float] = {}
         self._home, self._quiet, self._as_json = home, quiet, as_json
+        self._trained_on = read_object(home / STEPS).get("trained_on") if (home / STEPS).is_file() else None
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """One step, which no other process takes in this home at the same time. What it prints is no result if there
         is JSON to come, and with `quiet` only the certificate is one."""
+        from sleuth.runs.progress import quiet
         from sleuth.runs.run_folder import RunLock
 
         began, silent = time.monotonic(), self._quiet and (self._as_json or name != "certificate")
         number = [*LEARNING].index(name) + 1
-        with redirect_stdout(StringIO() if silent else sys.stderr if self._as_json else sys.stdout):
+        out = StringIO() if silent else sys.stderr if self._as_json else sys.stdout
+        with quiet(self._quiet), redirect_stdout(out):
             if not self._quiet:
                 typer.echo(f"\n{number} of {len(LEARNING)}. {LEARNING[name]}", err=True)
             lock = None
@@ -173,10 +180,22 @@ class _Steps:
                     lock.release()
         self.seconds[name] = round(time.monotonic() - began, 1)
 
+    def require_same(self, questions: Path) -> None:
+        """Raises SleuthError for a training that began with other questions: it would go on as if it had these, and may
+        have had some that are now in the test."""
+        digest, training = file_sha256(questions), self._home / TRAINING
+        if training.is_dir() and self._trained_on not in (None, digest):
+            raise SleuthError(
+                f"{training}: trained on other questions than {questions} has now, since documents or the teacher have "
+                "changed; remove that folder to train anew, or name another home with --run"
+            )
+        self._trained_on = digest
+
     def write(self, **more: Any) -> None:
         """Writes how far it is."""
         steps = [{"name": name, "about": about, "seconds": self.seconds.get(name)} for name, about in LEARNING.items()]
-        write_text(self._home / STEPS, json.dumps({"steps": steps, **more}, indent=1) + "\n")
+        record = {"steps": steps, "trained_on": self._trained_on, **more}
+        write_text(self._home / STEPS, json.dumps(record, indent=1) + "\n")
 
 
 def settings_of(recipe: Path, home: Path) -> list[str]:
