@@ -18,7 +18,7 @@ ROOMS = {
     "__main__.py": 7,
     "answers": 1_880,
     "cite": 3_215,
-    "cli": 5_331,
+    "cli": 5_336,
     "convert": 1_195,
     "data": 2_787,
     "dialect.py": 252,

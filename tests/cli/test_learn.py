@@ -85,6 +85,8 @@ def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_
     assert (trained / "model.safetensors").read_bytes() == weights
     answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
     assert answer["question"] == "Where was Ada Voss born?"
+    handed = sleuth("learn", folder, *SHORT, "--anyway").stdout
+    assert handed.endswith(f"Ask it:  sleuth ask papers --run {home} --model {trained}\n")
 
 
 KILLED_AT = {
@@ -148,7 +150,6 @@ def test_a_home_is_watched_by_its_steps_and_only_one_command_works_in_it(folder:
     assert "<li>Train a model on most of the questions: now</li>" in shown
 
 
-@pytest.mark.slow
 def test_a_model_of_other_questions_is_not_certified_on_these(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(recipe: Path, settings: list[str], out: Path, *, quiet: bool) -> None:
         out.mkdir(exist_ok=True)
@@ -180,6 +181,7 @@ def test_too_few_documents_and_a_folder_that_is_not_there_are_a_line_each(tmp_pa
     monkeypatch.chdir(tmp_path)
     assert "nowhere" in refusal("learn", "nowhere")
     (tmp_path / "few").mkdir()
+    assert refusal("learn", "few", "--recipe", "demo").startswith("--recipe demo: reads no folder's questions; ")
     for name in ("a", "b"):
         (tmp_path / "few" / f"{name}.md").write_text(f"# {name}\n\nMister {name} was born in Tarn in 1890.\n")
     result = sleuth("learn", "few")

@@ -82,7 +82,9 @@ def learn(
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder")
     home = home or home_of(folder)
-    settings = [*settings_of(recipe, home), *(overrides or ())]
+    if not (places := settings_of(recipe, home)):
+        raise SleuthError(f"--recipe {recipe}: reads no folder's questions; tiny/folder and folder_0.6b_single_gpu do")
+    settings = [*places, *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
     # a threshold fitted on clozes loses half of the right answers to what people ask (docs/lab.md)
     unsure = teacher is not None and Certainty.read(Path(find_model(base))) is None
@@ -130,6 +132,8 @@ def learn(
     if passed:
         with steps("file"):
             if find_spec("gguf") is not None:
+                for ending in (".gguf", ".protocol.json", ".md"):  # an earlier command's, which export does not replace
+                    file.with_suffix(ending).unlink(missing_ok=True)
                 export(trained, gguf=True, out=file)
             else:
                 typer.echo(f'pip install "sleuth[gguf]", then sleuth export {trained} --gguf --out {file}')
@@ -141,7 +145,8 @@ def learn(
     }
     steps.write(**record)
     model = "it" if passed else "the reader that ships"
-    show(as_json, record | {"seconds": steps.seconds}, f"Ask {model}:  sleuth ask {folder} --run {home}")
+    named = f" --model {trained}" if passed and not certificate["passes"] else ""  # which would not be asked by itself
+    show(as_json, record | {"seconds": steps.seconds}, f"Ask {model}:  sleuth ask {folder} --run {home}{named}")
     if not passed:
         raise typer.Exit(FAILED)
 
