@@ -24,7 +24,7 @@ ROOMS = {
     "dialect.py": 252,
     "engines": 5_108,
     "episodes": 2_940,
-    "evaluation": 2_541,
+    "evaluation": 2_543,
     "family.py": 263,
     "host": 1_694,
     "judges": 1_836,

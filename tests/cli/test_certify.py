@@ -167,6 +167,11 @@ def test_what_a_model_is_too_unsure_of_to_show_is_no_answer(home: Path, monkeypa
     assert figures["em"]["trained"]["value"] == 1.0
 
 
+def test_a_base_without_a_protocol_is_asked_as_the_model(home: Path) -> None:
+    (home / "base/protocol.json").unlink()  # the scripted base is right where it has the context of the model
+    assert values(printed_json(*command(home), status=1)["figures"], "em") == [1.0, 1.0, 0.0]
+
+
 BASES = Certainty(weights=(1.0, 0.0), threshold=-52.0, steps=(Step(above=-99.0, right=1, n=2),))
 """Withholds what is said of `Person53` and later ones."""
 
@@ -214,7 +219,7 @@ def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkey
     (unsure / "trained/certainty.json").unlink()
     write_rows(aside, rows[:19])
     result = sleuth(*command(unsure, "--calibration", aside))
-    assert f"{aside}: 19 of 19 answers are right, and fewer than 20 fit nothing" in result.stderr
+    assert f"{aside}: 19 of 19 answers with log-probabilities are right, not 20" in result.stderr
     assert Certainty.read(unsure / "trained") == BASES
     (unsure / "trained/certainty.json").unlink()
     (unsure / "base/certainty.json").unlink()
@@ -224,7 +229,7 @@ def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkey
     write_rows(aside, rows[:30])
     monkeypatch.setattr("sleuth.evaluation.certainty.signals_of", lambda *of: None)  # as of a server without them
     result = sleuth(*command(unsure, "--calibration", aside))
-    assert "0 of 30 answers are right with log-probabilities, and fewer than 20 fit nothing" in result.stderr
+    assert "0 of 0 answers with log-probabilities are right, not 20" in result.stderr
     assert Certainty.read(unsure / "trained") == BASES
     write_rows(aside, [*rows[:30], rows[40]])
     assert "1 of its questions are in" in refusal(*command(unsure, "--calibration", aside))

@@ -186,8 +186,7 @@ class _Steps:
         self.seconds[name] = round(time.monotonic() - began, 1)
 
     def require_same(self, questions: Path) -> None:
-        """Raises SleuthError for a training that began with other questions: it would go on as if it had these, and may
-        have had some that are now in the test."""
+        """Raises SleuthError for a training that began with other questions, some of which may be in the test now."""
         digest, training = file_sha256(questions), self._home / TRAINING
         if training.is_dir() and self._trained_on not in (None, digest):
             raise SleuthError(
