@@ -172,6 +172,13 @@ def test_a_base_without_a_protocol_is_asked_as_the_model(home: Path) -> None:
     assert values(printed_json(*command(home), status=1)["figures"], "em") == [1.0, 1.0, 0.0]
 
 
+def test_a_note_says_that_the_model_was_trained_with_another_corpus_and_none_that_the_base_was(home: Path) -> None:
+    for name in ("base", "trained"):
+        card = json.loads((home / name / "protocol.json").read_text())
+        (home / name / "protocol.json").write_text(json.dumps(card | {"corpus_sha256": "0" * 64}))
+    assert sleuth(*command(home)).stderr.count("the corpus is not what the checkpoint was trained with") == 1
+
+
 BASES = Certainty(weights=(1.0, 0.0), threshold=-52.0, steps=(Step(above=-99.0, right=1, n=2),))
 """Withholds what is said of `Person53` and later ones."""
 

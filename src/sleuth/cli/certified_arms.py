@@ -209,7 +209,7 @@ class CertifiedArms:
             )
             if not isinstance(session.setting, SearchSetting):
                 raise SleuthError(f"{model}: does not search, and certify is for models that do")
-            print_notes(notes)
+            print_notes(note for note in notes if model == self.model or "corpus" not in note)  # the base's is another
             PROCESS.announce()
             hidden = {task.id: task.gold_passages for task in self.tasks if task.kind == UNANSWERABLE}
             self._open = model, replace(session, setting=replace(session.setting, hidden=hidden))
