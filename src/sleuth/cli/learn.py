@@ -19,7 +19,6 @@ from typer import Argument, Option
 from sleuth.cli.app import FAILED
 from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
-from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
 from sleuth.terminal.inputs import read_folder
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import count_of, print_notes, show
@@ -75,7 +74,7 @@ def learn(
     from sleuth.evaluation.certainty import Certainty
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
-    from sleuth.recipe.shipped import find_model
+    from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, TRAINING, find_model, home_of
     from sleuth.report.run_files import read_object
 
     if not folder.is_dir():
@@ -175,6 +174,8 @@ class _Steps:
 
     def write(self, **more: Any) -> None:
         """Writes how far it is."""
+        from sleuth.recipe.shipped import STEPS
+
         steps = [{"name": name, "about": about, "seconds": self.seconds.get(name)} for name, about in LEARNING.items()]
         write_text(self._home / STEPS, json.dumps({"steps": steps, **more}, indent=1) + "\n")
 
