@@ -90,7 +90,7 @@ trainers: $(TRAINERS)  ## our environment in TRL and verifiers, in a Python envi
 	OMP_NUM_THREADS=1 .venv-trainers/bin/pytest tests/trainers
 
 agents: $(AGENTS)  ## agents of the OpenAI Agents SDK and LangGraph, in a Python environment of its own (2 GB)
-	OMP_NUM_THREADS=1 .venv-agents/bin/pytest tests/episodes/test_agent_frameworks.py
+	OMP_NUM_THREADS=1 .venv-agents/bin/pytest -m "slow or not slow" tests/episodes/test_agent_frameworks.py
 
 llama: $(LLAMA)  ## exported models in llama.cpp, in a Python environment of its own, which compiles it
 	OMP_NUM_THREADS=1 .venv-llama/bin/pytest tests/convert/test_gguf_in_llama_cpp.py tests/engines/remote/test_real_llama_cpp.py

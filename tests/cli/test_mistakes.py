@@ -68,7 +68,7 @@ MISTAKES = {
         "search index --questions .": "queries.jsonl: no such file",
         "index bad.jsonl i": "bad.jsonl:2: no `contents`",
         "index corpus.jsonl folder": "exists and is not an index",
-        "index empty i": "empty: nothing to read in this folder: no file in it ends in .txt",
+        "index empty i": "empty: no document with text in this folder",
         "index corpus.jsonl i --kind dense": "--kind dense: name the encoder too: --encoder MODEL",
         f"index c.jsonl i {ENCODER} --query-prefix q --pooling cls --vectors flat": "c.jsonl: no such file",
         f"index c.jsonl i {ENCODER} --faiss f --vectors flat": "--vectors is for encoding a corpus, and --faiss opens",

@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model in the current folder: a stand-in whose engine searches and quotes the passage about Tarn."""
     folder = tmp_path / READER
     shutil.copytree(BASE, folder)
+    shutil.copy(ROOT / READER / "certainty.json", folder)
     write_protocol(folder, "reading")
     write_corpus(folder / CORPUS)
     row = {"id": "q1", "question": QUESTION, "golden_answers": ["Tarn"]}

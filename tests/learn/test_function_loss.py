@@ -74,7 +74,7 @@ def test_parameters_are_passed_and_bounds_only_if_the_function_has_them(tmp_path
     require_loss(loss("plain", tmp_path), low=0.2, high=0.3)
     tensors = (torch.ones((1, 2), requires_grad=True), *(torch.ones((1, 2)) for _ in range(3)))
     assert loss("plain", tmp_path, factor=3.0)(*tensors, low=0.2, high=0.3).item() == -6.0
-    assert (loss("plain", tmp_path).bounds, loss("clipped", tmp_path).bounds) == ([], ["low", "high"])
+    assert (loss("plain", tmp_path).optional, loss("clipped", tmp_path).optional) == ([], ["low", "high"])
 
 
 def test_a_loss_of_the_user_is_computed_on_whole_rows(tmp_path: Path) -> None:

@@ -231,7 +231,10 @@ def test_every_verb_that_takes_a_recipe_has_the_option() -> None:
         "check sweep",
         "check model",
     }
-    assert {name for name, flags in options.items() if "--allow-code" in flags} == {"replay", "compare"}
+    assert {name for name, flags in options.items() if "--allow-code" in flags} == {
+        *("replay", "compare"),  # what a run names
+        *("eval", "eval-suite", "serve"),  # what a checkpoint names
+    }
 
 
 # -- where code is imported and commands are started -------------------------------------------------------------------

@@ -137,7 +137,7 @@ def test_scores_dealt_out_anew_say_nothing_about_their_thoughts(run: Run, recipe
         (["stage.0.reward.0.decay=0.9"], r"decay = 0\.9 has no effect"),
         (["stage.0.data={questions='q.jsonl'}"], r"stage\.0\.data\.questions is no key here"),
         (["stage.0.data={questoins='q.jsonl'}"], r"stage\.0\.data\.questoins is no key here"),
-        (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "places"'),
+        (["stage.0.data={kind='rows', questions='q'}"], r'should be one of "text", "python", "places"'),
         (["stage.0.env={kind='refine'}"], r'data\.kind = "places" needs env\.kind = "thought"'),
         (["stage.0.env.thought_tokens=400"], r"env\.thought_tokens = 400 leaves no room"),
         (["stage.0.credit={kind='search_gain', penalty=1.0}"], "has neither; remove it"),

@@ -234,6 +234,6 @@ def test_every_key_of_the_loss_reaches_the_policy(keys):
     recipe = LossRecipe(**keys)
     stage = SimpleNamespace(loss=recipe, sampling=SamplingRecipe(temperature=0.7))
     loss = dataclasses.asdict(policy_loss_of(stage))  # pyright: ignore[reportArgumentType]
-    assert loss.pop("temperature") == 0.7
+    assert (loss.pop("temperature"), loss.pop("step")) == (0.7, 0)
     assert loss == {key: value for key, value in recipe.model_dump().items() if key not in ELSEWHERE}
-    assert loss.keys() == dataclasses.asdict(PolicyLoss()).keys() - {"temperature"}
+    assert loss.keys() == dataclasses.asdict(PolicyLoss()).keys() - {"temperature", "step"}

@@ -20,7 +20,6 @@ from sleuth.cli.app import FAILED
 from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
 from sleuth.host.checksums import file_sha256
-from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, STEPS, TRAINING, home_of
 from sleuth.terminal.inputs import read_folder
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import count_of, print_notes, show
@@ -76,7 +75,7 @@ def learn(
     from sleuth.evaluation.certainty import Certainty
     from sleuth.read.verbs import questions
     from sleuth.recipe import load_recipe
-    from sleuth.recipe.shipped import find_model
+    from sleuth.recipe.shipped import CERTIFICATE, GGUF, INDEX, QUESTIONS, TRAINING, find_model, home_of
     from sleuth.report.run_files import read_object
 
     if not folder.is_dir():
@@ -155,11 +154,13 @@ class _Steps:
     """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
 
     def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
+        from sleuth.recipe.shipped import STEPS, TRAINING
         from sleuth.report.run_files import read_object
 
         self.seconds: dict[str, float] = {}
         self._home, self._quiet, self._as_json = home, quiet, as_json
-        self._trained_on = read_object(home / STEPS).get("trained_on") if (home / STEPS).is_file() else None
+        self._file, self._training = home / STEPS, home / TRAINING
+        self._trained_on = read_object(self._file).get("trained_on") if self._file.is_file() else None
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
@@ -187,10 +188,10 @@ class _Steps:
 
     def require_same(self, questions: Path) -> None:
         """Raises SleuthError for a training that began with other questions, some of which may be in the test now."""
-        digest, training = file_sha256(questions), self._home / TRAINING
-        if training.is_dir() and self._trained_on not in (None, digest):
+        digest = file_sha256(questions)
+        if self._training.is_dir() and self._trained_on not in (None, digest):
             raise SleuthError(
-                f"{training}: trained on other questions than {questions} has now, since documents or the teacher have "
+                f"{self._training}: trained on other questions than {questions} has now, as documents or the teacher "
                 "changed; remove that folder to train anew, or name another home with --run"
             )
         self._trained_on = digest
@@ -199,7 +200,7 @@ class _Steps:
         """Writes how far it is."""
         steps = [{"name": name, "about": about, "seconds": self.seconds.get(name)} for name, about in LEARNING.items()]
         record = {"steps": steps, "trained_on": self._trained_on, **more}
-        write_text(self._home / STEPS, json.dumps(record, indent=1) + "\n")
+        write_text(self._file, json.dumps(record, indent=1) + "\n")
 
 
 def settings_of(recipe: Path, home: Path) -> list[str]:

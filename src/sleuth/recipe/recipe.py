@@ -184,8 +184,7 @@ class Recipe(StrictModel):
     def _stages_fit(self) -> Iterator[str]:
         for index, stage in enumerate(self.stage):
             yield from stage.problems(self, index)
-            if isinstance(stage, TrainingRecipe):
-                yield from (f"stage.{index}.{problem}" for problem in stage.evaluation_problems(self))
+            yield from (f"stage.{index}.{problem}" for problem in stage.evaluation_problems(self))
             if self.device == "cpu" and getattr(stage, "cpu_offload", False):
                 yield f'stage.{index}.cpu_offload = true has no effect with device = "cpu"; remove it'
 

@@ -69,6 +69,10 @@ class StageFields(JudgedFields):
         """What of it, as stage number `index`, does not fit the recipe: messages that begin with their key."""
         return iter(())
 
+    def evaluation_problems(self, recipe: Recipe) -> Iterator[str]:
+        """What of the evaluations that it makes on its way does not fit the recipe."""
+        return iter(())
+
     def lengths(self, recipe: Recipe, index: int) -> Lengths:
         """Of the sequences that it generates or, as a supervised stage, trains on."""
         raise NotImplementedError(f"no lengths of a {self.own_kind()} stage")

@@ -269,7 +269,6 @@ class TrainingRecipe(StageFields):
         return EVAL_PREFIX + (self.best if named else f"{next(iter(self.evaluate_every))}/{self.best}")
 
     def evaluation_problems(self, recipe: Recipe) -> Iterator[str]:
-        """What of its evaluations does not fit the recipe."""
         stages = {stage.name: stage for stage in recipe.stages_of(EvaluateRecipe).values()}
         for name in self.evaluate_every:
             if name not in stages:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,15 +86,22 @@ def update_folder(
     if old.source != str(source.resolve()):
         raise SleuthError(f"{home}: was made of {old.source}; name another home")
     files = list(files_below(source.resolve(), home.resolve()))
-    with replacing_file(home / BEIR_CORPUS) as partial:
-        with partial.open("wb") as out:
-            update = _Update(old=old, corpus=home / BEIR_CORPUS, out=out, names=names or {})
-            for done, (file, reason) in enumerate(files, start=1):
-                update.add(file, name_as_text(file.relative_to(source.resolve()).as_posix()), reason)
-                progress(done, len(files))
-        documents = update.documents
-        if not any(record.passages for record in documents.values()):
-            raise SleuthError(f"{source}: no document with text in this folder", *_left_out(documents))
+    try:
+        with replacing_file(home / BEIR_CORPUS) as partial:
+            with partial.open("wb") as out:
+                update = _Update(old=old, corpus=home / BEIR_CORPUS, out=out, names=names or {})
+                for done, (file, reason) in enumerate(files, start=1):
+                    update.add(file, name_as_text(file.relative_to(source.resolve()).as_posix()), reason)
+                    progress(done, len(files))
+            documents = update.documents
+            if not any(record.passages for record in documents.values()):
+                raise SleuthError(f"{source}: no document with text in this folder", *_left_out(documents))
+    except SleuthError:
+        if not old.documents:  # nothing was made here before
+            (home / DOCUMENTS).unlink()
+            with suppress(OSError):
+                home.rmdir()
+        raise
     record = FolderRecord(
         source=old.source, reader=update.reader, corpus_sha256=update.digest.hexdigest(), documents=documents
     )
