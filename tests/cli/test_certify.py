@@ -167,6 +167,18 @@ def test_what_a_model_is_too_unsure_of_to_show_is_no_answer(home: Path, monkeypa
     assert figures["em"]["trained"]["value"] == 1.0
 
 
+def test_a_base_without_a_protocol_is_asked_as_the_model(home: Path) -> None:
+    (home / "base/protocol.json").unlink()  # the scripted base is right where it has the context of the model
+    assert values(printed_json(*command(home), status=1)["figures"], "em") == [1.0, 1.0, 0.0]
+
+
+def test_a_note_says_that_the_model_was_trained_with_another_corpus_and_none_that_the_base_was(home: Path) -> None:
+    for name in ("base", "trained"):
+        card = json.loads((home / name / "protocol.json").read_text())
+        (home / name / "protocol.json").write_text(json.dumps(card | {"corpus_sha256": "0" * 64}))
+    assert sleuth(*command(home)).stderr.count("the corpus is not what the checkpoint was trained with") == 1
+
+
 BASES = Certainty(weights=(1.0, 0.0), threshold=-52.0, steps=(Step(above=-99.0, right=1, n=2),))
 """Withholds what is said of `Person53` and later ones."""
 
@@ -214,12 +226,18 @@ def test_other_questions_say_when_a_model_should_not_answer(unsure: Path, monkey
     (unsure / "trained/certainty.json").unlink()
     write_rows(aside, rows[:19])
     result = sleuth(*command(unsure, "--calibration", aside))
-    assert f"{aside}: 19 of 19 answers are right, and fewer than 20 fit nothing" in result.stderr
+    assert f"{aside}: 19 of 19 answers with log-probabilities are right, not 20" in result.stderr
     assert Certainty.read(unsure / "trained") == BASES
     (unsure / "trained/certainty.json").unlink()
     (unsure / "base/certainty.json").unlink()
     assert sleuth(*command(unsure, "--calibration", aside)).exit_code == 0
     assert Certainty.read(unsure / "trained") is None
+    BASES.write(unsure / "base")
+    write_rows(aside, rows[:30])
+    monkeypatch.setattr("sleuth.evaluation.certainty.signals_of", lambda *of: None)  # as of a server without them
+    result = sleuth(*command(unsure, "--calibration", aside))
+    assert "0 of 0 answers with log-probabilities are right, not 20" in result.stderr
+    assert Certainty.read(unsure / "trained") == BASES
     write_rows(aside, [*rows[:30], rows[40]])
     assert "1 of its questions are in" in refusal(*command(unsure, "--calibration", aside))
     assert "needs a file of questions" in refusal(*command(unsure, "--calibration", "nowhere.jsonl"))
@@ -339,6 +357,7 @@ def test_a_person_rates_with_one_key_each_and_the_browser_keeps_and_saves_them(h
         browser.value("document.querySelectorAll('#rating button')[3].click()")
         browser.wait("new Promise((done) => setTimeout(() => done(true), 300))")
         browser.resize(390, 900)
+        browser.value("document.querySelector('h1').textContent = 'runs/papers/training/checkpoints/step_000060'")
         assert browser.value("document.documentElement.scrollWidth") <= 390
         assert (browser.requests, browser.complaints) == ([], [])
     saved = json.loads((home / "ratings.json").read_text())

@@ -85,6 +85,8 @@ def test_a_folder_becomes_questions_a_model_and_a_certificate_and_goes_on_after_
     assert (trained / "model.safetensors").read_bytes() == weights
     answer = json.loads(sleuth("ask", folder, "Where was Ada Voss born?", "--json", "--quiet").stdout)
     assert answer["question"] == "Where was Ada Voss born?"
+    handed = sleuth("learn", folder, *SHORT, "--anyway").stdout
+    assert handed.endswith(f"Ask it:  sleuth ask papers --run {home} --model {trained}\n")
 
 
 KILLED_AT = {
@@ -148,6 +150,21 @@ def test_a_home_is_watched_by_its_steps_and_only_one_command_works_in_it(folder:
     assert "<li>Train a model on most of the questions: now</li>" in shown
 
 
+def test_a_model_of_other_questions_is_not_certified_on_these(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(recipe: Path, settings: list[str], out: Path, *, quiet: bool) -> None:
+        out.mkdir(exist_ok=True)
+        raise SleuthError("killed in the training")
+
+    monkeypatch.setattr("sleuth.cli.train.train", killed)
+    assert refusal("learn", folder, "--quiet") == "killed in the training"
+    assert refusal("learn", folder, "--quiet") == "killed in the training"  # of the same questions it goes on
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("Museum", "Library"))
+    assert "runs/papers/training: trained on other questions than" in refusal("learn", folder, "--quiet")
+    shutil.rmtree("runs/papers/training")
+    assert refusal("learn", folder, "--quiet") == "killed in the training"
+
+
 def test_a_recipe_for_a_folder_reads_the_home_that_it_is_given() -> None:
     home = Path("runs/papers")
     assert settings_of(Path("tiny/folder"), home) == [
@@ -164,6 +181,7 @@ def test_too_few_documents_and_a_folder_that_is_not_there_are_a_line_each(tmp_pa
     monkeypatch.chdir(tmp_path)
     assert "nowhere" in refusal("learn", "nowhere")
     (tmp_path / "few").mkdir()
+    assert refusal("learn", "few", "--recipe", "demo").startswith("--recipe demo: reads no folder's questions; ")
     for name in ("a", "b"):
         (tmp_path / "few" / f"{name}.md").write_text(f"# {name}\n\nMister {name} was born in Tarn in 1890.\n")
     result = sleuth("learn", "few")

@@ -89,3 +89,9 @@ def test_the_process_that_compiles_and_those_that_load_compute_the_same_bytes(tm
     ]
     assert list(tmp_path.rglob("*.nbc"))
     assert runs[0] == runs[1]
+
+
+def test_numba_leaves_the_terminal_alone():
+    """With colorama it would print a sequence on stdout at the end, which a terminal of ours shows as an escape."""
+    program = "import sleuth.kernels.compiled; from numba.core import errors; raise SystemExit(hasattr(errors, 'init'))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

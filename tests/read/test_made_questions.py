@@ -173,6 +173,17 @@ def test_a_command_that_was_killed_goes_on_and_ends_with_the_same_files(corpus: 
     assert {name: (out / name).read_bytes() for name in whole} == whole
 
 
+def test_another_file_in_the_place_of_what_was_made_is_one_line(corpus: Path) -> None:
+    (corpus.parent / "out").mkdir()
+    for line in ("[]", "3", "{}", '{"unit": "a", "rows": [], "made_of": []}', "no json"):
+        (corpus.parent / "out/made.jsonl").write_text(f"{line}\n")
+        assert made(corpus).stderr.endswith("made.jsonl: was not written by annotate; name another folder\n")
+
+
+def test_what_each_gate_is_for_is_said_in_a_line_of_80_columns() -> None:
+    assert max(len(f"{'':6} fell at {gate:<11} {meaning}") for gate, meaning in GATES.items()) <= 80
+
+
 def good(body: dict[str, Any]) -> tuple[int, object]:
     """A sound teacher: asks for the birth of who is in the passage, answers from passages, and knows nothing else."""
     passage, question = part(body, "passage"), part(body, "question")

@@ -134,10 +134,11 @@ class CertifiedArms:
                 f"--calibration {questions}: {len(common):,} of its questions are in {self.questions} too; name others"
             )
         session, asked = self._session(self.model), [task for task in tasks if task.golden_answers]
-        answers = answers_in(session.ask(asked, "certify: calibration") if asked else [], session.setting.dialect)
-        if (right := sum(is_right for _, is_right in answers)) >= LEAST:
-            return Certainty.fit(answers) if base is None else base.measured(answers)
-        print_notes([f"{questions}: {right} of {len(answers):,} answers are right, and fewer than {LEAST} fit nothing"])
+        answered = session.ask(asked, "certify: calibration") if asked else []
+        known = [one for one in answers_in(answered, session.setting.dialect) if one[0] is not None]
+        if (right := sum(is_right for _, is_right in known)) >= LEAST:
+            return Certainty.fit(known) if base is None else base.measured(known)
+        print_notes([f"{questions}: {right} of {len(known):,} answers with log-probabilities are right, not {LEAST}"])
         return None
 
     def both(self) -> dict[str, Sequence[Record]]:
@@ -167,7 +168,8 @@ class CertifiedArms:
         """The records of an arm: those of its file if that is of the same model, questions and index, or else asked."""
         file = self.folder / f"{arm.replace(' ', '_')}.json"
         asked = {name: self.facts[name] for name in ("questions_sha256", "corpus_sha256", "judge")}
-        asked |= {one.name: file_sha256(one) for name in HOW_ASKED if (one := Path(model) / name).is_file()}
+        how = [Path(self.model) / HOW_ASKED[0], *(Path(model) / name for name in HOW_ASKED)]
+        asked |= {one.name: file_sha256(one) for one in how if one.is_file()}
         if (engine := self._server(model)) is not None:
             asked["engine"] = engine
         kept = read_eval(file, models={"model": model})
@@ -196,17 +198,18 @@ class CertifiedArms:
         return self.engine if model == self.model else self.base_engine
 
     def _session(self, model: str) -> EvalSession:
-        """The model, asked as it was trained; an unanswerable question does not find its passages. The last one that
-        was opened is kept."""
+        """The model, asked as it was trained, a base without a protocol as the model; an unanswerable question does not
+        find its passages. The last one that was opened is kept."""
         if self._open is None or self._open[0] != model:
             self._open = None  # its memory is freed first
+            protocol = ProtocolCard.read(Path(self.model)) if Path(self.model).is_dir() else None
             named = self.served_as if model == self.model else None
             session, notes = open_eval_session(
-                model, self.tasks, index=self.index, engine=self._server(model), served_as=named
+                model, self.tasks, index=self.index, engine=self._server(model), served_as=named, protocol=protocol
             )
             if not isinstance(session.setting, SearchSetting):
                 raise SleuthError(f"{model}: does not search, and certify is for models that do")
-            print_notes(notes)
+            print_notes(note for note in notes if model == self.model or "corpus" not in note)  # the base's is another
             PROCESS.announce()
             hidden = {task.id: task.gold_passages for task in self.tasks if task.kind == UNANSWERABLE}
             self._open = model, replace(session, setting=replace(session.setting, hidden=hidden))

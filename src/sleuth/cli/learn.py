@@ -19,6 +19,7 @@ from typer import Argument, Option
 from sleuth.cli.app import FAILED
 from sleuth.cli.ask import note_of_language
 from sleuth.host.atomic import write_text
+from sleuth.host.checksums import file_sha256
 from sleuth.terminal.inputs import read_folder
 from sleuth.terminal.options import AsJson, NoCode, Overrides, Quiet
 from sleuth.terminal.tables import count_of, print_notes, show
@@ -80,7 +81,9 @@ def learn(
     if not folder.is_dir():
         raise SleuthError(f"{folder}: no such folder")
     home = home or home_of(folder)
-    settings = [*settings_of(recipe, home), *(overrides or ())]
+    if not (places := settings_of(recipe, home)):
+        raise SleuthError(f"--recipe {recipe}: reads no folder's questions; tiny/folder and folder_0.6b_single_gpu do")
+    settings = [*places, *(overrides or ())]
     base = load_recipe(recipe, settings).model  # a wrong --set ends it here
     # a threshold fitted on clozes loses half of the right answers to what people ask (docs/lab.md)
     unsure = teacher is not None and Certainty.read(Path(find_model(base))) is None
@@ -91,7 +94,7 @@ def learn(
         note_of_language(home, base)
         typer.echo(f"{home / INDEX}: {count_of(sum(read), 'passage')} of {count_of(len(read), 'document')}")
     with steps("questions"):
-        if teacher is None:
+        if teacher is None and not quiet:
             print_notes([BY_RULE])
         questions(home, home / QUESTIONS, teacher=teacher, calibration=unsure)
     files = {part: home / QUESTIONS / f"{part}.jsonl" for part in ("train", "test")}
@@ -101,6 +104,7 @@ def learn(
             f"{folder}: {made['test'].total()} questions to test with, and fewer than {LEAST_TEST} certify nothing: "
             "add documents, or let a --teacher write questions"
         )
+    steps.require_same(home / TRAINING, files["train"])
 
     from sleuth.cli.certify import certify
     from sleuth.cli.convert import export
@@ -127,6 +131,8 @@ def learn(
     if passed:
         with steps("file"):
             if find_spec("gguf") is not None:
+                for ending in (".gguf", ".protocol.json", ".md"):  # an earlier command's, which export does not replace
+                    file.with_suffix(ending).unlink(missing_ok=True)
                 export(trained, gguf=True, out=file)
             else:
                 typer.echo(f'pip install "sleuth[gguf]", then sleuth export {trained} --gguf --out {file}')
@@ -138,7 +144,8 @@ def learn(
     }
     steps.write(**record)
     model = "it" if passed else "the reader that ships"
-    show(as_json, record | {"seconds": steps.seconds}, f"Ask {model}:  sleuth ask {folder} --run {home}")
+    named = f" --model {trained}" if passed and not certificate["passes"] else ""  # which would not be asked by itself
+    show(as_json, record | {"seconds": steps.seconds}, f"Ask {model}:  sleuth ask {folder} --run {home}{named}")
     if not passed:
         raise typer.Exit(FAILED)
 
@@ -147,18 +154,24 @@ class _Steps:
     """The steps under their headings, with their `seconds`; in the home too, for `sleuth watch`."""
 
     def __init__(self, home: Path, *, quiet: bool, as_json: bool) -> None:
+        from sleuth.recipe.shipped import STEPS
+        from sleuth.report.run_files import read_object
+
         self.seconds: dict[str, float] = {}
-        self._home, self._quiet, self._as_json = home, quiet, as_json
+        self._home, self._file, self._quiet, self._as_json = home, home / STEPS, quiet, as_json
+        self._trained_on = read_object(self._file).get("trained_on") if self._file.is_file() else None
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         """One step, which no other process takes in this home at the same time. What it prints is no result if there
         is JSON to come, and with `quiet` only the certificate is one."""
+        from sleuth.runs.progress import quiet
         from sleuth.runs.run_folder import RunLock
 
         began, silent = time.monotonic(), self._quiet and (self._as_json or name != "certificate")
         number = [*LEARNING].index(name) + 1
-        with redirect_stdout(StringIO() if silent else sys.stderr if self._as_json else sys.stdout):
+        out = StringIO() if silent else sys.stderr if self._as_json else sys.stdout
+        with quiet(self._quiet), redirect_stdout(out):
             if not self._quiet:
                 typer.echo(f"\n{number} of {len(LEARNING)}. {LEARNING[name]}", err=True)
             lock = None
@@ -172,12 +185,21 @@ class _Steps:
                     lock.release()
         self.seconds[name] = round(time.monotonic() - began, 1)
 
+    def require_same(self, training: Path, questions: Path) -> None:
+        """Raises SleuthError for a training that began with other questions, some of which may be in the test now."""
+        digest = file_sha256(questions)
+        if training.is_dir() and self._trained_on not in (None, digest):
+            raise SleuthError(
+                f"{training}: trained on other questions than {questions} has now, since documents or the teacher have "
+                "changed; remove that folder to train anew, or name another home with --run"
+            )
+        self._trained_on = digest
+
     def write(self, **more: Any) -> None:
         """Writes how far it is."""
-        from sleuth.recipe.shipped import STEPS
-
         steps = [{"name": name, "about": about, "seconds": self.seconds.get(name)} for name, about in LEARNING.items()]
-        write_text(self._home / STEPS, json.dumps({"steps": steps, **more}, indent=1) + "\n")
+        record = {"steps": steps, "trained_on": self._trained_on, **more}
+        write_text(self._file, json.dumps(record, indent=1) + "\n")
 
 
 def settings_of(recipe: Path, home: Path) -> list[str]:

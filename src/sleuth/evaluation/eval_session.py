@@ -223,14 +223,16 @@ def open_eval_session(
     engine: str | None = None,
     served_as: str | None = None,
     allow_code: bool = False,
+    protocol: ProtocolCard | None = None,
 ) -> tuple[EvalSession, list[str]]:
     """A session of a checkpoint under its own protocol, with any changes of prompt, role, context, dialect or scorer,
     and notes on what differs from its training. Another dialect has its own budgets and no trained context. Passages
     come from the `index` or from servers at `urls`; without either, searches find nothing. `closed_book` is the control
     arm in which the model answers without a search. `engine` is the URL of a server that has the checkpoint; its
-    weights are then not loaded here. A model without a protocol searches, unless all tasks have a tool output to
-    refine. With `allow_code` a checkpoint may name an environment of the user, which is imported."""
-    card = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    weights are then not loaded here. A model without a protocol is asked in `protocol`, or else searches, unless
+    all tasks have a tool output to refine. With `allow_code` a checkpoint may name code of the user, which is run."""
+    carried = ProtocolCard.read(Path(model)) if Path(model).is_dir() else None
+    card = carried or protocol
     overrides = EvalOverrides(
         index=index,
         urls=tuple(urls),
@@ -255,7 +257,7 @@ def open_eval_session(
     else:
         loaded, tokenizer = load_model(model, dtype=dtype, device="auto")
         max_positions, notes = context_of(loaded), []
-    if card is not None and not has_checksums(Path(model)):
+    if carried is not None and not has_checksums(Path(model)):
         notes.append(f"{model} has no {SUMS}, as checkpoints of earlier versions: damage would go unnoticed")
     if card is not None and dialect is None and not family.knows_dialect(card.dialect.name):
         notes.append(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from sleuth.host.threads import PROCESS
 
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")  # colorama would write to stdout at exit
 numba: Any
 try:
     import numba

@@ -203,9 +203,9 @@ ASKED: tuple[tuple[str, Callable[[Candidate], list[tuple[Passage, ...]]], bool],
 )
 """Gates that a reader answers: what it is given for a question, and whether it should then give the answer."""
 GATES = {
-    "asks": "no question in words of the documents, or one with its answer in it",
+    "asks": "no question of these documents, or with its answer",
     "stands": "its answer is not in the passage",
-    "named": "names nothing of the passage, or says `this`, `he`, `the town`",
+    "named": "names nothing of the passage, or says `this`, `he`",
     "both": "one passage of two is enough",
     "found": "a search does not find its passage",
     "only": "another passage may answer it otherwise",

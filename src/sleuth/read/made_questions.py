@@ -354,7 +354,7 @@ def _read_made(file: Path, index: Index) -> dict[str, list[Record]]:
             for unit in map(json.loads, lines)
             if all(_digest(index, one) == digest for one, digest in unit.get("made_of", {}).items())
         }
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, AttributeError, KeyError, TypeError):
         raise SleuthError(f"{file}: was not written by annotate; name another folder") from None
 
 
