@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from threading import Lock, Thread
@@ -248,6 +249,11 @@ class Endpoint:
                 Route("/v1/models", self._models),
             ]
         )
+        with suppress(ImportError, OSError, ValueError):  # an episode takes two files, and many shells allow 1,024
+            import resource
+
+            limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit, min(most, 8 * EPISODES_AT_ONCE)), most))
         listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         config = uvicorn.Config(
