@@ -38,7 +38,7 @@ ROOMS = {
     "render.py": 393,
     "report": 2_651,
     "retrieval": 2_839,
-    "rollout.py": 247,
+    "rollout.py": 248,
     "runs": 3_500,
     "search": 2_845,
     "serve": 2_618,

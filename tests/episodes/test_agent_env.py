@@ -23,7 +23,7 @@ from sleuth.learn.logprobs import row_logprobs
 from sleuth.learn.models import load_model
 from sleuth.render import Renderer, decode
 from sleuth.rollout import Rollout
-from sleuth.types import Episode, Sampling, Task
+from sleuth.types import Episode, Piece, Reply, Sampling, StopReason, Task
 
 ROOT = Path(__file__).parents[2]
 AGENTS = '''
@@ -130,6 +130,15 @@ def refused(task, base_url, api_key, *, path="chat/completions", body):
     answer = post(base_url, api_key, path, **body)
     post(base_url, api_key)
     return f"{answer.status_code} {answer.json()['error']['message']}"
+
+
+def corrects(task, base_url, api_key):
+    """Changes the call that the policy made."""
+    messages = [{"role": "user", "content": "?"}]
+    said = post(base_url, api_key, messages=messages, tools=TOOLS).json()["choices"][0]["message"]
+    said["tool_calls"][0]["function"]["arguments"] = json.dumps({"x": 22})
+    messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "44"}]
+    return post(base_url, api_key, messages=messages, tools=TOOLS).json()["choices"][0]["message"]["content"]
 
 
 def stops(task, base_url, api_key):
@@ -314,6 +323,13 @@ def test_an_agent_gets_a_turn_without_the_stop_text_that_it_named(agents: Callab
     assert [one.text for one in episode.trajectory.segments if one.author == "policy"] == ["hell"]
 
 
+def test_a_call_that_an_agent_changes_is_read_as_it_was_changed(agents: Callable[..., AgentSetting]) -> None:
+    [episode] = played(agents("corrects"), CALL, "44<|im_end|>")
+    first, second = episode.trajectories
+    assert (first.stop, '"x": 21' in first.text, '"x": 21' in second.text) == ("rewritten", True, False)
+    assert '"x": 22' in second.text
+
+
 @pytest.mark.parametrize(
     ("what", "text", "result", "failure"),
     [("number", "hm", "0.5", ""), ("odd text", "a?b", None, ""), ("huge", "", None, "returns: returned 1000")],
@@ -335,6 +351,36 @@ def test_requests_at_once_of_one_agent_are_answered_each_in_a_trajectory_of_its_
     seen = {one.text.partition("Question ")[2][0]: one.segments[-1].text for one in episode.trajectories}
     assert seen == dict(zip("012", episode.trajectory.actions[-1].text.split("|"), strict=True))
     assert sorted(seen.values()) == ["turn a", "turn b", "turn c"]
+
+
+def test_an_environment_is_closed_by_a_method_that_is_asynchronous_or_not() -> None:
+    for kind in (Closing, ClosingLater):
+        env = kind()
+        engine = ScriptedEngine(chat_tokenizer(KEEPS), lambda text, sampling: "42")
+        limits = {"context": 100, "temperature": 1.0, "key": (0,)}
+        rollout = Rollout(engine=engine, renderer=Renderer(chat_tokenizer(KEEPS)), **limits)
+        asyncio.run(rollout.episode(env, Task(id="q", question="?"), 0, 0))
+        assert env.closed
+
+
+class Closing:
+    """An environment of one turn, made without Sleuth's classes."""
+
+    closed = False
+
+    async def open(self) -> Reply:
+        return Reply(pieces=(Piece(text="?"),), max_tokens=4)
+
+    async def reply(self, text: str, stop: StopReason) -> Reply:
+        return Reply(done="answered")
+
+    def close(self) -> Any:
+        self.closed = True
+
+
+class ClosingLater(Closing):
+    async def close(self) -> None:
+        self.closed = True
 
 
 def test_a_request_that_an_agent_leaves_behind_is_refused(agents: Callable[..., AgentSetting]) -> None:

@@ -13,7 +13,7 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -285,7 +285,7 @@ class Endpoint:
         return await self._answered(request, response_request, response_object, response_events)
 
     async def _answered(self, request: Any, read: Any, whole: Any, pieces: Any) -> Any:
-        from starlette.responses import JSONResponse, StreamingResponse
+        from starlette.responses import JSONResponse, Response
 
         env = self._episodes.get(request.headers.get("authorization", "").removeprefix("Bearer "))
         if env is None:
@@ -305,7 +305,7 @@ class Endpoint:
         if body.get("stream"):
             lines = [_event(event) for event in pieces(answer)]
             done = [] if "output" in answer else ["data: [DONE]\n\n"]
-            return StreamingResponse(_lines([*lines, *done]), media_type="text/event-stream")
+            return Response("".join([*lines, *done]), media_type="text/event-stream")
         return JSONResponse(answer)
 
 
@@ -328,11 +328,6 @@ def _refused(status: int, reason: str) -> Any:
     from starlette.responses import JSONResponse
 
     return JSONResponse({"error": {"message": reason, "type": "invalid_request_error"}}, status_code=status)
-
-
-async def _lines(lines: Sequence[str]) -> AsyncIterator[str]:
-    for line in lines:
-        yield line
 
 
 def _event(event: Json) -> str:

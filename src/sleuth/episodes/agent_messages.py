@@ -268,9 +268,9 @@ class History:
     def _sampled(self, one: Said, left: list[tuple[Turn, str]]) -> str:
         """The first turn of those `left` that this message is, as it was sampled; else the message as a turn would be
         written. A turn is put back once."""
-        names = {call.id for call in one.calls}
+        calls = _read_calls(one.calls)
         for at, (turn, text) in enumerate(left):
-            if names == {call.id for call in turn.calls} and (names or one.text == turn.text):
+            if calls == _read_calls(turn.calls) and (calls or one.text == turn.text):
                 del left[: at + 1]
                 return text
         return "\n".join([*([one.text] if one.text else []), *map(self._call_text, one.calls)])
@@ -279,6 +279,11 @@ class History:
         arguments = parsed(call.arguments)
         written = {"name": call.name, "arguments": call.arguments if arguments is None else arguments}
         return self.dialect.search.around(f"\n{json.dumps(written, ensure_ascii=False)}\n")
+
+
+def _read_calls(calls: Sequence[Call]) -> list[Any]:
+    """What is the same however arguments are written."""
+    return [(call.id, call.name, parsed(call.arguments) or call.arguments) for call in calls]
 
 
 def _escaped(dialect: Dialect, inner: str) -> str:
