@@ -59,6 +59,7 @@ def worth(monkeypatch) -> Any:
     return at
 
 
+@pytest.mark.slow
 def test_a_stage_is_evaluated_at_its_steps_as_by_the_stage_behind_it(run, recipe_file, tmp_path):
     folder = tmp_path / "run"
     (tmp_path / "tracking.py").write_text(TRACKER)
@@ -108,6 +109,7 @@ def test_a_run_killed_in_an_evaluation_goes_on_as_if_nothing_had_been(run, recip
     assert steps_in(tmp_path / "parts") == steps_in(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_kept_and_handed_on(run, recipe_file, tmp_path, worth):
     worth({1: 0.2, 2: 0.5, 3: 0.5, 4: 0.1})
     recipe_file.write_text(

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from agents import app_of, client_of
 from run_files import evaluation
+from small_agents import app_of, client_of
 from verb import printed_json, refusal, sleuth
 
 from sleuth.episodes.protocol import ProtocolCard
